@@ -1,0 +1,203 @@
+"""Commit: proves that a split is whole, then publishes index, ledger, sidecars and, last, the manifest.
+
+It is the last step of the Beam graph, so detached jobs finish by themselves; it is idempotent, so a retry may
+repeat it. It trusts no runner: what was scanned must be what was written and rejected, input by input."""
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+
+from beam_jobs.plan import Job, SplitPlan
+from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipt
+from pipeline.shards.errors import ConversionError
+from pipeline.shards.index import encode_index
+from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest, write_manifest
+from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file
+from pipeline.shards.record import crc32c
+from pipeline.shards.sidecars import write_sidecars
+from pipeline.shards.sizes import format_bytes
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["ShardResult", "SourceSummary", "commit_split"]
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """What the scan of one source found; travels beside the rows, so that commit can add up."""
+
+    source: int  # its number in the job
+    records: int
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What travels from gather to commit: a few numbers a shard. The rest is in its receipt."""
+
+    split: str
+    shard: int
+    records: int
+    rejected: int
+    bytes: int
+    crc32c: int
+
+    @staticmethod
+    def of(receipt: Receipt) -> "ShardResult":
+        """The summary of a receipt."""
+        return ShardResult(
+            receipt.split, receipt.shard, receipt.records, len(receipt.rejected), receipt.bytes, receipt.crc32c
+        )
+
+
+def commit_split(
+    storage: Storage, plan: SplitPlan, summaries: Iterable[SourceSummary], results: Iterable[ShardResult]
+) -> Verdict:
+    """Publishes a split that is whole, and its verdict; returns the verdict.
+
+    Raises ConversionError, after the ledger is written, when records were lost or too many were rejected."""
+    job, split = plan.job, plan.split
+    results = sorted(results, key=lambda result: result.shard)
+    _prove_nothing_was_lost(plan, list(summaries), results)
+    receipts = _Receipts(storage, plan, results)
+    rejected = sorted(
+        (line for receipt in receipts for line in receipt.rejected), key=lambda line: (line.key, line.uri, line.offset)
+    )
+    _write_ledger(storage, job.output_dir, split, rejected)
+    records = sum(result.records for result in results)
+    if len(rejected) > job.max_bad_records:
+        raise ConversionError(_rejected_message(job, split, rejected))
+    if not records:
+        raise ConversionError(
+            f"split {split!r} has no records: its {len(job.sources)} sources hold nothing to convert."
+        )
+    entry = _publish_index(storage, plan, receipts, rejected=len(rejected))
+    _publish_manifest(storage, job, split, entry)
+    message = f"{records:,} records, {format_bytes(entry.num_bytes)} in {plan.num_shards} shards"
+    verdict = Verdict(job.run_id, split, True, message, records, entry.num_bytes, plan.num_shards, len(rejected))
+    verdict.write(storage, job.output_dir)
+    return verdict
+
+
+def _prove_nothing_was_lost(plan: SplitPlan, summaries: list[SourceSummary], results: list[ShardResult]) -> None:
+    """Raises ConversionError naming every source and shard that the runner lost or delivered twice."""
+    job = plan.job
+    expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
+    problems = [
+        *_miscounted("input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name),
+        *_miscounted("shard", Counter(r.shard for r in results), set(range(plan.num_shards)), str),
+    ]
+    scanned = sum(summary.records for summary in summaries)
+    written, rejected = sum(r.records for r in results), sum(r.rejected for r in results)
+    if not problems and not scanned == written + rejected == plan.total.records:
+        problems.append(
+            f"{scanned} records scanned, {written} written, {rejected} rejected, {plan.total.records} planned"
+        )
+    if problems:
+        raise ConversionError(
+            f"split {plan.split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}"
+            f"{f'; and {len(problems) - 10} more' if len(problems) > 10 else ''}. No manifest was written. Run the "
+            "same command again; if it happens again, choose another --runner."
+        )
+
+
+def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callable[[int], str]) -> Iterator[str]:
+    for number in sorted(expected | set(seen)):
+        wanted = int(number in expected)
+        if seen[number] != wanted:
+            yield f"{what} {name(number) if wanted else number} arrived {seen[number]} times instead of {wanted}"
+
+
+@dataclass(frozen=True)
+class _Receipts:
+    """The receipts in shard order, read one at a time: their index rows need not be in memory together."""
+
+    storage: Storage
+    plan: SplitPlan
+    results: Sequence[ShardResult]
+
+    def __iter__(self) -> Iterator[Receipt]:
+        for result in self.results:
+            yield self._proven(result)
+
+    def _proven(self, result: ShardResult) -> Receipt:
+        output_dir, plan = self.plan.job.output_dir, self.plan
+        receipt = read_receipt(self.storage, output_dir, plan.split, result.shard, plan.num_shards)
+        if receipt is None or receipt.plan != plan.digest or ShardResult.of(receipt) != result:
+            raise ConversionError(
+                f"the receipt of shard {result.shard} of {plan.split!r} in {output_dir} is gone or is another plan's: "
+                "a second conversion writes here. Stop one of them and run the other again."
+            )
+        size = self.storage.size(join(output_dir, receipt.file))
+        if size != receipt.bytes:
+            raise ConversionError(
+                f"{join(output_dir, receipt.file)} has {size} bytes, its receipt says {receipt.bytes}. "
+                "Something else wrote it. Run the same command again."
+            )
+        return receipt
+
+
+def _write_ledger(storage: Storage, output_dir: str, split: str, rejected: Sequence[Rejected]) -> None:
+    with storage.publish(join(output_dir, rejects_file(split))) as sink:
+        for line in rejected:
+            sink.write((json.dumps(dataclasses.asdict(line)) + "\n").encode())
+
+
+def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> str:
+    shown = "".join(f"\n  {line.key}: {line.error}" for line in rejected[:10])
+    more = f"\n  and {len(rejected) - 10} more" if len(rejected) > 10 else ""
+    return (
+        f"split {split!r}: {len(rejected)} bad records, allowed are {job.max_bad_records} (--max_bad_records):"
+        f"{shown}{more}\n"
+        f"All are listed in {join(job.output_dir, rejects_file(split))}. Repair them, or allow that many."
+    )
+
+
+def _publish_index(storage: Storage, plan: SplitPlan, receipts: Iterable[Receipt], rejected: int) -> SplitEntry:
+    shards, rows, fixups, keys = [], [], Counter[str](), 0
+    for receipt in receipts:
+        shards.append(ShardEntry(receipt.file, receipt.records, receipt.bytes, receipt.crc32c))
+        rows.append(receipt.index_rows())
+        fixups.update(receipt.fixups)
+        keys += int(receipt.key_digest, 16)
+    data = encode_index(np.concatenate(rows))
+    with storage.publish(join(plan.job.output_dir, index_file(plan.split))) as sink:
+        sink.write(data)
+    sources = [source for source in plan.job.sources if source.split == plan.split]
+    return SplitEntry(
+        shards=tuple(shards),
+        index_crc32c=crc32c(data),
+        plan_digest=plan.digest,
+        key_digest=f"{keys & ((1 << 128) - 1):032x}",
+        seed=plan.job.seed,
+        rejected=rejected,
+        fixups=dict(sorted(fixups.items())),
+        sources={"inputs": len(sources), "bytes": sum(source.bytes for source in sources)},
+    )
+
+
+def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry) -> None:
+    """Merges the split into what is there: train today, validation next week."""
+    splits: Mapping[str, SplitEntry] = {}
+    converter = job.converter
+    if storage.exists(join(job.output_dir, MANIFEST_FILE)):
+        there = read_manifest(job.output_dir, storage)
+        if (there.name, there.schema, there.labels) != (converter.name, converter.schema, converter.labels):
+            raise ConversionError(
+                f"{job.output_dir} holds dataset {there.name!r} of schema {there.schema.name!r} with other features or "
+                f"labels than {converter.name!r} of {converter.schema.name!r}. Give another directory."
+            )
+        splits = there.splits
+    manifest = Manifest(converter.name, converter.schema, {**splits, split: entry}, converter.labels, _writer())
+    write_sidecars(storage, job.output_dir, manifest)
+    write_manifest(storage, job.output_dir, manifest)
+
+
+def _writer() -> str:
+    try:
+        return f"infeed {version('infeed')}"
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "infeed"

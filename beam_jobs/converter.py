@@ -1,0 +1,80 @@
+"""What a dataset must know to be converted. beam_jobs owns this protocol; converters/ fulfils it.
+
+A converter is pure: a frozen dataclass that pickles, reads raw data and returns values. It never writes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from beam_jobs.references import Reference, References
+from pipeline.shards.example import Value
+from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.storage import Storage
+
+__all__ = ["Converted", "Converter", "Reject", "Source"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One unit of scanning: a raw file, or a byte range of one, such as a class tar inside the train tar."""
+
+    split: str
+    uri: str
+    file_bytes: int  # of the whole file: a change between scan and gather is an error
+    offset: int = 0
+    bytes: int = 0  # of the range
+    tag: str = ""  # for the converter: the class, say
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.uri} ({self.tag})" if self.tag else self.uri
+
+
+class Reject(Exception):  # noqa: N818 - an outcome of a record, not an error of the program
+    """Raised by `convert`: this record cannot be converted, and why. It goes to the ledger; the job goes on."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A record's features, and the kinds of repair that its raw bytes needed."""
+
+    features: Mapping[str, Value]
+    fixups: tuple[str, ...] = ()
+
+
+class Converter(Protocol):
+    """Dataset knowledge: where the records are, and what a record becomes."""
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        ...
+
+    @property
+    def schema(self) -> Schema:
+        """Of every record."""
+        ...
+
+    @property
+    def labels(self) -> Labels | None:
+        """Names of the label numbers, if there are labels."""
+        ...
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """JSON values of everything in the converter that changes bytes: options, label files, its version."""
+        ...
+
+    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
+        """References to all records of a source, bad ones with an error. Pure: some runners run it twice."""
+        ...
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """int64: the predicted size of each encoded record, which balances the shards."""
+        ...
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """One record from its raw bytes. Raises Reject."""
+        ...

@@ -1,0 +1,156 @@
+"""The Beam graph of a conversion: one linear chain, because some runners lose whatever is beside it.
+
+    Create(sources) -> scan -> GroupByKey(bucket) -> assign -> GroupByKey(shard) -> gather -> GroupByKey(one) -> commit
+                          \\-> sums by bucket (side input of assign, gather and commit)
+
+Keys are integers (a Python hash differs between processes) and never None. Payload is never grouped. Rejects and
+counts travel inside the results: no tags, no counters, nothing from finish_bundle."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam import pvalue
+
+from beam_jobs.commit import ShardResult, SourceSummary, commit_split
+from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, bucket_of, measure
+from beam_jobs.receipts import claim, verdict_on_error
+from beam_jobs.references import References, concat
+from beam_jobs.write import write_shard
+from pipeline.shards.storage import open_storage
+
+__all__ = ["build"]
+
+_SUMMARIES = -1  # the key under which source summaries pass both groupings
+_SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
+_ONE = 0
+
+Keyed = tuple[int, Any]
+
+
+def build(pipeline: beam.Pipeline, job: Job) -> None:
+    """Adds the conversion of all splits of a job to a pipeline."""
+    scanned = (
+        pipeline
+        | "sources" >> beam.Create(list(enumerate(job.sources)))
+        | "spread" >> beam.Reshuffle()
+        | "scan" >> beam.ParDo(_Scan(job))
+    )
+    sums = pvalue.AsDict(scanned | "measure" >> beam.ParDo(_Measure(job)) | "sums" >> beam.CombinePerKey(add_sums))
+    _ = (
+        scanned
+        | "by bucket" >> beam.GroupByKey()
+        | "assign" >> beam.ParDo(_Assign(job), sums)
+        | "by shard" >> beam.GroupByKey()
+        | "gather" >> beam.ParDo(_Gather(job), sums)
+        | "all" >> beam.GroupByKey()
+        | "commit" >> beam.ParDo(_Commit(job), sums)
+    )
+
+
+class _Scan(beam.DoFn):
+    """(number, source) -> (bucket key, References) ..., (_SUMMARIES, SourceSummary)."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def process(self, element: Keyed) -> Iterator[Keyed]:
+        number, source = element
+        records = 0
+        with verdict_on_error(self.job, source.split):
+            for refs in self.job.converter.scan(open_storage(source.uri), source):
+                records += len(refs)
+                buckets = bucket_of(self.job, source.split, refs)
+                for bucket in np.unique(buckets).tolist():
+                    yield _key(self.job, source.split, bucket), refs.take(buckets == bucket)
+        yield _SUMMARIES, SourceSummary(number, records)
+
+
+class _Measure(beam.DoFn):
+    """(bucket key, References) -> (bucket key, BucketSums)."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def process(self, element: Keyed) -> Iterator[Keyed]:
+        key, refs = element
+        if key != _SUMMARIES:
+            yield key, measure(self.job, refs)
+
+
+class _Assign(beam.DoFn):
+    """A bucket's rows -> (shard key, References) ...; the summaries' element also claims, and seeds every shard."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def process(self, element: tuple[int, Iterable[Any]], sums: Mapping[int, BucketSums]) -> Iterator[Keyed]:
+        key, values = element
+        if key != _SUMMARIES:
+            split, bucket = _unkey(self.job, key)
+            for shard, refs in _plan(self.job, split, sums).assign(bucket, values):
+                yield _key(self.job, split, shard), refs
+            return
+        for split in self.job.splits:
+            plan = _plan(self.job, split, sums)
+            with verdict_on_error(self.job, split):
+                claim(open_storage(self.job.output_dir), self.job.output_dir, plan)
+            for shard in range(plan.num_shards):  # so that a shard without rows is written too
+                yield _key(self.job, split, shard), References.of([])
+        for summary in values:
+            yield _SUMMARIES, summary
+
+
+class _Gather(beam.DoFn):
+    """A shard's rows -> (one key, ShardResult), with the shard and its receipt as the lasting effect."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def process(self, element: tuple[int, Iterable[Any]], sums: Mapping[int, BucketSums]) -> Iterator[Keyed]:
+        key, values = element
+        if key == _SUMMARIES:
+            yield from ((_ONE, summary) for summary in values)
+            return
+        split, shard = _unkey(self.job, key)
+        raw = open_storage(next(source.uri for source in self.job.sources if source.split == split))
+        output = open_storage(self.job.output_dir)
+        with verdict_on_error(self.job, split):
+            refs = concat(list(values))
+            receipt = write_shard(raw, output, _plan(self.job, split, sums), shard, refs)
+        yield _ONE, ShardResult.of(receipt)
+
+
+class _Commit(beam.DoFn):
+    """All results and summaries -> the verdict of each split. One element: splits share a manifest."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def process(self, element: tuple[int, Iterable[Any]], sums: Mapping[int, BucketSums]) -> Iterator[str]:
+        _, values = element
+        arrived = list(values)
+        for split in self.job.splits:
+            with verdict_on_error(self.job, split):
+                verdict = commit_split(
+                    open_storage(self.job.output_dir),
+                    _plan(self.job, split, sums),
+                    [v for v in arrived if isinstance(v, SourceSummary) and self.job.sources[v.source].split == split],
+                    [v for v in arrived if isinstance(v, ShardResult) and v.split == split],
+                )
+            yield verdict.message
+
+
+def _plan(job: Job, split: str, sums: Mapping[int, BucketSums]) -> SplitPlan:
+    number = job.splits.index(split)
+    low, high = number << _SHARD_BITS, (number + 1) << _SHARD_BITS
+    return SplitPlan(job, split, {key - low: value for key, value in sums.items() if low <= key < high})
+
+
+def _key(job: Job, split: str, number: int) -> int:
+    return job.splits.index(split) << _SHARD_BITS | number
+
+
+def _unkey(job: Job, key: int) -> tuple[str, int]:
+    return job.splits[key >> _SHARD_BITS], key & ((1 << _SHARD_BITS) - 1)

@@ -1,0 +1,92 @@
+"""The options that every conversion has, and how what is left over reaches Beam.
+
+Imports Beam only when it is needed to run, so that --help and --dry_run work without it."""
+
+import argparse
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+
+from beam_jobs.converter import Converter, Source
+from beam_jobs.plan import Job
+from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
+from pipeline.shards.sizes import parse_bytes
+
+__all__ = ["RUNNERS", "add_options", "beam_options", "make_job"]
+
+# Presets by short name; any other --runner goes to Beam as it is. Never bare DirectRunner: it may try to download
+# another runner's binary first.
+RUNNERS: Mapping[str, str] = {"local": "apache_beam.runners.portability.fn_api_runner.FnApiRunner"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the common options."""
+    shards = parser.add_argument_group("shards")
+    shards.add_argument("--target_shard_bytes", default="100MB", help="size of a shard (default: %(default)s)")
+    shards.add_argument("--seed", type=int, default=0, help="of the order of records in the shards (default: 0)")
+    bad = parser.add_argument_group("bad records")
+    bad.add_argument(
+        "--max_bad_records",
+        type=int,
+        default=0,
+        help="a split with more of them fails, after all of them are listed (default: 0)",
+    )
+    run = parser.add_argument_group("running", "Every other --option goes to Apache Beam unchanged.")
+    run.add_argument("--dry_run", action="store_true", help="print records, bytes and shards; write nothing")
+    run.add_argument("--runner", default="local", help=f"{', '.join(RUNNERS)}, or any runner of Beam (default: local)")
+    run.add_argument("--local_processes", type=int, default=1, help="worker processes of --runner=local (default: 1)")
+
+
+def make_job(
+    args: argparse.Namespace, converter: Converter, sources: Sequence[Source], num_shards: Mapping[str, int]
+) -> Job:
+    """The job that the common options describe. Raises OptionError."""
+    if args.seed < 0:
+        raise OptionError(f"--seed={args.seed}: allowed are 0 and above.")
+    if args.max_bad_records < 0:
+        raise OptionError(f"--max_bad_records={args.max_bad_records}: allowed are 0 and above.")
+    for split, number in num_shards.items():
+        if number < 1:
+            raise OptionError(f"{number} shards for {split!r}: allowed are 1 and above.")
+    if not sources:
+        raise OptionError("nothing to convert: no split was chosen that the raw data has.")
+    return Job(
+        converter=converter,
+        sources=tuple(sources),
+        output_dir=args.gcs_output_path,
+        target_shard_bytes=parse_bytes(args.target_shard_bytes),
+        num_shards=num_shards,
+        seed=args.seed,
+        max_bad_records=args.max_bad_records,
+        run_id=uuid.uuid4().hex,
+    )
+
+
+def _pipeline_options_class():
+    logging.disable(logging.WARNING)  # importing Beam without its [gcp] extra warns about clients that we do not use
+    try:
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError as e:
+        raise InfeedError(f"conversion needs Apache Beam ({e}). Install it: pip install 'infeed[convert]'.") from e
+    finally:
+        logging.disable(logging.NOTSET)
+    return PipelineOptions
+
+
+def beam_options(args: argparse.Namespace, rest: Sequence[str]):
+    """Beam's PipelineOptions for the chosen runner. Raises OptionError for an option that Beam does not know either."""
+    PipelineOptions = _pipeline_options_class()
+    known = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    for options in PipelineOptions.__subclasses__():
+        options._add_argparse_args(known)  # pyright: ignore[reportArgumentType]
+    for unknown in known.parse_known_args(list(rest))[1]:
+        if unknown.startswith("-"):
+            name = unknown.lstrip("-").split("=")[0]
+            raise OptionError(
+                f"--{name} is neither an option of this converter nor of Apache Beam.{did_you_mean(name, vars(args))}"
+            )
+    # A worker's log of its own start and end says nothing; the verdict says what went wrong.
+    flags = [f"--runner={RUNNERS.get(args.runner, args.runner)}", "--default_sdk_harness_log_level=ERROR", *rest]
+    if args.runner == "local" and args.local_processes > 1:
+        flags += ["--direct_running_mode=multi_processing", f"--direct_num_workers={args.local_processes}"]
+    return PipelineOptions(flags)

@@ -1,0 +1,147 @@
+"""Receipts, claims and verdicts: the small JSON files by which the steps of a conversion trust each other.
+
+A receipt says what one finished shard holds; it is written after the shard. A claim says which plan a directory
+is being filled with. A verdict says how a run ended, for a launcher that may not have waited."""
+
+import base64
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from beam_jobs.plan import Job, SplitPlan
+from pipeline.shards.errors import ConversionError, InfeedError
+from pipeline.shards.naming import plan_file, receipt_file, shard_file, verdict_file
+from pipeline.shards.storage import Storage, join, open_storage
+
+__all__ = ["Receipt", "Rejected", "Verdict", "claim", "finished_shard", "read_receipt", "verdict_on_error"]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """One line of the ledger."""
+
+    key: str
+    uri: str
+    offset: int
+    stage: str  # scan | convert
+    error: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one finished shard holds."""
+
+    plan: str  # digest
+    split: str
+    shard: int
+    num_shards: int
+    records: int
+    bytes: int
+    crc32c: int
+    key_digest: str
+    index: str  # base64 of little-endian uint32 [records, 2]: length, crc32c
+    fixups: Mapping[str, int]
+    rejected: tuple[Rejected, ...]
+
+    @property
+    def file(self) -> str:
+        """The shard's name."""
+        return shard_file(self.split, self.shard, self.num_shards)
+
+    def index_rows(self) -> np.ndarray:
+        """uint32 [records, 2]."""
+        return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
+
+    def write(self, storage: Storage, output_dir: str) -> None:
+        """Publishes the receipt; the shard must be there already."""
+        _write_json(storage, join(output_dir, receipt_file(self.split, self.shard, self.num_shards)), self)
+
+
+def read_receipt(storage: Storage, output_dir: str, split: str, shard: int, num_shards: int) -> Receipt | None:
+    """The receipt of a shard, None where there is none that is readable (the shard is then written anew)."""
+    path = join(output_dir, receipt_file(split, shard, num_shards))
+    if not storage.exists(path):
+        return None
+    try:
+        data = json.loads(storage.read(path))
+        return Receipt(**{**data, "rejected": tuple(Rejected(**r) for r in data["rejected"])})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def finished_shard(storage: Storage, output_dir: str, plan: SplitPlan, shard: int) -> Receipt | None:
+    """The receipt of a shard that an earlier run of the same plan finished and that still has its size."""
+    receipt = read_receipt(storage, output_dir, plan.split, shard, plan.num_shards)
+    if receipt is None or receipt.plan != plan.digest:
+        return None
+    path = join(output_dir, receipt.file)
+    return receipt if storage.exists(path) and storage.size(path) == receipt.bytes else None
+
+
+def claim(storage: Storage, output_dir: str, plan: SplitPlan) -> None:
+    """Marks the split as being written by this plan. Raises ConversionError if another plan was here before."""
+    path = join(output_dir, plan_file(plan.split))
+    data = {
+        "plan": plan.digest,
+        "num_shards": plan.num_shards,
+        "records": plan.total.records,
+        "bytes": plan.total.bytes,
+        "seed": plan.job.seed,
+    }
+    if storage.create(path, (json.dumps(data) + "\n").encode()):
+        return
+    there = json.loads(storage.read(path))
+    if there["plan"] != plan.digest:
+        raise ConversionError(
+            f"{output_dir} holds split {plan.split!r} of another plan: {there['plan']} ({there['num_shards']} shards, "
+            f"seed {there['seed']}), this one is {plan.digest} ({plan.num_shards} shards, seed {plan.job.seed}). The "
+            "raw data, label files, seed, shard size or --verify differ. Repeat the old options, or give another directory."
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one split of one run ended."""
+
+    run_id: str
+    split: str
+    ok: bool
+    message: str  # for people: totals if ok, else all that went wrong
+    records: int = 0
+    bytes: int = 0
+    shards: int = 0
+    rejected: int = 0
+
+    def write(self, storage: Storage, output_dir: str) -> None:
+        """Publishes the verdict."""
+        _write_json(storage, join(output_dir, verdict_file(self.split)), self)
+
+    @staticmethod
+    def read(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":
+        """The verdict of this run; None if it left none."""
+        path = join(output_dir, verdict_file(split))
+        if not storage.exists(path):
+            return None
+        verdict = Verdict(**json.loads(storage.read(path)))
+        return verdict if verdict.run_id == run_id else None
+
+
+@contextlib.contextmanager
+def verdict_on_error(job: Job, split: str) -> Iterator[None]:
+    """Leaves the message of an InfeedError as the split's verdict, because runners bury it in tracebacks."""
+    try:
+        yield
+    except InfeedError as e:
+        with contextlib.suppress(InfeedError):  # a full disk takes no verdict either; the first error counts
+            Verdict(job.run_id, split, ok=False, message=str(e)).write(open_storage(job.output_dir), job.output_dir)
+        raise
+
+
+def _write_json(storage: Storage, path: str, value: Any) -> None:
+    with storage.publish(path) as sink:
+        sink.write((json.dumps(dataclasses.asdict(value)) + "\n").encode())

@@ -1,0 +1,113 @@
+"""Gather: the rows of one shard become that shard, in one pass over ranged reads.
+
+Memory is one record, never a shard. The same plan gives the same bytes on any worker, so a retry, or a twin that
+was presumed dead, does no harm."""
+
+import base64
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import google_crc32c
+import numpy as np
+
+from beam_jobs.converter import Reject
+from beam_jobs.plan import SplitPlan, in_order, key_digest
+from beam_jobs.receipts import Receipt, Rejected, finished_shard
+from beam_jobs.references import Reference, References
+from pipeline.shards.errors import RawDataError
+from pipeline.shards.example import encode_example
+from pipeline.shards.naming import shard_file
+from pipeline.shards.record import crc32c, frame
+from pipeline.shards.storage import Sink, Storage, join
+
+__all__ = ["write_shard"]
+
+
+def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> Receipt:
+    """Publishes one shard and its receipt; returns the receipt. Skips the work if it is done already.
+
+    Bad records are in the receipt's `rejected`. Raises StorageError, RawDataError when raw data cannot be read."""
+    output_dir = plan.job.output_dir
+    done = finished_shard(output, output_dir, plan, shard)
+    if done:
+        return done
+    refs = in_order(plan.job, plan.split, refs)
+    _check_unchanged(raw, refs)
+    with output.publish(join(output_dir, shard_file(plan.split, shard, plan.num_shards))) as sink:
+        writing = _Writing(plan, sink)
+        for ref in refs.take(~refs.good):
+            writing.reject(ref, "scan", ref.error)
+        for ref, data in _read(raw, refs.take(refs.good)):
+            writing.convert(ref, data)
+    receipt = writing.receipt(shard)
+    receipt.write(output, output_dir)
+    return receipt
+
+
+def _read(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes]]:
+    ranges = zip((refs.files[i].uri for i in refs.file), refs.offset.tolist(), refs.size.tolist(), strict=True)
+    return zip(refs, raw.read_ranges(ranges), strict=True)
+
+
+def _check_unchanged(raw: Storage, refs: References) -> None:
+    for file in refs.files:
+        size = raw.size(file.uri)
+        if size != file.bytes:
+            raise RawDataError(
+                f"{file.uri} has {size} bytes; it had {file.bytes} when it was scanned. It changed during the "
+                "conversion. Put it back, or run again to scan the new one."
+            )
+
+
+@dataclass
+class _Writing:
+    """A shard on its way: everything that its receipt will say."""
+
+    plan: SplitPlan
+    sink: Sink
+    crc: google_crc32c.Checksum = field(default_factory=google_crc32c.Checksum)
+    num_bytes: int = 0
+    keys: list[bytes] = field(default_factory=list)
+    index: list[tuple[int, int]] = field(default_factory=list)
+    fixups: Counter[str] = field(default_factory=Counter)
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def convert(self, ref: Reference, data: bytes) -> None:
+        """Raw bytes in, one framed record out; or one more line for the ledger."""
+        converter = self.plan.job.converter
+        try:
+            converted = converter.convert(ref, data)
+        except Reject as e:
+            self.reject(ref, "convert", str(e))
+            return
+        payload = encode_example(converter.schema, converted.features)
+        payload_crc = crc32c(payload)
+        framed = frame(payload, payload_crc)
+        self.sink.write(framed)
+        self.crc.update(framed)
+        self.num_bytes += len(framed)
+        self.index.append((len(payload), payload_crc))
+        self.keys.append(ref.key.encode("utf-8", "surrogateescape"))
+        self.fixups.update(converted.fixups)
+
+    def reject(self, ref: Reference, stage: str, error: str) -> None:
+        """One line for the ledger. Odd bytes in names are written as escapes: the ledger is UTF-8."""
+        key, uri = (text.encode("utf-8", "backslashreplace").decode() for text in (ref.key, ref.file.uri))
+        self.rejected.append(Rejected(key, uri, ref.offset, stage, error))
+
+    def receipt(self, shard: int) -> Receipt:
+        """What was written."""
+        return Receipt(
+            plan=self.plan.digest,
+            split=self.plan.split,
+            shard=shard,
+            num_shards=self.plan.num_shards,
+            records=len(self.index),
+            bytes=self.num_bytes,
+            crc32c=int.from_bytes(self.crc.digest(), "big"),
+            key_digest=f"{key_digest(self.keys):032x}",
+            index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
+            fixups=dict(sorted(self.fixups.items())),
+            rejected=tuple(self.rejected),
+        )

@@ -1,0 +1,96 @@
+"""python -m converters.imagenet_to_gcs: the original ImageNet tars -> ~100 MB TFRecord shards.
+
+The command line of its ancestor, on Apache Beam: run the same command again and it goes on where it stopped."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+
+from rich.console import Console
+
+from beam_jobs.launch import dry_run, exit_with, launch
+from beam_jobs.options import add_options, beam_options, make_job
+from converters.imagenet import SPLITS, original_tars, read_synsets
+from converters.jpeg import VERIFY_LEVELS
+from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.shards.storage import open_storage
+
+__all__ = ["main"]
+
+# Flags of tensorflow/tpu's imagenet_to_gcs.py: accepted, so that old command lines run, with a word on what they do.
+_ANCESTOR = {
+    "--local_scratch_dir": "nothing is extracted or staged any more: records are read inside the tars, shards are "
+    "written where they belong. It is ignored.",
+    "--gcs_upload": "--gcs_output_path alone decides where shards go. It is ignored.",
+    "--nogcs_upload": "give a local directory as --gcs_output_path for shards on disk. It is ignored.",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    console = Console(stderr=True)
+    for flag in (flag for flag in _ANCESTOR if getattr(args, flag.lstrip("-"))):
+        console.print(f"note: {flag}: {_ANCESTOR[flag]}", markup=False)
+    if args.project:  # an option of ours for the ancestor's sake, and of Beam's for Google Cloud runners
+        rest = [*rest, f"--project={args.project}"]
+    splits = _splits(args.splits)
+    raw = open_storage(args.raw_data_dir)
+    synsets = read_synsets(raw, args.label_file) if args.label_file else _all_synsets()
+    converter, sources = original_tars(raw, args.raw_data_dir, splits, synsets, args.verify)
+    wanted = {"train": args.num_train_shards, "validation": args.num_validation_shards}
+    num_shards = {split: number for split, number in wanted.items() if number is not None and split in splits}
+    job = make_job(args, converter, sources, num_shards)
+    options = beam_options(args, rest) if not args.dry_run else None
+    if args.dry_run:
+        dry_run(job, Console())
+    else:
+        launch(job, options, Console())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m converters.imagenet_to_gcs",
+        description="Converts the original ImageNet tars into TFRecord shards in tensorflow/tpu's schema.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--raw_data_dir", required=True, help="directory of the two tars and synset_labels.txt")
+    parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
+    parser.add_argument("--splits", default=",".join(SPLITS), help="comma-separated (default: %(default)s)")
+    parser.add_argument("--label_file", help="all classes, one synset a line (default: the 1000 of ILSVRC2012)")
+    parser.add_argument("--num_train_shards", type=int, help="overrides --target_shard_bytes")
+    parser.add_argument("--num_validation_shards", type=int, help="overrides --target_shard_bytes")
+    parser.add_argument(
+        "--verify",
+        choices=VERIFY_LEVELS,
+        default="end",
+        help="how closely each image is looked at: its header, also its end marker, or every pixel (default: end)",
+    )
+    add_options(parser)
+    old = parser.add_argument_group("flags of the original imagenet_to_gcs.py")
+    old.add_argument("--project", help="Google Cloud project: used by Google Cloud runners alone")
+    old.add_argument("--local_scratch_dir", help="ignored: nothing is staged any more")
+    for flag in ("--gcs_upload", "--nogcs_upload"):
+        old.add_argument(flag, action="store_true", help="ignored: --gcs_output_path decides")
+    return parser
+
+
+def _splits(text: str) -> list[str]:
+    splits = [split.strip() for split in text.split(",") if split.strip()]
+    for split in splits:
+        if split not in SPLITS:
+            raise OptionError(f"--splits={text}: unknown split {split!r}.{did_you_mean(split, SPLITS)}")
+    return splits
+
+
+def _all_synsets() -> tuple[str, ...]:
+    """The 1,000 classes of ILSVRC2012, sorted."""
+    return tuple(files("converters").joinpath("imagenet_synsets.txt").read_text().split())
+
+
+if __name__ == "__main__":
+    # DoFns and converters live in modules of their own: a class of __main__ would not be found by worker processes.
+    sys.argv[0] = "imagenet_to_gcs"
+    exit_with(main)

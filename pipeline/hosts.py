@@ -1,0 +1,49 @@
+"""Who reads what: the arithmetic from the global batch to the rows of one host.
+
+The trainer makes a Hosts once, at the edge, from its sharding; readers and tests build their own. No jax here."""
+
+from dataclasses import dataclass
+
+from pipeline.shards.errors import BatchSizeError, OptionError
+
+__all__ = ["ONE_HOST", "Hosts"]
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """One host's place among all: its index, how many there are, and how many devices take part.
+
+    `rows`, when given, are the ranges of global batch rows that this host holds (a sharding may give any
+    rows to any process, and the same rows to several); otherwise host i takes the i-th equal slice."""
+
+    index: int = 0
+    count: int = 1
+    devices: int = 1  # over all hosts
+    rows: tuple[range, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise OptionError(f"host index {self.index} is not in 0..{self.count - 1} ({self.count} hosts).")
+
+    def check_batch(self, global_batch: int) -> None:
+        """Raises BatchSizeError, with the nearest sizes that fit, unless the devices divide the batch."""
+        unit = max(self.devices, self.count)
+        if global_batch > 0 and global_batch % unit == 0:
+            return
+        down, up = global_batch // unit * unit, -(-max(global_batch, 1) // unit) * unit
+        nearest = f"{down}, {up}" if 0 < down != up else f"{up}"
+        raise BatchSizeError(
+            f"global_batch={global_batch} is not divisible by {unit} devices "
+            f"({self.count} hosts x {max(1, self.devices // self.count)}). Nearest that are: {nearest}."
+        )
+
+    def host_rows(self, global_batch: int) -> tuple[range, ...]:
+        """The ranges of rows of the global batch that this host delivers, in order."""
+        self.check_batch(global_batch)
+        if self.rows is not None:
+            return self.rows
+        host_batch = global_batch // self.count
+        return (range(self.index * host_batch, (self.index + 1) * host_batch),)
+
+
+ONE_HOST = Hosts()

@@ -1,0 +1,103 @@
+"""The one exception tree. Every error a user can cause or meet is an InfeedError.
+
+A message says what, got, allowed and what to do. Command lines print it without a traceback and exit 2."""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "BatchSizeError",
+    "CheckpointError",
+    "ConversionError",
+    "CorruptRecordError",
+    "EmptySplitError",
+    "EvaluationError",
+    "FingerprintError",
+    "InfeedError",
+    "InputError",
+    "LabelError",
+    "ManifestError",
+    "NanError",
+    "OptionError",
+    "RawDataError",
+    "SchemaError",
+    "ShardError",
+    "StorageError",
+    "did_you_mean",
+]
+
+
+class InfeedError(Exception):
+    """The root: catch it to catch whatever infeed itself raises."""
+
+
+class OptionError(InfeedError, ValueError):
+    """An option or argument has a value that is not allowed."""
+
+
+class BatchSizeError(OptionError):
+    """A batch size does not fit the hosts, devices or streams."""
+
+
+class SchemaError(InfeedError, ValueError):
+    """A record does not fit its schema, or a schema is malformed."""
+
+
+class StorageError(InfeedError, OSError):
+    """A path cannot be read or written, or is shorter than it should be."""
+
+
+class ManifestError(InfeedError):
+    """No manifest, an unreadable one, or one of an unknown version."""
+
+
+class EmptySplitError(InfeedError):
+    """A split has no records, so there is nothing to train on or to evaluate."""
+
+
+class ShardError(InfeedError):
+    """A shard or index is not the one that the manifest describes."""
+
+
+class CorruptRecordError(ShardError):
+    """A record's bytes do not have the checksum that they were written with."""
+
+
+class FingerprintError(InfeedError):
+    """A saved input position belongs to another dataset or another order."""
+
+
+class RawDataError(InfeedError):
+    """The raw data to convert is missing, or not in a layout that the converter knows."""
+
+
+class LabelError(RawDataError):
+    """A class or a validation image has no label in the label files."""
+
+
+class ConversionError(InfeedError):
+    """A conversion ended without a complete split. The message lists what is missing or rejected."""
+
+
+class InputError(InfeedError):
+    """A batch does not have the structure, shape or dtype it should, or the input ended early."""
+
+
+class NanError(InfeedError, ArithmeticError):
+    """The loss became NaN or infinite."""
+
+
+class CheckpointError(InfeedError):
+    """A checkpoint is missing, damaged, or of another model."""
+
+
+class EvaluationError(InfeedError):
+    """An evaluation did not count every record exactly once, so its numbers are not the split's."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an unknown-name message: the nearest known name first, then all of them."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{hint} Known: {', '.join(known) or 'none'}."

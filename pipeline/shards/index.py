@@ -1,0 +1,101 @@
+"""The index of a split: every record's length and crc32c, in shard order; offsets are a cumulative sum.
+
+8 bytes a record, one small file however many hosts read it. With it a reader finds any record by its number and
+proves that what it delivers is that record."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pipeline.shards.errors import ShardError
+from pipeline.shards.manifest import SplitEntry
+from pipeline.shards.naming import index_file
+from pipeline.shards.record import FRAME_BYTES, crc32c
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["Location", "SplitIndex", "decode_rows", "encode_index", "load_index"]
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where records are; all arrays have one entry a record."""
+
+    shard: np.ndarray  # int64: number of the shard file
+    record: np.ndarray  # int64: number of the record within its shard
+    offset: np.ndarray  # int64: byte at which its frame begins
+    length: np.ndarray  # int64: bytes of payload
+    crc: np.ndarray  # uint32: crc32c of the payload, unmasked
+
+
+class SplitIndex:
+    """lengths, crcs: uint32 [N] in shard order. shard_records: how many records each shard has."""
+
+    def __init__(self, lengths: np.ndarray, crcs: np.ndarray, shard_records: Sequence[int]):
+        self.lengths, self.crcs = lengths, crcs
+        self.shard_records = np.asarray(shard_records, np.int64)
+        # First record of each shard, and N at the end. Empty shards repeat a number.
+        self.shard_starts = np.concatenate([[0], np.cumsum(self.shard_records)]).astype(np.int64)
+
+    @property
+    def num_records(self) -> int:
+        """N."""
+        return len(self.lengths)
+
+    @cached_property
+    def _frame_starts(self) -> np.ndarray:
+        """int64 [N + 1]: where each frame would begin if all shards were one file. 8 bytes a record."""
+        starts = np.zeros(self.num_records + 1, np.int64)
+        np.cumsum(self.lengths.astype(np.int64) + FRAME_BYTES, out=starts[1:])
+        return starts
+
+    def locate(self, record_ids: np.ndarray) -> Location:
+        """The places of records by their number in the split, int64 [n], each in 0..N-1."""
+        ids = np.asarray(record_ids, np.int64)
+        shard = np.searchsorted(self.shard_starts, ids, side="right") - 1
+        first = self.shard_starts[shard]
+        offset = self._frame_starts[ids] - self._frame_starts[first]
+        return Location(shard, ids - first, offset, self.lengths[ids].astype(np.int64), self.crcs[ids])
+
+    def shard_bytes(self) -> np.ndarray:
+        """int64: the size that each shard file must have."""
+        return np.diff(self._frame_starts[self.shard_starts])
+
+
+def encode_index(rows: np.ndarray) -> bytes:
+    """The bytes of an index file: uint32 [N, 2], columns length and crc32c, as .npy (format 1.0)."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.ascontiguousarray(rows, "<u4"), version=(1, 0), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def decode_rows(data: bytes) -> np.ndarray:
+    """The rows of an index file. Raises ValueError on anything but uint32 [N, 2]."""
+    rows = np.load(io.BytesIO(data), allow_pickle=False)
+    if rows.dtype != np.uint32 or rows.ndim != 2 or rows.shape[1] != 2:
+        raise ValueError(f"{rows.dtype} {rows.shape} instead of uint32 (N, 2)")
+    return rows
+
+
+def load_index(storage: Storage, directory: str, split: str, entry: SplitEntry) -> SplitIndex:
+    """The index of a split, proven to be the one of its manifest entry. Raises ShardError naming the file."""
+    path = join(directory, index_file(split))
+    data = storage.read(path)
+    if crc32c(data) != entry.index_crc32c:
+        raise ShardError(
+            f"{path} has crc32c {crc32c(data):08x}, the manifest says {entry.index_crc32c:08x}. It is damaged or "
+            "belongs to another conversion; convert the split again, or copy the directory again."
+        )
+    try:
+        rows = decode_rows(data)
+    except ValueError as e:
+        raise ShardError(f"{path} is not an index: {e}.") from e
+    index = SplitIndex(rows[:, 0], rows[:, 1], [shard.records for shard in entry.shards])
+    if index.num_records != entry.num_records or index.shard_bytes().tolist() != [s.bytes for s in entry.shards]:
+        raise ShardError(
+            f"{path} has {index.num_records} records, the manifest's shards {entry.num_records}; or their sizes "
+            "differ. Index and manifest belong to different conversions; convert the split again."
+        )
+    return index

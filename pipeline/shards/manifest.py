@@ -1,0 +1,150 @@
+"""The manifest: what a dataset directory holds. Written last, so its word is that the split is complete.
+
+One entry a split; finished splits are merged in, so a validation split may join a train split days later."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, SchemaError, did_you_mean
+from pipeline.shards.naming import MANIFEST_FILE
+from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.storage import Storage, join, open_storage
+
+__all__ = ["FORMAT_VERSION", "Manifest", "ShardEntry", "SplitEntry", "read_manifest", "write_manifest"]
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """One shard file: its name, and what it must hold to be that shard."""
+
+    file: str
+    records: int
+    bytes: int
+    crc32c: int  # of the whole file
+
+
+@dataclass(frozen=True)
+class SplitEntry:
+    """One finished split."""
+
+    shards: tuple[ShardEntry, ...]
+    index_crc32c: int  # of the index file
+    plan_digest: str  # the conversion plan that wrote it
+    key_digest: str  # order-free digest of the records' keys
+    seed: int  # of the order in the shards
+    rejected: int = 0  # inputs that could not be converted; the ledger lists them
+    fixups: Mapping[str, int] = field(default_factory=dict)  # records that were re-encoded, by kind
+    sources: Mapping[str, int] = field(default_factory=dict)  # inventory of what was read: {"inputs", "bytes"}
+
+    @property
+    def num_records(self) -> int:
+        """Records in all shards."""
+        return sum(shard.records for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shard files."""
+        return sum(shard.bytes for shard in self.shards)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hex digits that name the data: from shard names, sizes and checksums alone.
+
+        A copied dataset has the same one, whatever its path, owner or times."""
+        lines = (f"{s.file} {s.records} {s.bytes} {s.crc32c:08x}\n" for s in self.shards)
+        return hashlib.blake2b("".join(lines).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A dataset: its schema, labels and finished splits."""
+
+    name: str
+    schema: Schema
+    splits: Mapping[str, SplitEntry]
+    labels: Labels | None = None
+    writer: str = ""  # the program and version that wrote it
+    directory: str = ""  # where it was read from; not stored
+
+    def split(self, name: str) -> SplitEntry:
+        """The entry of a split. Raises OptionError naming the known splits, EmptySplitError if it has no records."""
+        if name not in self.splits:
+            raise OptionError(f"{self.directory or self.name} has no split {name!r}.{did_you_mean(name, self.splits)}")
+        entry = self.splits[name]
+        if not entry.num_records:
+            raise EmptySplitError(f"split {name!r} of {self.directory or self.name} has no records: nothing to read.")
+        return entry
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "writer": self.writer,
+            "schema": self.schema.to_json(),
+            "labels": None if self.labels is None else dataclasses.asdict(self.labels),
+            "splits": {name: dataclasses.asdict(entry) for name, entry in sorted(self.splits.items())},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], directory: str = "") -> "Manifest":
+        """The inverse of to_json. Raises ManifestError for another version or a missing field."""
+        version = data.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ManifestError(
+                f"{directory}: the manifest has format_version {version!r}; this infeed reads {FORMAT_VERSION}. "
+                "A newer infeed wrote it: upgrade."
+            )
+        try:
+            labels = data["labels"]
+            return Manifest(
+                name=data["name"],
+                schema=Schema.from_json(data["schema"]),
+                splits={name: _split_entry(entry) for name, entry in data["splits"].items()},
+                labels=labels and Labels(labels["key"], labels["base"], tuple(labels["names"])),
+                writer=data["writer"],
+                directory=directory,
+            )
+        except (KeyError, TypeError, AttributeError, SchemaError) as e:
+            raise ManifestError(f"{directory}: malformed manifest: {e!r}. Convert again, or copy it again.") from e
+
+
+def _split_entry(data: Mapping[str, Any]) -> SplitEntry:
+    return SplitEntry(**{**data, "shards": tuple(ShardEntry(**shard) for shard in data["shards"])})
+
+
+def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:
+    """The manifest of a dataset directory. Raises ManifestError saying what is there instead."""
+    storage = storage or open_storage(directory)
+    path = join(directory, MANIFEST_FILE)
+    if not storage.exists(path):
+        raise ManifestError(f"{path} does not exist: {_instead(storage, directory)}")
+    try:
+        data = json.loads(storage.read(path))
+    except ValueError as e:
+        raise ManifestError(f"{path} is not JSON: {e}. Convert again, or copy it again.") from e
+    if not isinstance(data, dict):
+        raise ManifestError(f"{path} holds a {type(data).__name__}, not a manifest.")
+    return Manifest.from_json(data, directory)
+
+
+def _instead(storage: Storage, directory: str) -> str:
+    """Why there is no manifest, as far as one can see, and what to do."""
+    if storage.list(join(directory, "_shards")):
+        return "a conversion into this directory has not finished. Run the same command again: it goes on."
+    if not storage.exists(directory):
+        return "there is no such directory."
+    return "no conversion wrote here. Give the directory that was its output."
+
+
+def write_manifest(storage: Storage, directory: str, manifest: Manifest) -> None:
+    """Publishes the manifest: the last step of a conversion."""
+    with storage.publish(join(directory, MANIFEST_FILE)) as sink:
+        sink.write((json.dumps(manifest.to_json(), indent=1) + "\n").encode())

@@ -1,0 +1,62 @@
+"""Names of shard files: train-00007-of-01024, and of everything that stands beside them.
+
+Writers name with it, readers list with it. Nothing but a shard begins with a split's name: readers glob those."""
+
+import re
+
+from pipeline.shards.errors import OptionError
+
+__all__ = [
+    "MANIFEST_FILE",
+    "index_file",
+    "plan_file",
+    "receipt_file",
+    "rejects_file",
+    "shard_file",
+    "validate_split",
+    "verdict_file",
+]
+
+MANIFEST_FILE = "manifest.json"
+_SPLIT = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_TAKEN = ("manifest", "dataset_info", "features")
+
+
+def validate_split(split: str) -> str:
+    """Returns `split`; raises OptionError unless it is a lower-case word that no other file begins with."""
+    if not _SPLIT.fullmatch(split) or split.startswith(_TAKEN):
+        raise OptionError(
+            f"{split!r} cannot be a split's name. Allowed: lower-case letters, digits and _, beginning with a "
+            f"letter, at most 64, and not beginning with {', '.join(_TAKEN)}."
+        )
+    return split
+
+
+def shard_file(split: str, shard: int, num_shards: int) -> str:
+    """train-00007-of-01024: five digits at least, more where the count needs them."""
+    return f"{split}-{shard:05d}-of-{num_shards:05d}"
+
+
+def index_file(split: str) -> str:
+    """Lengths and crcs of a split's records, in shard order."""
+    return f"_index/{split}.npy"
+
+
+def receipt_file(split: str, shard: int, num_shards: int) -> str:
+    """What one finished shard holds; written after the shard, read by resume and commit."""
+    return f"_shards/{shard_file(split, shard, num_shards)}.json"
+
+
+def plan_file(split: str) -> str:
+    """The claim on a split: which plan is being, or was, written here."""
+    return f"_shards/{split}.plan.json"
+
+
+def verdict_file(split: str) -> str:
+    """How the last conversion of a split ended."""
+    return f"_shards/{split}.verdict.json"
+
+
+def rejects_file(split: str) -> str:
+    """The ledger of what could not be converted, and why."""
+    return f"_rejects/{split}.jsonl"

@@ -1,0 +1,61 @@
+"""TFRecord framing: length, masked crc32c of the length, payload, masked crc32c of the payload.
+
+Writers frame with it, readers check with it. The bytes are those of TensorFlow's own writer."""
+
+import struct
+
+import google_crc32c
+
+from pipeline.shards.errors import CorruptRecordError
+
+__all__ = ["FOOTER_BYTES", "FRAME_BYTES", "HEADER_BYTES", "crc32c", "frame", "payload_of"]
+
+HEADER_BYTES = 12  # uint64 length + uint32 masked crc of these 8 bytes, little-endian
+FOOTER_BYTES = 4  # uint32 masked crc of the payload
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+_MASK_DELTA = 0xA282EAD8
+
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_HEADER = struct.Struct("<QI")
+
+
+def crc32c(data: bytes) -> int:
+    """The plain (unmasked) crc32c of `data`, as in the index and the manifest."""
+    return google_crc32c.value(data)
+
+
+def masked(crc: int) -> int:
+    """The form in which a crc stands inside a frame: rotated right by 15 bits, plus a constant.
+
+    A crc of data that holds its own crc is weak; the mask avoids that."""
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def frame(payload: bytes, payload_crc: int | None = None) -> bytes:
+    """One whole frame. Give `payload_crc` (unmasked) where it is known already: it saves the second pass."""
+    if payload_crc is None:
+        payload_crc = crc32c(payload)
+    length = _LENGTH.pack(len(payload))
+    return b"".join((length, _CRC.pack(masked(crc32c(length))), payload, _CRC.pack(masked(payload_crc))))
+
+
+def payload_of(framed: bytes, *, length: int, crc: int, where: str) -> bytes:
+    """The payload of one frame, once it is proven to be the record that the index promises.
+
+    `crc` is the index's unmasked crc32c. The frame's own checksums alone would let a wrong but intact
+    record through. `where` names shard, record and offset in the CorruptRecordError."""
+    payload = framed[HEADER_BYTES : HEADER_BYTES + length]
+    header_length, header_crc = _HEADER.unpack_from(framed)
+    if header_length != length or header_crc != masked(crc32c(framed[:8])):
+        raise CorruptRecordError(
+            f"{where}: the record's header says {header_length} bytes, the index says {length}. "
+            "The shard is damaged or was replaced after conversion; convert it again."
+        )
+    delivered = crc32c(payload)
+    if delivered != crc or framed[HEADER_BYTES + length :] != _CRC.pack(masked(crc)):
+        raise CorruptRecordError(
+            f"{where}: crc32c is {delivered:08x}, the index says {crc:08x}. "
+            "The shard is damaged or was replaced after conversion; convert it again."
+        )
+    return payload

@@ -1,0 +1,85 @@
+"""Which features a record has: names, kinds, shapes. Encoders check against it, parsers get static shapes from it."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from pipeline.shards.errors import SchemaError
+
+__all__ = ["Content", "Dtype", "Feature", "Labels", "Schema"]
+
+Dtype = Literal["bytes", "int64", "float32"]
+Content = Literal["raw", "text", "image"]  # what a bytes feature holds: opaque, UTF-8, an encoded image file
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature of a record.
+
+    shape: () is one value, (n,) n values, (a, b) a*b values in row-major order, (None,) any number.
+    optional: the feature may be absent. content: what bytes mean. doc: one line for people."""
+
+    dtype: Dtype
+    shape: tuple[int | None, ...] = ()
+    optional: bool = False
+    content: Content = "raw"
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(Dtype):
+            raise SchemaError(f"dtype {self.dtype!r} is not one of {', '.join(get_args(Dtype))}.")
+        if self.content not in get_args(Content) or (self.content != "raw" and self.dtype != "bytes"):
+            raise SchemaError(
+                f"content {self.content!r} of dtype {self.dtype}: allowed are raw, and text or image of bytes."
+            )
+        if None in self.shape and len(self.shape) != 1:
+            raise SchemaError(f"shape {self.shape}: an unknown dimension is allowed only as (None,).")
+
+    @property
+    def num_values(self) -> int | None:
+        """How many values a record holds; None for any number."""
+        count = 1
+        for dim in self.shape:
+            if dim is None:
+                return None
+            count *= dim
+        return count
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the numbers in a label feature mean: the name of label `base + i` is names[i]."""
+
+    key: str
+    base: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A named set of features; equal schemas describe the same bytes."""
+
+    name: str
+    features: Mapping[str, Feature]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types; features in sorted order."""
+        return {
+            "name": self.name,
+            "features": {
+                key: dataclasses.asdict(feature) | {"shape": list(feature.shape)}
+                for key, feature in sorted(self.features.items())
+            },
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Schema":
+        """The inverse of to_json. Raises SchemaError when a field is missing or malformed."""
+        try:
+            features = {
+                key: Feature(**fields | {"shape": tuple(fields["shape"])}) for key, fields in data["features"].items()
+            }
+            return Schema(data["name"], features)
+        except (KeyError, TypeError, AttributeError) as e:
+            raise SchemaError(f"malformed schema: {e!r}.") from e

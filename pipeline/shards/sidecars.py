@@ -1,0 +1,99 @@
+"""The two files that let TFDS read a dataset: dataset_info.json and features.json, and label names beside them.
+
+`tfds.builder_from_directory(dir)` then works, with sub-splits. Written by hand in TFDS's own form, because the commit
+of a conversion runs on workers that have neither TFDS nor TensorFlow."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.shards.manifest import Manifest, SplitEntry
+from pipeline.shards.schema import Feature, Labels
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["write_sidecars"]
+
+_TFDS_VERSION = "1.0.0"  # TFDS wants one; the dataset's own identity is the manifest's fingerprint
+_CLASSES = "tensorflow_datasets.core.features"
+
+
+def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
+    """Publishes the TFDS files for all splits of `manifest`."""
+    files = {
+        "features.json": json.dumps(_features_json(manifest), indent=4, sort_keys=True),
+        "dataset_info.json": json.dumps(_dataset_info(manifest), indent=2, sort_keys=True),
+    }
+    if manifest.labels:
+        files[f"{manifest.labels.key.replace('/', '-')}.labels.txt"] = "\n".join(_class_names(manifest.labels)) + "\n"
+    for name, text in files.items():
+        with storage.publish(join(directory, name)) as sink:
+            sink.write(text.encode())
+
+
+def _dataset_info(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "name": manifest.name,
+        "version": _TFDS_VERSION,
+        "fileFormat": "tfrecord",
+        "moduleName": "infeed",
+        "splits": [_split_info(name, entry) for name, entry in sorted(manifest.splits.items())],
+    }
+
+
+def _split_info(name: str, entry: SplitEntry) -> dict[str, Any]:
+    return {
+        "name": name,
+        "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}",
+        "shardLengths": [str(shard.records) for shard in entry.shards],  # int64 is a string in proto JSON
+        "numBytes": str(entry.num_bytes),
+    }
+
+
+def _features_json(manifest: Manifest) -> dict[str, Any]:
+    """TFDS joins nested names with "/", so `image/class/label` becomes image -> class -> label."""
+    tree: dict[str, Any] = {}
+    for key, feature in manifest.schema.features.items():
+        if feature.optional:
+            continue  # TFDS parses every feature it knows and fails where one is absent
+        *parents, leaf = key.split("/")
+        node = tree
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[leaf] = _leaf(key, feature, manifest.labels)
+    return _dict_feature(tree)
+
+
+def _dict_feature(tree: Mapping[str, Any]) -> dict[str, Any]:
+    features = {k: v if "pythonClassName" in v else _dict_feature(v) for k, v in tree.items()}
+    return {
+        "featuresDict": {"features": features},
+        "pythonClassName": f"{_CLASSES}.features_dict.FeaturesDict",
+    }
+
+
+def _leaf(key: str, feature: Feature, labels: Labels | None) -> dict[str, Any]:
+    if labels and key == labels.key:
+        count = str(len(_class_names(labels)))
+        return {
+            "classLabel": {"numClasses": count},
+            "pythonClassName": f"{_CLASSES}.class_label_feature.ClassLabel",
+        }
+    if feature.content == "image":
+        image = {"dtype": "uint8", "encodingFormat": "jpeg", "shape": {"dimensions": ["-1", "-1", "3"]}}
+        return {"image": image, "pythonClassName": f"{_CLASSES}.image_feature.Image"}
+    if feature.content == "text" and feature.shape == ():
+        return {"text": {}, "pythonClassName": f"{_CLASSES}.text_feature.Text"}
+    dtype = "string" if feature.dtype == "bytes" else feature.dtype
+    dims = {"dimensions": [str(d) for d in feature.shape]} if feature.shape and None not in feature.shape else {}
+    tensor = {"dtype": dtype, "encoding": "none", "shape": dims}
+    if feature.shape == (None,):
+        inner = {"tensor": tensor, "pythonClassName": f"{_CLASSES}.tensor_feature.Tensor"}
+        sequence = {"feature": inner, "length": "-1"}
+        return {"sequence": sequence, "pythonClassName": f"{_CLASSES}.sequence_feature.Sequence"}
+    kind = "scalar.Scalar" if feature.shape == () else "tensor_feature.Tensor"
+    return {"tensor": tensor, "pythonClassName": f"{_CLASSES}.{kind}"}
+
+
+def _class_names(labels: Labels) -> list[str]:
+    """TFDS numbers names from 0: the numbers below the base get names of their own."""
+    return [f"unused {i}" if labels.base > 1 else "background" for i in range(labels.base)] + list(labels.names)
