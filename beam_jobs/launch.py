@@ -1,8 +1,10 @@
 """Runs a job and reports it: the plan (--dry_run), the progress, the verdict. The only place that prints."""
 
-import logging
+import contextlib
+import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -36,40 +38,69 @@ def launch(job: Job, options, console: Console) -> None:
     """Runs the conversion to its end and prints the verdict of every split.
 
     Raises ConversionError with the verdict's own words when a split is not complete."""
-    import apache_beam as beam
-
-    from beam_jobs.graph import build
-
-    # The runner logs a worker's traceback several times over; what went wrong is raised once, below, in words.
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    failure: Exception | None = None
-    with watching(job, console):
+    failure = None
+    with watching(job, console), _quiet_workers(options):
         try:
-            pipeline = beam.Pipeline(options=options)
-            build(pipeline, job)
-            pipeline.run().wait_until_finish()
-        except Exception as e:  # the runner's own errors: the verdict below says more
+            _run(job, options)
+        except Exception as e:  # of whatever class the runner makes of it
             failure = e
     verdicts = [_verdict(job, split) for split in job.splits]
     for verdict in verdicts:
         if verdict and verdict.ok:
             rejected = f", {verdict.rejected} rejected" if verdict.rejected else ""
-            console.print(
-                f"{verdict.split}: {verdict.message}{rejected} -> {job.output_dir}", markup=False, soft_wrap=True
-            )
+            message = f"{verdict.split}: {verdict.message}{rejected} -> {job.output_dir}"
+            console.print(message, markup=False, soft_wrap=True)
     failed = [verdict.message for verdict in verdicts if verdict and not verdict.ok]
     if failed:
         raise ConversionError("\n".join(failed)) from failure
     if failure:
-        raise ConversionError(
-            f"the runner failed: {_last_line(failure)}. Run the same command again: it goes on."
-        ) from failure
+        raise _without_verdict(failure) from failure
     if not all(verdicts):
-        missing = ", ".join(s for s, v in zip(job.splits, verdicts, strict=True) if not v)
+        missing = ", ".join(split for split, verdict in zip(job.splits, verdicts, strict=True) if not verdict)
         raise ConversionError(
             f"the runner reported success, but the commit of {missing} never ran: it lost data. No manifest was "
             "written. Choose another --runner."
         )
+
+
+def _run(job: Job, options) -> None:
+    import apache_beam as beam
+
+    from beam_jobs.graph import build
+
+    pipeline = beam.Pipeline(options=options)
+    build(pipeline, job)
+    pipeline.run().wait_until_finish()
+
+
+def _without_verdict(failure: Exception) -> Exception:
+    """What to raise when a run failed and could not even write a verdict: a full disk, no permission, a bug."""
+    ours = re.findall(r"^pipeline\.shards\.errors\.\w+: (.*?)(?: \[while running .*\])?$", str(failure), re.MULTILINE)
+    message = ours[-1] if ours else str(failure).partition(" [while running ")[0]
+    if ours or isinstance(failure, InfeedError):
+        return ConversionError(message)
+    return RuntimeError(f"the runner failed, and not by a known error: {failure}")
+
+
+@contextlib.contextmanager
+def _quiet_workers(options) -> Iterator[None]:
+    """Drops what a local run, its worker processes too, logs on stderr.
+
+    They log their own start and end, and a failure six tracebacks long, and take no option against it; what went
+    wrong is in the verdict or in the exception."""
+    if not str(options.get_all_options()["runner"]).endswith("FnApiRunner"):
+        yield
+        return
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def exit_with(main: Callable[[], None]) -> None:
@@ -86,7 +117,3 @@ def exit_with(main: Callable[[], None]) -> None:
 
 def _verdict(job: Job, split: str) -> Verdict | None:
     return Verdict.read(open_storage(job.output_dir), job.output_dir, split, job.run_id)
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

@@ -85,8 +85,7 @@ def beam_options(args: argparse.Namespace, rest: Sequence[str]):
             raise OptionError(
                 f"--{name} is neither an option of this converter nor of Apache Beam.{did_you_mean(name, vars(args))}"
             )
-    # A worker's log of its own start and end says nothing; the verdict says what went wrong.
-    flags = [f"--runner={RUNNERS.get(args.runner, args.runner)}", "--default_sdk_harness_log_level=ERROR", *rest]
+    flags = [f"--runner={RUNNERS.get(args.runner, args.runner)}", *rest]
     if args.runner == "local" and args.local_processes > 1:
         flags += ["--direct_running_mode=multi_processing", f"--direct_num_workers={args.local_processes}"]
     return PipelineOptions(flags)

@@ -100,7 +100,8 @@ def claim(storage: Storage, output_dir: str, plan: SplitPlan) -> None:
         raise ConversionError(
             f"{output_dir} holds split {plan.split!r} of another plan: {there['plan']} ({there['num_shards']} shards, "
             f"seed {there['seed']}), this one is {plan.digest} ({plan.num_shards} shards, seed {plan.job.seed}). The "
-            "raw data, label files, seed, shard size or --verify differ. Repeat the old options, or give another directory."
+            "raw data, label files, seed, shard size or --verify differ. Repeat the old options, or give another "
+            "directory."
         )
 
 

@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
+import simplejpeg
 from PIL import Image
 
 from beam_jobs.converter import Reject
@@ -17,6 +18,7 @@ Verify = Literal["header", "end", "decode"]
 VERIFY_LEVELS: tuple[Verify, ...] = ("header", "end", "decode")
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+_END = b"\xff\xd9"
 _MAX_PIXELS = 100_000_000  # 300 MB decoded: above it a file is taken for a decompression bomb
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0..15 without DHT, JPG, DAC
 _BARE_MARKERS = frozenset(range(0xD0, 0xD8)) | {0x01}  # RSTn, TEM: no length follows
@@ -41,10 +43,11 @@ def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:
         return _reencoded(data, "png_to_jpeg")
     height, width, components = _frame_header(data)
     _check_size(height, width)
+    # Some writers append bytes: where the end marker is not at the very end, decoding decides.
+    if components == 4 or verify == "decode" or (verify == "end" and not data.rstrip(b"\0\r\n").endswith(_END)):
+        _check_every_pixel(data, "CMYK" if components == 4 else "RGB")
     if components == 4:
         return _reencoded(data, "cmyk_to_rgb")
-    if verify == "decode" or (verify == "end" and not data.rstrip(b"\0\r\n").endswith(b"\xff\xd9")):
-        _decode(data)  # without the marker at the very end: some writers append bytes, so decoding decides
     return Jpeg(data, height, width)
 
 
@@ -75,19 +78,21 @@ def _check_size(height: int, width: int) -> None:
         raise Reject(f"{width}x{height} pixels; allowed are 1 to {_MAX_PIXELS:,}")
 
 
-def _decode(data: bytes) -> Image.Image:
+def _check_every_pixel(data: bytes, colorspace: str) -> None:
+    """Pillow takes a file that ends early, but with an end marker, for whole and fills it up with grey."""
+    try:
+        simplejpeg.decode_jpeg(data, colorspace=colorspace, strict=True)
+    except ValueError as e:
+        raise Reject(f"truncated or damaged JPEG: {e}") from None
+
+
+def _reencoded(data: bytes, fixup: str) -> Jpeg:
     try:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
         _check_size(image.height, image.width)
         image.load()
     except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as e:
-        kind = "PNG" if data.startswith(_PNG_MAGIC) else "JPEG"
-        raise Reject(f"truncated or damaged {kind}: {str(e).replace(repr(data), '')[:200]}") from None
-    return image
-
-
-def _reencoded(data: bytes, fixup: str) -> Jpeg:
-    image = _decode(data)
+        raise Reject(f"truncated or damaged image: {str(e)[:200]}") from None
     buffer = io.BytesIO()
     image.convert("RGB").save(buffer, "JPEG", quality=100)
     return Jpeg(buffer.getvalue(), image.height, image.width, (fixup,))

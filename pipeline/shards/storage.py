@@ -132,34 +132,24 @@ class LocalStorage:
     def publish(self, path: str) -> Iterator[Sink]:
         """See Storage: a hidden temporary file beside the target, fsync, rename, fsync of the directory."""
         target = Path(path)
-        hidden = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-        try:
-            with _naming(path, "write"):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with hidden.open("xb", buffering=1 << 20) as file:
-                    yield file
-                    file.flush()
-                    os.fsync(file.fileno())
-                hidden.replace(target)
-                _fsync_directory(target.parent)
-        finally:
-            hidden.unlink(missing_ok=True)
+        with _naming(path, "write"), _hidden_beside(target) as hidden:
+            with hidden.open("xb", buffering=1 << 20) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(target)
+            _fsync_directory(target.parent)
 
     def create(self, path: str, data: bytes) -> bool:
         """See Storage: a hard link cannot replace, so it decides between two creators."""
         target = Path(path)
-        hidden = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-        try:
-            with _naming(path, "create"):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                hidden.write_bytes(data)
-                try:
-                    os.link(hidden, target)
-                except FileExistsError:
-                    return False
-                return True
-        finally:
-            hidden.unlink(missing_ok=True)
+        with _naming(path, "create"), _hidden_beside(target) as hidden:
+            hidden.write_bytes(data)
+            try:
+                os.link(hidden, target)
+            except FileExistsError:
+                return False
+            return True
 
     def list(self, directory: str) -> list[str]:
         """See Storage."""
@@ -173,6 +163,17 @@ class LocalStorage:
         """See Storage."""
         with _naming(path, "delete"):
             Path(path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _hidden_beside(target: Path) -> Iterator[Path]:
+    """A name in the target's directory (so that a rename is atomic) that is gone after the block."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    hidden = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield hidden
+    finally:
+        hidden.unlink(missing_ok=True)
 
 
 def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:

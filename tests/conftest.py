@@ -1,0 +1,90 @@
+"""Raw data and conversions that several packages' tests share: tiny, made here, converted by the real command."""
+
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from converters import digits_raw, imagenet_to_gcs
+
+
+def make_tar(files):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, data in files.items():
+            info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def make_jpeg(seed=0, height=12, width=16, mode="RGB"):
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, len(mode)), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.squeeze(), mode).save(buffer, "PNG" if mode == "RGBA" else "JPEG")
+    return buffer.getvalue()
+
+
+class RawImagenet:
+    """A directory in the original layout, of images that the test may spoil before it is written."""
+
+    def __init__(self, directory: Path, train=(7, 5, 6), validation=4):
+        self.directory = directory
+        self.synsets = [f"n{number:08d}" for number in range(1, len(train) + 1)]
+        self.train = {
+            synset: {f"{synset}_{i}.JPEG": make_jpeg(seed=100 * c + i, height=8 + i) for i in range(count)}
+            for c, (synset, count) in enumerate(zip(self.synsets, train, strict=True))
+        }
+        self.validation = {f"ILSVRC2012_val_{i:08d}.JPEG": make_jpeg(seed=1000 + i) for i in range(1, validation + 1)}
+        self.validation_labels = [self.synsets[i % len(train)] for i in range(validation)]
+
+    def write(self):
+        self.directory.mkdir(parents=True, exist_ok=True)
+        tars = {f"{synset}.tar": make_tar(images) for synset, images in self.train.items()}
+        (self.directory / "ILSVRC2012_img_train.tar").write_bytes(make_tar(tars))
+        (self.directory / "ILSVRC2012_img_val.tar").write_bytes(make_tar(self.validation))
+        (self.directory / "synset_labels.txt").write_text("\n".join(self.validation_labels) + "\n")
+        (self.directory / "synsets.txt").write_text("\n".join(self.synsets) + "\n")
+        return self
+
+    def convert(self, out, *flags):
+        """Runs the real command line in this process."""
+        labels = f"--label_file={self.directory}/synsets.txt"
+        imagenet_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", labels, *flags])
+
+
+@pytest.fixture
+def raw_imagenet(tmp_path):
+    """A small raw data set, written, in a directory of its own."""
+    return RawImagenet(tmp_path / "raw").write()
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    """(raw, out): the 1,797 digits as raw data and as shards of about 100 KB. Do not change them: copy."""
+    raw, out = tmp_path_factory.mktemp("digits") / "raw", tmp_path_factory.mktemp("digits") / "out"
+    digits_raw.write_raw(raw)
+    imagenet_to_gcs.main(
+        [
+            f"--raw_data_dir={raw}",
+            f"--gcs_output_path={out}",
+            f"--label_file={raw}/synsets.txt",
+            "--target_shard_bytes=100KB",
+        ]
+    )
+    return raw, out
+
+
+@pytest.fixture
+def shard_digests():
+    """Directory -> {name: sha256} of everything that has to be the same in equal conversions."""
+
+    def digests(directory):
+        files = [*Path(directory).glob("*-of-*"), *Path(directory).glob("_index/*"), Path(directory) / "manifest.json"]
+        return {str(f.relative_to(directory)): hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(files)}
+
+    return digests

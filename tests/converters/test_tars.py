@@ -1,0 +1,92 @@
+"""Byte ranges of tar members."""
+
+import io
+import tarfile
+
+import pytest
+
+from converters.tars import TarError, members
+from pipeline.shards.storage import LocalStorage
+
+
+def make(files, **options):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", **options) as tar:
+        for name, data in files:
+            info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def scan(path, offset=0, size=None):
+    return list(members(LocalStorage(), str(path), offset, path.stat().st_size if size is None else size))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "some.tar"
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_member_is_a_range_of_the_file_also_in_a_tar_inside(path, form):
+    files = [(f"{'long/' * 15}{'n' * n}.JPEG", bytes([n]) * (n * 77)) for n in range(20)]
+    inner = make(files, format=form)
+    path.write_bytes(make([("first.tar", b"x" * 700), ("inner.tar", inner)]))
+    outer = scan(path)
+    assert [m.name for m in outer] == ["first.tar", "inner.tar"]
+    found = scan(path, outer[1].offset, outer[1].size)
+    data = path.read_bytes()
+    assert [(m.name, data[m.offset : m.offset + m.size]) for m in found] == files
+    assert {m.kind for m in found} == {"file"}
+
+
+def test_what_is_no_plain_file_is_said_and_names_are_only_data(path):
+    directory, link, hard, pipe = (tarfile.TarInfo(name) for name in ("dir", "link", "hard", "pipe"))
+    directory.type, link.type, hard.type, pipe.type = (
+        tarfile.DIRTYPE,
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+        tarfile.FIFOTYPE,
+    )
+    path.write_bytes(make([(i, b"") for i in (directory, link, hard, pipe)] + [("../../etc/x", b"1"), ("/abs", b"2")]))
+    assert [(m.name, m.kind) for m in scan(path)] == [
+        ("link", "link"), ("hard", "link"), ("pipe", "special file"), ("../../etc/x", "file"), ("/abs", "file"),
+    ]  # fmt: skip
+
+
+def test_names_that_are_not_utf8_survive(path):
+    path.write_bytes(make([("n\udcff.JPEG", b"x")], format=tarfile.USTAR_FORMAT, errors="surrogateescape"))
+    assert scan(path)[0].name.encode("utf-8", "surrogateescape") == b"n\xff.JPEG"
+
+
+WHOLE = make([("a", b"A" * 600), ("b", b"B" * 600)])
+MEMBER = 512 + 1024
+
+
+@pytest.mark.parametrize("cut", [100, 512, 700, MEMBER - 1, MEMBER, MEMBER + 100, 2 * MEMBER - 300, 2 * MEMBER])
+def test_a_tar_cut_anywhere_gives_the_members_before_and_then_an_error(path, cut):
+    path.write_bytes(WHOLE[:cut])
+    found = []
+    with pytest.raises(TarError, match=r"some\.tar breaks off as a tar: .* not fully copied"):
+        for member in members(LocalStorage(), str(path), 0, cut):
+            found.append(member.name)
+    # A member whose header is there is listed though its data may be cut: reading it fails, naming the file.
+    assert found == ["a", "b"][: sum(cut > at for at in (511, MEMBER + 511))]
+
+
+def test_a_damaged_header_in_the_middle_is_no_end(path):
+    damaged = bytearray(WHOLE)
+    damaged[MEMBER + 150] ^= 0xFF
+    path.write_bytes(bytes(damaged))
+    with pytest.raises(TarError, match=f"no header and no end mark at byte {MEMBER}"):
+        scan(path)
+
+
+def test_an_empty_tar_has_no_members_and_an_empty_or_compressed_file_is_no_tar(path):
+    path.write_bytes(make([]))
+    assert scan(path) == []
+    for data in (b"", b"\x1f\x8b" + b"z" * 2000):
+        path.write_bytes(data)
+        with pytest.raises(TarError, match="damaged, compressed, or was not fully copied"):
+            scan(path)

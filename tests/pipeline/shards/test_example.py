@@ -1,0 +1,111 @@
+"""The encoder against protobuf's own deterministic serialisation."""
+
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.shards.errors import SchemaError
+from pipeline.shards.example import decode_example, encode_example
+from pipeline.shards.schema import Feature, Schema
+
+VALUES = {
+    "bytes": st.binary(max_size=300),
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "float32": st.floats(width=32, allow_nan=False),
+}
+
+
+def prefix_free(keys):
+    """Where one key begins another, Python's protobuf (upb) puts the longer first, C++'s the shorter. So do we."""
+    return not any(a != b and b.startswith(a) for a in keys for b in keys)
+
+
+@st.composite
+def schemas_and_values(draw):
+    features, values = {}, {}
+    for key in draw(st.lists(st.text(max_size=20), max_size=6, unique=True).filter(prefix_free)):
+        dtype = draw(st.sampled_from(sorted(VALUES)))
+        size = draw(st.sampled_from([None, 1, 3]))
+        items = draw(st.lists(VALUES[dtype], min_size=size or 0, max_size=size or 130))
+        features[key] = Feature(dtype, (size,))
+        values[key] = items
+    return Schema("random", features), values
+
+
+def as_protobuf(schema, values):
+    example = tf.train.Example()
+    example.features.SetInParent()
+    for key, items in values.items():
+        feature = example.features.feature[key]
+        dtype = schema.features[key].dtype
+        lists = {"bytes": feature.bytes_list, "int64": feature.int64_list, "float32": feature.float_list}
+        lists[dtype].SetInParent()
+        lists[dtype].value.extend(items)
+    return example
+
+
+@settings(max_examples=300, deadline=None)
+@given(schemas_and_values())
+def test_an_encoded_example_is_byte_equal_to_protobufs_deterministic_mode(drawn):
+    schema, values = drawn
+    assert encode_example(schema, values) == as_protobuf(schema, values).SerializeToString(deterministic=True)
+
+
+@settings(max_examples=300, deadline=None)
+@given(schemas_and_values())
+def test_decoding_gives_back_what_was_encoded_also_from_protobufs_default_mode(drawn):
+    schema, values = drawn
+    expected = {k: [struct.unpack("<f", struct.pack("<f", v))[0] if isinstance(v, float) else v for v in items]
+                for k, items in values.items()}  # fmt: skip
+    assert decode_example(encode_example(schema, values)) == expected
+    assert decode_example(as_protobuf(schema, values).SerializeToString()) == expected
+
+
+def test_a_key_that_begins_another_comes_first():
+    schema = Schema("s", {"ab": Feature("int64"), "a": Feature("int64")})
+    assert list(decode_example(encode_example(schema, {"ab": 1, "a": 2}))) == ["a", "ab"]
+
+
+def test_the_order_of_the_values_does_not_change_the_bytes():
+    schema = Schema("s", {"b": Feature("int64"), "a": Feature("bytes")})
+    assert encode_example(schema, {"a": b"x", "b": 1}) == encode_example(schema, {"b": 1, "a": b"x"})
+
+
+def test_numpy_arrays_are_encoded_in_row_major_order():
+    schema = Schema("s", {"a": Feature("float32", (2, 2))})
+    encoded = encode_example(schema, {"a": np.array([[1, 2], [3, 4]], np.float32)})
+    assert decode_example(encoded) == {"a": [1.0, 2.0, 3.0, 4.0]}
+
+
+def test_unpacked_integers_of_other_writers_are_decoded():
+    entry = b"\x0a\x01a\x12\x06\x1a\x04\x08\x05\x08\x07"  # int64_list with value: 5, value: 7, one tag each
+    features = b"\x0a" + bytes([len(entry)]) + entry
+    assert decode_example(b"\x0a" + bytes([len(features)]) + features) == {"a": [5, 7]}
+
+
+BAD_VALUES = [
+    ({"a": 1}, r"'b' is missing; schema 's' needs it"),
+    ({"a": 1, "b": b"x", "c": 2}, r"'c' is not in schema 's' \(a, b, f\)"),
+    ({"a": [1, 2], "b": b"x"}, r"'a' has 2 values; its shape \(\) holds 1"),
+    ({"a": 1.5, "b": b"x"}, r"'a' holds 1.5 \(float\); its dtype is int64"),
+    ({"a": True, "b": b"x"}, r"'a' holds True \(bool\)"),
+    ({"a": 2**63, "b": b"x"}, r"'a' holds 9223372036854775808"),
+    ({"a": 1, "b": "text"}, r"'b' .* its dtype is bytes|'b' has 4 values"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), BAD_VALUES)
+def test_values_that_do_not_fit_the_schema_are_refused_by_name(values, message):
+    schema = Schema("s", {"a": Feature("int64"), "b": Feature("bytes"), "f": Feature("float32", optional=True)})
+    with pytest.raises(SchemaError, match=message):
+        encode_example(schema, values)
+
+
+@pytest.mark.parametrize("data", [b"\x0a\x05abc", b"\xff" * 30, b"\x0b", b"\x0a\x02\x0a\x05"])
+def test_bytes_that_are_no_example_are_refused(data):
+    with pytest.raises(SchemaError, match="no tf.train.Example"):
+        decode_example(data)

@@ -1,0 +1,71 @@
+"""Finding records by number."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.shards.errors import ShardError
+from pipeline.shards.index import SplitIndex, decode_rows, encode_index, load_index
+from pipeline.shards.manifest import ShardEntry, SplitEntry
+from pipeline.shards.record import FRAME_BYTES, crc32c
+from pipeline.shards.storage import LocalStorage
+
+SHARDS = st.lists(st.lists(st.integers(0, 5000), max_size=8), min_size=1, max_size=6)
+
+
+@given(SHARDS)
+def test_every_record_is_found_where_the_shard_has_it_empty_shards_or_not(shards):
+    lengths = np.array([n for shard in shards for n in shard], np.uint32)
+    index = SplitIndex(lengths, np.arange(len(lengths), dtype=np.uint32), [len(shard) for shard in shards])
+    expected = []
+    for number, shard in enumerate(shards):
+        offset = 0
+        for record, length in enumerate(shard):
+            expected.append((number, record, offset, length))
+            offset += length + FRAME_BYTES
+    place = index.locate(np.arange(len(lengths)))
+    assert list(zip(place.shard, place.record, place.offset, place.length, strict=True)) == expected
+    assert place.crc.tolist() == list(range(len(lengths)))
+    assert index.shard_bytes().tolist() == [sum(n + FRAME_BYTES for n in shard) for shard in shards]
+
+
+@given(SHARDS)
+def test_an_index_file_gives_its_rows_back(shards):
+    rows = np.array([[n, n * 7] for shard in shards for n in shard], np.uint32).reshape(-1, 2)
+    assert np.array_equal(decode_rows(encode_index(rows)), rows)
+
+
+def written(tmp_path, rows):
+    data = encode_index(np.array(rows))
+    (tmp_path / "_index").mkdir()
+    (tmp_path / "_index/train.npy").write_bytes(data)
+    shards = (ShardEntry("train-00000-of-00001", len(rows), sum(r[0] + FRAME_BYTES for r in rows), 0),)
+    return SplitEntry(shards, crc32c(data), "", "", 0)
+
+
+def test_a_damaged_index_is_named(tmp_path):
+    entry = written(tmp_path, [[5, 1], [6, 2]])
+    path = tmp_path / "_index/train.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(
+        ShardError, match=r"_index/train\.npy has crc32c \w+, the manifest says .* convert the split again"
+    ):
+        load_index(LocalStorage(), str(tmp_path), "train", entry)
+
+
+def test_an_index_of_other_shards_is_refused(tmp_path):
+    entry = written(tmp_path, [[5, 1], [6, 2]])
+    other = dataclasses.replace(entry, shards=(dataclasses.replace(entry.shards[0], bytes=1000),))
+    with pytest.raises(ShardError, match="belong to different conversions"):
+        load_index(LocalStorage(), str(tmp_path), "train", other)
+    assert load_index(LocalStorage(), str(tmp_path), "train", entry).num_records == 2
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 2), np.int64), np.zeros(4, np.uint32), np.array([{}], object)])
+def test_an_array_that_is_no_index_is_refused_and_nothing_is_unpickled(tmp_path, array):
+    np.save(tmp_path / "x.npy", array)
+    with pytest.raises(ValueError, match=r"instead of uint32|allow_pickle=False"):
+        decode_rows((tmp_path / "x.npy").read_bytes())

@@ -1,0 +1,66 @@
+"""What a dataset directory says of itself."""
+
+import dataclasses
+import json
+
+import pytest
+
+from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError
+from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest, write_manifest
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.storage import LocalStorage
+
+ENTRY = SplitEntry((ShardEntry("train-00000-of-00001", 3, 100, 7),), 1, "plan", "keys", 0, fixups={"png_to_jpeg": 1})
+MANIFEST = Manifest("name", Schema("s", {"a": Feature("int64", (2, 3))}), {"train": ENTRY}, Labels("a", 1, ("x", "y")))
+
+
+def write(directory, manifest=MANIFEST):
+    write_manifest(LocalStorage(), str(directory), manifest)
+
+
+def test_a_manifest_gives_itself_back(tmp_path):
+    write(tmp_path)
+    assert read_manifest(str(tmp_path)) == dataclasses.replace(MANIFEST, directory=str(tmp_path))
+
+
+def test_the_fingerprint_depends_on_the_data_alone(tmp_path):
+    copied = dataclasses.replace(ENTRY, seed=5, plan_digest="other", sources={"inputs": 9})
+    changed = dataclasses.replace(ENTRY, shards=(dataclasses.replace(ENTRY.shards[0], crc32c=8),))
+    assert ENTRY.fingerprint == copied.fingerprint != changed.fingerprint
+    assert len(ENTRY.fingerprint) == 32
+
+
+def test_a_missing_directory_an_unfinished_conversion_and_a_wrong_directory_are_told_apart(tmp_path):
+    with pytest.raises(ManifestError, match=r"nope/manifest\.json does not exist: there is no such directory"):
+        read_manifest(str(tmp_path / "nope"))
+    with pytest.raises(ManifestError, match="no conversion wrote here"):
+        read_manifest(str(tmp_path))
+    (tmp_path / "_shards").mkdir()
+    (tmp_path / "_shards/train.plan.json").write_text("{}")
+    with pytest.raises(ManifestError, match=r"has not finished. Run the same command again"):
+        read_manifest(str(tmp_path))
+
+
+def test_another_version_and_damage_are_refused(tmp_path):
+    path = tmp_path / "manifest.json"
+    write(tmp_path)
+    good = json.loads(path.read_text())
+    path.write_text(json.dumps(good | {"format_version": 99}))
+    with pytest.raises(ManifestError, match=r"format_version 99; this infeed reads 1\. .* upgrade"):
+        read_manifest(str(tmp_path))
+    path.write_text(json.dumps({k: v for k, v in good.items() if k != "splits"}))
+    with pytest.raises(ManifestError, match=r"malformed manifest: KeyError\('splits'\)"):
+        read_manifest(str(tmp_path))
+    for text, message in (("{", "is not JSON"), ("[]", "holds a list")):
+        path.write_text(text)
+        with pytest.raises(ManifestError, match=message):
+            read_manifest(str(tmp_path))
+
+
+def test_an_unknown_split_names_the_nearest_and_an_empty_one_is_refused(tmp_path):
+    empty = dataclasses.replace(ENTRY, shards=(ShardEntry("valid-00000-of-00001", 0, 0, 0),))
+    manifest = dataclasses.replace(MANIFEST, splits={"train": ENTRY, "validation": empty})
+    with pytest.raises(OptionError, match=r"no split 'tarin'\. Did you mean 'train'\? Known: train, validation"):
+        manifest.split("tarin")
+    with pytest.raises(EmptySplitError, match="'validation' of name has no records"):
+        manifest.split("validation")

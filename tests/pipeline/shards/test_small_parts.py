@@ -1,0 +1,68 @@
+"""Sizes, names, schemas, errors."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.shards import errors
+from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.shards.naming import validate_split
+from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.sizes import format_bytes, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("100MB", 10**8), ("1.5 GiB", 3 * 2**29), ("4096", 4096), (7, 7), ("2tb", 2 * 10**12), ("1KB", 1000)],
+)
+def test_sizes_are_read(text, size):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-5MB", "5XB", "0", "0.1B", "1e3"])
+def test_what_is_no_size_is_refused_with_the_form(text):
+    with pytest.raises(OptionError, match="is not a size in bytes. Write a number and a unit: 500KB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(999, "999 B"), (1234, "1.23 KB"), (999_900, "1000 KB"), (147e9, "147 GB"), (0, "0 B")]
+)
+def test_sizes_are_written_with_three_digits(size, text):
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize("split", ["", "Train", "manifest2", "features", "a-b", "../x", "1a"])
+def test_split_names_that_would_confuse_readers_are_refused(split):
+    with pytest.raises(OptionError, match="cannot be a split's name"):
+        validate_split(split)
+
+
+def test_a_schema_gives_itself_back_and_refuses_nonsense():
+    schema = Schema("s", {"a": Feature("bytes", (None,), True, "text", "doc"), "b": Feature("int64", (2, 3))})
+    assert Schema.from_json(schema.to_json()) == schema
+    assert [f.num_values for f in schema.features.values()] == [None, 6]
+    with pytest.raises(SchemaError, match="dtype 'int32' is not one of bytes, int64, float32"):
+        Feature("int32")
+    with pytest.raises(SchemaError, match=r"allowed only as \(None,\)"):
+        Feature("int64", (None, 3))
+    with pytest.raises(SchemaError, match="text or image of bytes"):
+        Feature("int64", content="image")
+    with pytest.raises(SchemaError, match="malformed schema"):
+        Schema.from_json({"name": "s"})
+
+
+def test_every_error_is_in_the_one_tree():
+    classes = [getattr(errors, name) for name in errors.__all__ if name != "did_you_mean"]
+    assert all(issubclass(c, errors.InfeedError) for c in classes)
+
+
+def test_the_shard_format_loads_neither_tensorflow_nor_jax_nor_beam():
+    code = (
+        "import sys, pkgutil, importlib, pipeline.shards as p\n"
+        "for m in pkgutil.iter_modules(p.__path__): importlib.import_module(f'pipeline.shards.{m.name}')\n"
+        "heavy = {'tensorflow', 'jax', 'apache_beam', 'PIL'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

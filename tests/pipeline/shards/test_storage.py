@@ -1,0 +1,84 @@
+"""The local disk behind the Storage interface."""
+
+import pytest
+
+from pipeline.shards.errors import OptionError, StorageError
+from pipeline.shards.storage import LocalStorage, Storage, join, open_storage
+
+
+@pytest.fixture
+def storage():
+    return LocalStorage()
+
+
+def test_the_local_disk_is_a_storage(storage):
+    assert isinstance(storage, Storage)
+
+
+def test_a_file_is_there_only_after_the_block_and_whole(storage, tmp_path):
+    path = f"{tmp_path}/deep/down/file"
+    with storage.publish(path) as sink:
+        sink.write(b"one")
+        sink.write(b"two")
+        assert not storage.exists(path)
+    assert storage.read(path) == b"onetwo"
+    assert [p.name for p in (tmp_path / "deep/down").iterdir()] == ["file"]
+
+
+def test_an_exception_in_the_block_leaves_the_old_file_and_no_trace(storage, tmp_path):
+    path = f"{tmp_path}/file"
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(RuntimeError), storage.publish(path) as sink:
+        sink.write(b"half")
+        raise RuntimeError
+    assert storage.read(path) == b"old"
+    assert storage.list(str(tmp_path)) == ["file"]
+
+
+def test_of_two_creators_the_first_wins(storage, tmp_path):
+    assert storage.create(f"{tmp_path}/a/claim", b"first")
+    assert not storage.create(f"{tmp_path}/a/claim", b"second")
+    assert storage.read(f"{tmp_path}/a/claim") == b"first"
+    assert storage.list(f"{tmp_path}/a") == ["claim"]
+
+
+def test_ranges_come_in_order_from_several_files(storage, tmp_path):
+    (tmp_path / "a").write_bytes(b"0123456789")
+    (tmp_path / "b").write_bytes(b"abcdef")
+    ranges = [(f"{tmp_path}/a", 8, 2), (f"{tmp_path}/b", 0, 3), (f"{tmp_path}/a", 0, 1), (f"{tmp_path}/a", 5, 0)]
+    assert list(storage.read_ranges(ranges)) == [b"89", b"abc", b"0", b""]
+
+
+def test_a_range_past_the_end_is_an_error_and_never_short_data(storage, tmp_path):
+    (tmp_path / "a").write_bytes(b"0123456789")
+    with pytest.raises(StorageError, match=r"/a ends at byte 10, but bytes 8\.\.12 are needed"):
+        list(storage.read_ranges([(f"{tmp_path}/a", 8, 4)]))
+
+
+@pytest.mark.parametrize("call", [LocalStorage.size, LocalStorage.read, LocalStorage.open])
+def test_a_missing_file_is_named(storage, tmp_path, call):
+    with pytest.raises(StorageError, match=r"cannot \w+ .*/nothing: No such file"):
+        call(storage, f"{tmp_path}/nothing")
+
+
+def test_a_directory_that_cannot_be_written_is_named(storage, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"cannot write .*/file/x: "), storage.publish(f"{tmp_path}/file/x"):
+        pass
+
+
+def test_deleting_twice_is_no_error(storage, tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    storage.delete(f"{tmp_path}/a")
+    storage.delete(f"{tmp_path}/a")
+    assert storage.list(str(tmp_path)) == storage.list(f"{tmp_path}/nowhere") == []
+
+
+def test_an_unknown_scheme_is_refused():
+    with pytest.raises(OptionError, match=r"s3:// is not supported"):
+        open_storage("s3://bucket/data")
+
+
+def test_joining():
+    assert join("/a/b/", "c") == join("/a/b", "c") == "/a/b/c"
+    assert join("/", "c") == "/c"
