@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.table import Table
 
 from beam_jobs.plan import Job
 from beam_jobs.preview import preview
@@ -22,15 +21,16 @@ __all__ = ["dry_run", "exit_with", "launch"]
 
 def dry_run(job: Job, console: Console) -> None:
     """Prints what the conversion would do."""
-    table = Table("split", "records", "rejected", "shards", "smallest", "largest", "read requests", "plan")
-    previews = list(preview(job))
-    for p in previews:
-        sizes = [format_bytes(size) for size in (min(p.shard_bytes), max(p.shard_bytes))]
-        counts = [f"{p.records:,}", f"{len(p.rejected):,}", f"{len(p.shard_bytes):,}"]
-        table.add_row(p.split, *counts, *sizes, f"{p.read_requests:,}", p.plan_digest[:12])
-    console.print(table)
-    for line in (line for p in previews for line in p.rejected):
-        console.print(f"rejected: {line}", markup=False)
+    for p in preview(job):
+        sizes = f"{format_bytes(min(p.shard_bytes))}..{format_bytes(max(p.shard_bytes))}"
+        console.print(
+            f"{p.split}: {p.records:,} records, {format_bytes(sum(p.shard_bytes))} in {len(p.shard_bytes):,} shards of "
+            f"{sizes}, {p.read_requests:,} ranged reads, {len(p.rejected)} rejected, plan {p.plan_digest}",
+            soft_wrap=True,
+            highlight=False,
+        )
+        for line in p.rejected:
+            console.print(f"  rejected: {line}", markup=False, soft_wrap=True)
     console.print("Dry run: nothing was written.")
 
 

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args, rest = parser.parse_known_args(argv)
     console = Console(stderr=True)
     for flag in (flag for flag in _ANCESTOR if getattr(args, flag.lstrip("-"))):
-        console.print(f"note: {flag}: {_ANCESTOR[flag]}", markup=False)
+        console.print(f"note: {flag}: {_ANCESTOR[flag]}", markup=False, soft_wrap=True)
     if args.project:  # an option of ours for the ancestor's sake, and of Beam's for Google Cloud runners
         rest = [*rest, f"--project={args.project}"]
     splits = _splits(args.splits)

@@ -1,0 +1,196 @@
+"""Commit trusts no runner: each way of losing data is refused by name, and leaves no manifest."""
+
+import dataclasses
+import json
+import uuid
+
+import numpy as np
+import pytest
+
+from beam_jobs.commit import ShardResult, SourceSummary, commit_split
+from beam_jobs.plan import BucketSums, Job, SplitPlan, bucket_of, measure
+from beam_jobs.receipts import Verdict, claim, finished_shard
+from beam_jobs.references import concat
+from beam_jobs.write import write_shard
+from converters.imagenet import original_tars
+from pipeline.shards.errors import ConversionError, RawDataError, StorageError
+from pipeline.shards.manifest import read_manifest
+from pipeline.shards.storage import LocalStorage
+
+STORAGE = LocalStorage()
+
+
+@dataclasses.dataclass
+class Gathered:
+    """A conversion without Beam, stopped just before its commit."""
+
+    plan: SplitPlan
+    rows: dict
+    summaries: list
+    results: list
+
+    def commit(self):
+        return commit_split(STORAGE, self.plan, self.summaries, self.results)
+
+
+def plan_and_rows(raw, out, split="train", **options):
+    converter, sources = original_tars(STORAGE, str(raw.directory), [split], raw.synsets, "end")
+    job = Job(converter, tuple(sources), str(out), num_shards={split: 3}, run_id=uuid.uuid4().hex, **options)
+    pieces, sums, summaries = {}, {}, []
+    for number, source in enumerate(job.sources):
+        refs = concat(list(converter.scan(STORAGE, source)))
+        summaries.append(SourceSummary(number, len(refs)))
+        buckets = bucket_of(job, split, refs)
+        for bucket in np.unique(buckets).tolist():
+            pieces.setdefault(bucket, []).append(refs.take(buckets == bucket))
+            sums[bucket] = sums.get(bucket, BucketSums()) + measure(job, pieces[bucket][-1])
+    plan = SplitPlan(job, split, sums)
+    rows = {shard: [] for shard in range(plan.num_shards)}
+    for bucket, batch in pieces.items():
+        for shard, refs in plan.assign(bucket, batch):
+            rows[shard].append(refs)
+    return plan, {shard: concat(batch) for shard, batch in rows.items()}, summaries
+
+
+@pytest.fixture
+def gather(raw_imagenet, tmp_path):
+    def gather(split="train", **options):
+        plan, rows, summaries = plan_and_rows(raw_imagenet.write(), tmp_path / "out", split, **options)
+        claim(STORAGE, plan.job.output_dir, plan)
+        results = [ShardResult.of(write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+        return Gathered(plan, rows, summaries, results)
+
+    return gather
+
+
+def test_a_whole_split_is_committed_with_its_verdict(gather, tmp_path):
+    verdict = gather().commit()
+    assert (verdict.ok, verdict.records, verdict.shards, verdict.rejected) == (True, 18, 3, 0)
+    entry = read_manifest(f"{tmp_path}/out").split("train")
+    assert entry.num_records == 18
+    assert entry.sources["inputs"] == 3
+    assert Verdict.read(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) == verdict
+    assert Verdict.read(STORAGE, f"{tmp_path}/out", "train", "another run") is None
+
+
+def test_committing_twice_changes_nothing(gather, tmp_path):
+    gathered = gather()
+    gathered.commit()
+    before = (tmp_path / "out/manifest.json").read_bytes()
+    gathered.commit()
+    assert (tmp_path / "out/manifest.json").read_bytes() == before
+
+
+LOSSES = {
+    "an input": (lambda g: g.summaries.pop(1), r"input .*train\.tar \(n00000002\) arrived 0 times instead of 1"),
+    "an input twice": (lambda g: g.summaries.append(g.summaries[0]), r"\(n00000001\) arrived 2 times instead of 1"),
+    "a shard": (lambda g: g.results.pop(), "shard 2 arrived 0 times instead of 1"),
+    "a shard twice": (lambda g: g.results.append(g.results[0]), "shard 0 arrived 2 times"),
+    "a foreign shard": (
+        lambda g: g.results.append(dataclasses.replace(g.results[0], shard=7)),
+        "shard 7 arrived 1 times",
+    ),
+    "everything": (lambda g: (g.results.clear(), g.summaries.clear()), "arrived 0 times"),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_runner_that_loses_or_repeats_is_found_out(gather, tmp_path, loss):
+    gathered = gather()
+    lose, message = LOSSES[loss]
+    lose(gathered)
+    with pytest.raises(
+        ConversionError, match=rf"the runner lost or repeated data: .*{message}.*No manifest was written"
+    ):
+        gathered.commit()
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
+    plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out")
+    rows[1] = rows[1].take(np.arange(len(rows[1]) - 1))
+    results = [ShardResult.of(write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+    with pytest.raises(ConversionError, match="18 records scanned, 17 written, 0 rejected, 18 planned"):
+        commit_split(STORAGE, plan, summaries, results)
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
+    gathered = gather()
+    shard, receipt = (tmp_path / "out" / name for name in ("train-00001-of-00003", "_shards/train-00001-of-00003.json"))
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(ConversionError, match=r"train-00001-of-00003 has \d+ bytes, its receipt says"):
+        gathered.commit()
+    shard.write_bytes(whole)
+    receipt.write_text(receipt.read_text().replace(gathered.plan.digest, "0" * 32))
+    with pytest.raises(ConversionError, match=r"the receipt of shard 1 of 'train' .* is gone or is another plan's"):
+        gathered.commit()
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_bad_records_are_all_listed_before_the_split_fails(gather, raw_imagenet, tmp_path):
+    raw_imagenet.train["n00000001"]["n00000001_3.JPEG"] = b""
+    raw_imagenet.train["n00000002"]["n00000002_1.JPEG"] = b"no image"
+    with pytest.raises(
+        ConversionError, match=r"2 bad records, allowed are 1 \(--max_bad_records\):\n  train/n00000001/"
+    ):
+        gather(max_bad_records=1).commit()
+    ledger = [json.loads(line) for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()]
+    assert [(line["key"], line["stage"]) for line in ledger] == [
+        ("train/n00000001/n00000001_3.JPEG", "scan"),
+        ("train/n00000002/n00000002_1.JPEG", "convert"),
+    ]
+    assert not (tmp_path / "out/manifest.json").exists()
+    assert gather(max_bad_records=2).commit().rejected == 2
+    assert read_manifest(f"{tmp_path}/out").split("train").rejected == 2
+
+
+def test_a_second_split_joins_the_manifest_and_another_dataset_is_refused(gather, tmp_path):
+    gather().commit()
+    later = gather("validation")
+    later.commit()
+    manifest = read_manifest(f"{tmp_path}/out")
+    assert {name: entry.num_records for name, entry in manifest.splits.items()} == {"train": 18, "validation": 4}
+    path = tmp_path / "out/manifest.json"
+    path.write_text(path.read_text().replace('"imagenet2012"', '"flowers"'))
+    with pytest.raises(ConversionError, match=r"holds dataset 'flowers' .* Give another directory"):
+        later.commit()
+
+
+def test_another_plan_for_the_same_split_is_refused_with_both_digests(gather, raw_imagenet, tmp_path):
+    first = gather().plan
+    other, _, _ = plan_and_rows(raw_imagenet, tmp_path / "out", seed=1)
+    with pytest.raises(
+        ConversionError, match=rf"another plan: {first.digest} .*seed 0\), this one is {other.digest} .*seed 1"
+    ):
+        claim(STORAGE, f"{tmp_path}/out", other)
+    claim(STORAGE, f"{tmp_path}/out", first)
+
+
+def test_a_finished_shard_is_not_written_again_and_a_damaged_one_is(gather, tmp_path):
+    gathered = gather()
+    path = tmp_path / "out/train-00000-of-00003"
+    inode = path.stat().st_ino
+    write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0])
+    assert path.stat().st_ino == inode
+    data = path.read_bytes()
+    path.write_bytes(data[:-5])
+    assert finished_shard(STORAGE, f"{tmp_path}/out", gathered.plan, 0) is None
+    write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0])
+    assert path.read_bytes() == data
+
+
+def test_raw_data_that_changes_between_scan_and_gather_is_named(raw_imagenet, tmp_path):
+    plan, rows, _ = plan_and_rows(raw_imagenet, tmp_path / "out")
+    tar = raw_imagenet.directory / "ILSVRC2012_img_train.tar"
+    data = tar.read_bytes()
+    tar.write_bytes(data + b"more")
+    with pytest.raises(
+        RawDataError, match=rf"train\.tar has {len(data) + 4} bytes; it had {len(data)} when it was scanned"
+    ):
+        write_shard(STORAGE, STORAGE, plan, 0, rows[0])
+    tar.unlink()
+    with pytest.raises(StorageError, match=r"cannot find .*train\.tar: No such file"):
+        write_shard(STORAGE, STORAGE, plan, 0, rows[0])
+    assert not list((tmp_path / "out").glob("*train-0*"))

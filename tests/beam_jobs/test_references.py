@@ -1,0 +1,56 @@
+"""Columnar batches of references."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_jobs.references import File, Reference, References, concat
+
+NAMES = st.text(st.characters(exclude_characters="\0"), max_size=12) | st.just("odd \udcff byte")
+ROWS = st.lists(
+    st.builds(
+        Reference,
+        key=NAMES,
+        file=st.sampled_from([File("a.tar", 10), File("b.tar", 20), File("a.tar", 30)]),
+        offset=st.integers(0, 2**62),
+        size=st.integers(0, 2**40),
+        error=st.sampled_from(["", "bad"]),
+        columns=st.fixed_dictionaries(
+            {"label": st.integers(0, 1000), "synset": st.sampled_from([b"", b"n01", b"n0123"])}
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(ROWS)
+def test_a_batch_gives_its_rows_back_also_through_pickle(rows):
+    assert list(pickle.loads(pickle.dumps(References.of(rows)))) == rows
+
+
+@given(ROWS, st.integers(0, 12))
+def test_pieces_put_together_are_the_whole(rows, cut):
+    whole = concat([References.of(rows[:cut]), References.of([]), References.of(rows[cut:])])
+    assert list(whole) == rows
+
+
+@given(ROWS, st.randoms(use_true_random=False))
+def test_taking_rows_keeps_only_the_files_they_need(rows, random):
+    numbers = [i for i in range(len(rows)) if random.random() < 0.5]
+    taken = References.of(rows).take(np.array(numbers, int))
+    assert list(taken) == [rows[i] for i in numbers]
+    assert set(taken.files) == {rows[i].file for i in numbers}
+
+
+def test_values_leave_out_the_place_and_nothing_else():
+    row = Reference("k", File("a", 1), 5, 7, "", {"label": 3})
+
+    def values(**changes):
+        return list(References.of([dataclasses.replace(row, **changes)]).values())
+
+    assert values() == values(file=File("b", 2)) == values(offset=6)
+    others = [values(), values(key="j"), values(size=8), values(error="x"), values(columns={"label": 4})]
+    assert all(a != b for i, a in enumerate(others) for b in others[:i])

@@ -1,0 +1,211 @@
+"""The command line, on Beam's real local runner."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from converters import imagenet_to_gcs
+from pipeline.shards.errors import ConversionError, InfeedError, LabelError, OptionError, RawDataError
+from pipeline.shards.example import decode_example
+from pipeline.shards.manifest import read_manifest
+from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+
+
+def run(*flags):
+    command = [sys.executable, "-m", "converters.imagenet_to_gcs", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def flags_of(raw, out):
+    return [f"--raw_data_dir={raw}", f"--gcs_output_path={out}", f"--label_file={raw}/synsets.txt"]
+
+
+def records_of(path):
+    data, records, at = path.read_bytes(), [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 8], "little")
+        records.append(decode_example(data[at + HEADER_BYTES : at + HEADER_BYTES + size]))
+        at += size + FRAME_BYTES
+    return records
+
+
+@pytest.mark.long
+def test_one_process_and_two_worker_processes_write_the_same_bytes(digits, tmp_path, shard_digests):
+    raw, out = digits
+    done = run(*flags_of(raw, tmp_path / "two"), "--target_shard_bytes=100KB", "--local_processes=2")
+    assert done.returncode == 0, done.stderr
+    assert shard_digests(tmp_path / "two") == shard_digests(out)
+    assert len(shard_digests(out)) == 15 + 4 + 2 + 1
+
+
+def test_shards_are_within_one_percent_of_the_mean_where_records_are_small(digits):
+    entry = read_manifest(str(digits[1])).split("train")
+    sizes = [shard.bytes for shard in entry.shards]
+    mean = sum(sizes) / len(sizes)
+    assert len(sizes) == 15
+    assert max(abs(size / mean - 1) for size in sizes) <= 0.01
+
+
+def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, tmp_path):
+    out = tmp_path / "out"
+    raw_imagenet.convert(out, "--num_train_shards=4", "--num_validation_shards=2")
+    for split, images in (("train", {n: d for c in raw_imagenet.train.values() for n, d in c.items()}),
+                          ("validation", raw_imagenet.validation)):  # fmt: skip
+        records = [record for path in sorted(out.glob(f"{split}-*")) for record in records_of(path)]
+        assert {r["image/filename"][0].decode(): r["image/encoded"][0] for r in records} == images
+        assert len(records) == len(images)
+        for record in records:
+            assert record["image/class/label"][0] == 1 + raw_imagenet.synsets.index(
+                record["image/class/synset"][0].decode()
+            )
+            assert (record["image/width"], record["image/channels"]) == ([16], [3])
+    assert len(list(out.glob("train-*-of-00004"))) == 4
+
+
+def test_more_shards_than_records_gives_empty_shards_that_count(raw_imagenet, tmp_path):
+    raw_imagenet.convert(tmp_path / "out", "--num_train_shards=40", "--splits=train")
+    entry = read_manifest(str(tmp_path / "out")).split("train")
+    assert len(entry.shards) == 40
+    assert sum(shard.records == 0 == shard.bytes for shard in entry.shards) >= 22
+    assert entry.num_records == 18
+
+
+def test_png_and_cmyk_are_repaired_and_counted(raw_imagenet, tmp_path):
+    for synset, mode, form in (("n00000001", "RGBA", "PNG"), ("n00000002", "CMYK", "JPEG")):
+        buffer = io.BytesIO()
+        Image.new(mode, (16, 9)).save(buffer, form)
+        raw_imagenet.train[synset][f"{synset}_0.JPEG"] = buffer.getvalue()
+    raw_imagenet.write().convert(tmp_path / "out", "--splits=train")
+    entry = read_manifest(str(tmp_path / "out")).split("train")
+    assert entry.fixups == {"cmyk_to_rgb": 1, "png_to_jpeg": 1}
+    assert all(
+        r["image/encoded"][0][:2] == b"\xff\xd8"
+        for path in (tmp_path / "out").glob("train-*")
+        for r in records_of(path)
+    )
+
+
+def test_a_dry_run_tells_the_plan_and_writes_nothing(digits, tmp_path, capsys):
+    raw, out = digits
+    imagenet_to_gcs.main([*flags_of(raw, tmp_path / "none"), "--target_shard_bytes=100KB", "--dry_run"])
+    printed = capsys.readouterr().out
+    assert "train: 1,429 records, 1.48 MB in 15 shards of 98" in printed
+    assert read_manifest(str(out)).split("train").plan_digest in printed
+    assert not (tmp_path / "none").exists()
+
+
+def test_running_the_same_command_again_touches_no_shard(raw_imagenet, tmp_path, capsys):
+    raw_imagenet.convert(tmp_path / "out")
+    inodes = {path: path.stat().st_ino for path in (tmp_path / "out").glob("*-of-*")}
+    raw_imagenet.convert(tmp_path / "out")
+    assert {path: path.stat().st_ino for path in (tmp_path / "out").glob("*-of-*")} == inodes
+    assert "train: 18 records" in capsys.readouterr().out
+
+
+def spoil_truncated(raw):
+    raw.train["n00000002"]["n00000002_1.JPEG"] = raw.train["n00000002"]["n00000002_1.JPEG"][:-50]
+
+
+def spoil_duplicate(raw):
+    raw.train["n00000001"]["sub/n00000001_1.JPEG"] = raw.train["n00000001"]["n00000001_2.JPEG"]
+
+
+BAD_RECORDS = {
+    "truncated": (spoil_truncated, r"1 bad records.*\n  train/n00000002/n00000002_1\.JPEG: truncated or damaged JPEG"),
+    "duplicate": (
+        spoil_duplicate,
+        r"1 bad records.*\n  train/n00000001/n00000001_1\.JPEG: duplicate key: another record",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RECORDS)
+def test_a_bad_record_fails_the_split_unless_it_is_allowed(raw_imagenet, tmp_path, case):
+    spoil, message = BAD_RECORDS[case]
+    spoil(raw_imagenet)
+    raw_imagenet.write()
+    with pytest.raises(ConversionError, match=message):
+        raw_imagenet.convert(tmp_path / "out", "--splits=train")
+    assert not (tmp_path / "out/manifest.json").exists()
+    raw_imagenet.convert(tmp_path / "out", "--splits=train", "--max_bad_records=1")
+    entry = read_manifest(str(tmp_path / "out")).split("train")
+    assert entry.rejected == len((tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()) == 1
+    assert json.loads((tmp_path / "out/_rejects/train.jsonl").read_text())["uri"].endswith("train.tar")
+
+
+BAD_OPTIONS = [
+    ("--raw_data_dir=/nowhere/raw", RawDataError, "--raw_data_dir=/nowhere/raw does not exist"),
+    ("--splits=tarin", OptionError, "unknown split 'tarin'. Did you mean 'train'"),
+    ("--splits=,", OptionError, "nothing to convert"),
+    ("--target_shard_bytes=10 parsecs", OptionError, "is not a size in bytes"),
+    ("--num_train_shards=0", OptionError, "0 shards for 'train': allowed are 1 and above"),
+    ("--seed=-1", OptionError, "--seed=-1: allowed are 0 and above"),
+    ("--max_bad_records=-1", OptionError, "allowed are 0 and above"),
+    (
+        "--verfiy=end",
+        OptionError,
+        "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean 'verify'",
+    ),
+    ("--gcs_output_path=s3://bucket", OptionError, "s3:// is not supported"),
+    ("--gcs_output_path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),
+]
+
+
+@pytest.mark.parametrize(("flag", "error", "message"), BAD_OPTIONS)
+def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, message):
+    with pytest.raises(error, match=message):
+        raw_imagenet.convert(tmp_path / "out", flag)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_class_that_is_not_in_the_label_list_is_one_clear_error(raw_imagenet, tmp_path):
+    labels = tmp_path / "few.txt"
+    labels.write_text("n00000001\nn00000002\n")
+    with pytest.raises(LabelError, match=r"class 'n00000003' is not in the label list \(2 classes"):
+        raw_imagenet.convert(tmp_path / "out", f"--label_file={labels}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_errors_on_the_command_line_are_one_message_without_a_traceback(raw_imagenet, tmp_path):
+    done = run(*flags_of(raw_imagenet.directory, tmp_path / "out"), "--splits=tarin")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --splits=tarin: unknown split")
+    assert "Traceback" not in done.stderr
+
+
+def test_flags_of_the_ancestor_are_accepted_with_a_word_on_each(raw_imagenet, tmp_path, capsys):
+    old = ["--project=p", "--local_scratch_dir=/nowhere", "--nogcs_upload"]
+    raw_imagenet.convert(tmp_path / "out", *old, "--splits=train")
+    notes = capsys.readouterr().err
+    assert "note: --local_scratch_dir: nothing is extracted or staged any more" in notes
+    assert "note: --nogcs_upload: give a local directory" in notes
+    assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
+
+
+def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imagenet, tmp_path):
+    code = (
+        "import sys\n"
+        "sys.modules['apache_beam'] = None\n"
+        "from beam_jobs.launch import exit_with\n"
+        "from converters.imagenet_to_gcs import main\n"
+        "exit_with(main)"
+    )
+    base = [sys.executable, "-c", code]
+    assert (
+        "--raw_data_dir"
+        in subprocess.run([*base, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    )
+    flags = flags_of(raw_imagenet.directory, tmp_path / "out")
+    dry = subprocess.run([*base, *flags, "--dry_run"], capture_output=True, text=True, timeout=60, check=True)
+    assert "Dry run: nothing was written." in dry.stdout
+    wet = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert wet.returncode == 2
+    assert "pip install 'infeed[convert]'" in wet.stderr
+
+
+def test_every_error_of_the_command_line_is_in_the_one_tree():
+    assert all(issubclass(error, InfeedError) for _, error, _ in BAD_OPTIONS)
