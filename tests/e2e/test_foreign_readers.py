@@ -1,0 +1,66 @@
+"""One set of shards, every reader: TensorFlow with tensorflow/tpu's keys, and TFDS with sub-splits."""
+
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from pipeline.shards.manifest import read_manifest
+
+# The keys of tensorflow/tpu's ImageNet input, as its readers parse them.
+TPU_KEYS = {
+    "image/encoded": tf.io.FixedLenFeature((), tf.string, ""),
+    "image/format": tf.io.FixedLenFeature((), tf.string, "jpeg"),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64, -1),
+    "image/class/text": tf.io.FixedLenFeature([], tf.string, ""),
+    "image/object/bbox/xmin": tf.io.VarLenFeature(dtype=tf.float32),
+    "image/height": tf.io.FixedLenFeature([], tf.int64),
+    "image/class/synset": tf.io.FixedLenFeature([], tf.string),
+}
+
+
+@pytest.fixture
+def dataset(raw_imagenet, tmp_path):
+    raw_imagenet.convert(tmp_path / "out", "--num_train_shards=4", "--num_validation_shards=2")
+    return raw_imagenet, str(tmp_path / "out")
+
+
+def test_tensorflow_reads_the_shards_with_tensorflow_tpus_keys(dataset):
+    raw, out = dataset
+    files = sorted(tf.io.gfile.glob(f"{out}/train-*"))
+    records = [tf.io.parse_example(r, TPU_KEYS) for r in tf.data.TFRecordDataset(files)]
+    images = {d for images in raw.train.values() for d in images.values()}
+    assert {r["image/encoded"].numpy() for r in records} == images
+    for r in records:
+        assert raw.synsets[int(r["image/class/label"]) - 1].encode() == r["image/class/synset"].numpy()
+        assert tf.io.decode_jpeg(r["image/encoded"]).shape == (int(r["image/height"]), 16, 3)
+
+
+def test_tfds_reads_the_directory_with_names_and_sub_splits(dataset):
+    raw, out = dataset
+    builder = tfds.builder_from_directory(out)
+    assert builder.info.splits["train"].num_examples == 18
+    assert builder.info.splits["validation"].shard_lengths == [
+        s.records for s in read_manifest(out).splits["validation"].shards
+    ]
+    label = builder.info.features["image"]["class"]["label"]
+    assert label.num_classes == 4
+    assert label.int2str(2) == raw.synsets[1]
+    examples = list(builder.as_dataset(split="train[:50%]")) + list(builder.as_dataset(split="train[50%:]"))
+    assert len(examples) == 18
+    names = {e["image"]["filename"].numpy().decode() for e in examples}
+    assert names == {name for images in raw.train.values() for name in images}
+    for e in examples:
+        synset = e["image"]["class"]["synset"].numpy().decode()
+        assert raw.synsets.index(synset) + 1 == int(e["image"]["class"]["label"])
+        assert e["image"]["encoded"].shape == (int(e["image"]["height"]), 16, 3)
+
+
+def test_the_features_file_is_what_tfds_itself_would_write(dataset, tmp_path):
+    _, out = dataset
+    features = tfds.builder_from_directory(out).info.features
+    features.save_config(tmp_path)
+    assert tfds.features.FeaturesDict.from_config(tmp_path) is not None
+    assert (tmp_path / "features.json").read_text() == (tf.io.gfile.GFile(f"{out}/features.json").read())
+    assert (tmp_path / "image-class-label.labels.txt").read_text().split() == (
+        tf.io.gfile.GFile(f"{out}/image-class-label.labels.txt").read().split()
+    )
