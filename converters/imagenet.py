@@ -156,7 +156,10 @@ def original_tars(
     sources: list[Source] = []
     validation_labels: tuple[str, ...] = ()
     if "train" in splits:
-        sources += _train_sources(storage, _required(storage, raw_data_dir, TRAIN_TAR), synsets)
+        path = _required(storage, raw_data_dir, TRAIN_TAR)
+        sources += _train_sources(storage, path, synsets)
+        if not sources:
+            raise RawDataError(f"{path} has no class tars in it. Is it the original train tar, fully copied?")
     if "validation" in splits:
         path = _required(storage, raw_data_dir, VALIDATION_TAR)
         size = storage.size(path)

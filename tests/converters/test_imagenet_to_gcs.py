@@ -162,6 +162,21 @@ def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, me
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("split", "error", "message"),
+    [
+        ("train", RawDataError, r"train\.tar has no class tars in it"),
+        ("validation", ConversionError, r"split 'validation' has no records: .* hold nothing to convert"),
+    ],
+)
+def test_an_empty_split_is_one_clear_error(raw_imagenet, tmp_path, split, error, message):
+    raw_imagenet.train, raw_imagenet.validation = {}, {}
+    raw_imagenet.write()
+    with pytest.raises(error, match=message):
+        raw_imagenet.convert(tmp_path / "out", f"--splits={split}")
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
 def test_a_class_that_is_not_in_the_label_list_is_one_clear_error(raw_imagenet, tmp_path):
     labels = tmp_path / "few.txt"
     labels.write_text("n00000001\nn00000002\n")
