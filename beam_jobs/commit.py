@@ -32,6 +32,7 @@ class SourceSummary:
 
     source: int  # its number in the job
     records: int
+    key_digest: int
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,19 @@ class ShardResult:
     rejected: int
     bytes: int
     crc32c: int
+    handled_digest: int
 
     @staticmethod
     def of(receipt: Receipt) -> "ShardResult":
         """The summary of a receipt."""
         return ShardResult(
-            receipt.split, receipt.shard, receipt.records, len(receipt.rejected), receipt.bytes, receipt.crc32c
+            split=receipt.split,
+            shard=receipt.shard,
+            records=receipt.records,
+            rejected=len(receipt.rejected),
+            bytes=receipt.bytes,
+            crc32c=receipt.crc32c,
+            handled_digest=int(receipt.handled_digest, 16),
         )
 
 
@@ -71,9 +79,7 @@ def commit_split(
     if len(rejected) > job.max_bad_records:
         raise ConversionError(_rejected_message(job, split, rejected))
     if not records:
-        raise ConversionError(
-            f"split {split!r} has no records: its {len(job.sources)} sources hold nothing to convert."
-        )
+        raise ConversionError(f"split {split!r} has no records: its sources hold nothing to convert.")
     entry = _publish_index(storage, plan, receipts, rejected=len(rejected))
     _publish_manifest(storage, job, split, entry)
     message = f"{records:,} records, {format_bytes(entry.num_bytes)} in {plan.num_shards} shards"
@@ -96,12 +102,20 @@ def _prove_nothing_was_lost(plan: SplitPlan, summaries: list[SourceSummary], res
         problems.append(
             f"{scanned} records scanned, {written} written, {rejected} rejected, {plan.total.records} planned"
         )
+    # One record lost and another one twice leave the counts right, so the keys are added up as well.
+    keys = {_modulo(s.key_digest for s in summaries), _modulo(r.handled_digest for r in results), plan.total.key_digest}
+    if not problems and len(keys) > 1:
+        problems.append("the records that arrived are as many as were scanned, but not the same ones")
     if problems:
         raise ConversionError(
             f"split {plan.split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}"
             f"{f'; and {len(problems) - 10} more' if len(problems) > 10 else ''}. No manifest was written. Run the "
             "same command again; if it happens again, choose another --runner."
         )
+
+
+def _modulo(digests: Iterable[int]) -> int:
+    return sum(digests) & ((1 << 128) - 1)
 
 
 def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callable[[int], str]) -> Iterator[str]:
@@ -157,12 +171,12 @@ def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> str
 
 
 def _publish_index(storage: Storage, plan: SplitPlan, receipts: Iterable[Receipt], rejected: int) -> SplitEntry:
-    shards, rows, fixups, keys = [], [], Counter[str](), 0
+    shards, rows, keys, fixups = [], [], [], Counter[str]()
     for receipt in receipts:
         shards.append(ShardEntry(receipt.file, receipt.records, receipt.bytes, receipt.crc32c))
         rows.append(receipt.index_rows())
         fixups.update(receipt.fixups)
-        keys += int(receipt.key_digest, 16)
+        keys.append(int(receipt.key_digest, 16))
     data = encode_index(np.concatenate(rows))
     with storage.publish(join(plan.job.output_dir, index_file(plan.split))) as sink:
         sink.write(data)
@@ -171,7 +185,7 @@ def _publish_index(storage: Storage, plan: SplitPlan, receipts: Iterable[Receipt
         shards=tuple(shards),
         index_crc32c=crc32c(data),
         plan_digest=plan.digest,
-        key_digest=f"{keys & ((1 << 128) - 1):032x}",
+        key_digest=f"{_modulo(keys):032x}",
         seed=plan.job.seed,
         rejected=rejected,
         fixups=dict(sorted(fixups.items())),

@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam import pvalue
 
 from beam_jobs.commit import ShardResult, SourceSummary, commit_split
-from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, bucket_of, measure
+from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, bucket_of, key_digest, measure
 from beam_jobs.receipts import claim, verdict_on_error
 from beam_jobs.references import References, concat
 from beam_jobs.write import write_shard
@@ -57,14 +57,15 @@ class _Scan(beam.DoFn):
 
     def process(self, element: Keyed) -> Iterator[Keyed]:
         number, source = element
-        records = 0
+        records = keys = 0
         with verdict_on_error(self.job, source.split):
             for refs in self.job.converter.scan(open_storage(source.uri), source):
                 records += len(refs)
+                keys += key_digest(refs.key.tolist())
                 buckets = bucket_of(self.job, source.split, refs)
                 for bucket in np.unique(buckets).tolist():
                     yield _key(self.job, source.split, bucket), refs.take(buckets == bucket)
-        yield _SUMMARIES, SourceSummary(number, records)
+        yield _SUMMARIES, SourceSummary(number, records, keys)
 
 
 class _Measure(beam.DoFn):

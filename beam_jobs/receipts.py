@@ -43,7 +43,8 @@ class Receipt:
     records: int
     bytes: int
     crc32c: int
-    key_digest: str
+    key_digest: str  # of the records written
+    handled_digest: str  # of the keys of all rows that arrived, rejected ones too
     index: str  # base64 of little-endian uint32 [records, 2]: length, crc32c
     fixups: Mapping[str, int]
     rejected: tuple[Rejected, ...]

@@ -40,7 +40,7 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
             writing.reject(ref, "scan", ref.error)
         for ref, data in _read(raw, refs.take(refs.good)):
             writing.convert(ref, data)
-    receipt = writing.receipt(shard)
+    receipt = writing.receipt(shard, handled_digest=key_digest(refs.key.tolist()))
     receipt.write(output, output_dir)
     return receipt
 
@@ -96,7 +96,7 @@ class _Writing:
         key, uri = (text.encode("utf-8", "backslashreplace").decode() for text in (ref.key, ref.file.uri))
         self.rejected.append(Rejected(key, uri, ref.offset, stage, error))
 
-    def receipt(self, shard: int) -> Receipt:
+    def receipt(self, shard: int, handled_digest: int) -> Receipt:
         """What was written."""
         return Receipt(
             plan=self.plan.digest,
@@ -107,6 +107,7 @@ class _Writing:
             bytes=self.num_bytes,
             crc32c=int.from_bytes(self.crc.digest(), "big"),
             key_digest=f"{key_digest(self.keys):032x}",
+            handled_digest=f"{handled_digest:032x}",
             index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
             fixups=dict(sorted(self.fixups.items())),
             rejected=tuple(self.rejected),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from beam_jobs.commit import ShardResult, SourceSummary, commit_split
-from beam_jobs.plan import BucketSums, Job, SplitPlan, bucket_of, measure
+from beam_jobs.plan import BucketSums, Job, SplitPlan, bucket_of, key_digest, measure
 from beam_jobs.receipts import Verdict, claim, finished_shard
 from beam_jobs.references import concat
 from beam_jobs.write import write_shard
@@ -39,7 +39,7 @@ def plan_and_rows(raw, out, split="train", **options):
     pieces, sums, summaries = {}, {}, []
     for number, source in enumerate(job.sources):
         refs = concat(list(converter.scan(STORAGE, source)))
-        summaries.append(SourceSummary(number, len(refs)))
+        summaries.append(SourceSummary(number, len(refs), key_digest(refs.key.tolist())))
         buckets = bucket_of(job, split, refs)
         for bucket in np.unique(buckets).tolist():
             pieces.setdefault(bucket, []).append(refs.take(buckets == bucket))
@@ -113,6 +113,15 @@ def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
     with pytest.raises(ConversionError, match="18 records scanned, 17 written, 0 rejected, 18 planned"):
         commit_split(STORAGE, plan, summaries, results)
     assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_row_lost_and_another_one_twice_are_found_out_though_the_count_is_right(raw_imagenet, tmp_path):
+    plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out", max_bad_records=5)
+    rows[1] = concat([rows[1].take(np.arange(1, len(rows[1]))), rows[2].take(np.array([0]))])
+    results = [ShardResult.of(write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+    assert sum(result.records for result in results) == 18
+    with pytest.raises(ConversionError, match="as many as were scanned, but not the same ones"):
+        commit_split(STORAGE, plan, summaries, results)
 
 
 def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
