@@ -6,18 +6,19 @@ repeat it. It trusts no runner: what was scanned must be what was written and re
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
+from beam_jobs.claims import mergeable_manifest
 from beam_jobs.plan import Job, SplitPlan
 from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipt
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.index import encode_index
-from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest, write_manifest
-from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file
+from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, write_manifest
+from pipeline.shards.naming import index_file, rejects_file
 from pipeline.shards.record import crc32c
 from pipeline.shards.sidecars import write_sidecars
 from pipeline.shards.sizes import format_bytes
@@ -195,17 +196,10 @@ def _publish_index(storage: Storage, plan: SplitPlan, receipts: Iterable[Receipt
 
 def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry) -> None:
     """Merges the split into what is there: train today, validation next week."""
-    splits: Mapping[str, SplitEntry] = {}
+    there = mergeable_manifest(storage, job)
     converter = job.converter
-    if storage.exists(join(job.output_dir, MANIFEST_FILE)):
-        there = read_manifest(job.output_dir, storage)
-        if (there.name, there.schema, there.labels) != (converter.name, converter.schema, converter.labels):
-            raise ConversionError(
-                f"{job.output_dir} holds dataset {there.name!r} of schema {there.schema.name!r} with other features or "
-                f"labels than {converter.name!r} of {converter.schema.name!r}. Give another directory."
-            )
-        splits = there.splits
-    manifest = Manifest(converter.name, converter.schema, {**splits, split: entry}, converter.labels, _writer())
+    splits = {**(there.splits if there else {}), split: entry}
+    manifest = Manifest(converter.name, converter.schema, splits, converter.labels, _writer())
     write_sidecars(storage, job.output_dir, manifest)
     write_manifest(storage, job.output_dir, manifest)
 

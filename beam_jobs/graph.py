@@ -13,9 +13,10 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import pvalue
 
+from beam_jobs.claims import claim
 from beam_jobs.commit import ShardResult, SourceSummary, commit_split
 from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, bucket_of, key_digest, measure
-from beam_jobs.receipts import claim, verdict_on_error
+from beam_jobs.receipts import verdict_on_error
 from beam_jobs.references import References, concat
 from beam_jobs.write import write_shard
 from pipeline.shards.storage import open_storage
@@ -96,7 +97,7 @@ class _Assign(beam.DoFn):
         for split in self.job.splits:
             plan = _plan(self.job, split, sums)
             with verdict_on_error(self.job, split):
-                claim(open_storage(self.job.output_dir), self.job.output_dir, plan)
+                claim(open_storage(self.job.output_dir), plan)
             for shard in range(plan.num_shards):  # so that a shard without rows is written too
                 yield _key(self.job, split, shard), References.of([])
         for summary in values:

@@ -24,6 +24,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     shards = parser.add_argument_group("shards")
     shards.add_argument("--target_shard_bytes", default="100MB", help="size of a shard (default: %(default)s)")
     shards.add_argument("--seed", type=int, default=0, help="of the order of records in the shards (default: 0)")
+    again = parser.add_argument_group("a directory that holds shards already")
+    again.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace splits that other options or other raw data wrote; removes exactly their files",
+    )
+    again.add_argument(
+        "--verify_existing",
+        action="store_true",
+        help="read the shards that an earlier run finished, not only measure them, and write damaged ones again",
+    )
     bad = parser.add_argument_group("bad records")
     bad.add_argument(
         "--max_bad_records",
@@ -58,6 +69,8 @@ def make_job(
         num_shards=num_shards,
         seed=args.seed,
         max_bad_records=args.max_bad_records,
+        overwrite=args.overwrite,
+        verify_existing=args.verify_existing,
         run_id=uuid.uuid4().hex,
     )
 

@@ -53,6 +53,8 @@ class Job:
     num_shards: Mapping[str, int] | None = None  # of a split; None or absent: by target_shard_bytes
     seed: int = 0
     max_bad_records: int = 0
+    overwrite: bool = False  # a split of another plan is replaced, not refused
+    verify_existing: bool = False  # finished shards are read again, not only measured
     run_id: str = ""  # names this run in its verdict; never in data
 
     @property

@@ -1,7 +1,7 @@
-"""Receipts, claims and verdicts: the small JSON files by which the steps of a conversion trust each other.
+"""Receipts and verdicts: small JSON files by which the steps of a conversion trust each other.
 
-A receipt says what one finished shard holds; it is written after the shard. A claim says which plan a directory
-is being filled with. A verdict says how a run ended, for a launcher that may not have waited."""
+A receipt says what one finished shard holds; it is written after the shard. A verdict says how a run ended, for a
+launcher that may not have waited."""
 
 import base64
 import contextlib
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.plan import Job, SplitPlan
-from pipeline.shards.errors import ConversionError, InfeedError
-from pipeline.shards.naming import plan_file, receipt_file, shard_file, verdict_file
-from pipeline.shards.storage import Storage, join, open_storage
+from pipeline.shards.errors import InfeedError
+from pipeline.shards.naming import receipt_file, shard_file, verdict_file
+from pipeline.shards.storage import Storage, file_crc32c, join, open_storage
 
-__all__ = ["Receipt", "Rejected", "Verdict", "claim", "finished_shard", "read_receipt", "verdict_on_error"]
+__all__ = ["Receipt", "Rejected", "Verdict", "finished_shard", "read_receipt", "verdict_on_error"]
 
 
 @dataclass(frozen=True)
@@ -75,35 +75,19 @@ def read_receipt(storage: Storage, output_dir: str, split: str, shard: int, num_
         return None
 
 
-def finished_shard(storage: Storage, output_dir: str, plan: SplitPlan, shard: int) -> Receipt | None:
-    """The receipt of a shard that an earlier run of the same plan finished and that still has its size."""
-    receipt = read_receipt(storage, output_dir, plan.split, shard, plan.num_shards)
+def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | None:
+    """The receipt of a shard that an earlier run of the same plan finished; None if it has to be written.
+
+    It counts as finished when it has its size, with --verify_existing only when all its bytes have their checksum."""
+    job = plan.job
+    receipt = read_receipt(storage, job.output_dir, plan.split, shard, plan.num_shards)
     if receipt is None or receipt.plan != plan.digest:
         return None
-    path = join(output_dir, receipt.file)
-    return receipt if storage.exists(path) and storage.size(path) == receipt.bytes else None
-
-
-def claim(storage: Storage, output_dir: str, plan: SplitPlan) -> None:
-    """Marks the split as being written by this plan. Raises ConversionError if another plan was here before."""
-    path = join(output_dir, plan_file(plan.split))
-    data = {
-        "plan": plan.digest,
-        "num_shards": plan.num_shards,
-        "records": plan.total.records,
-        "bytes": plan.total.bytes,
-        "seed": plan.job.seed,
-    }
-    if storage.create(path, (json.dumps(data) + "\n").encode()):
-        return
-    there = json.loads(storage.read(path))
-    if there["plan"] != plan.digest:
-        raise ConversionError(
-            f"{output_dir} holds split {plan.split!r} of another plan: {there['plan']} ({there['num_shards']} shards, "
-            f"seed {there['seed']}), this one is {plan.digest} ({plan.num_shards} shards, seed {plan.job.seed}). The "
-            "raw data, label files, seed, shard size or --verify differ. Repeat the old options, or give another "
-            "directory."
-        )
+    path = join(job.output_dir, receipt.file)
+    if not storage.exists(path) or storage.size(path) != receipt.bytes:
+        return None
+    intact = not job.verify_existing or file_crc32c(storage, path) == receipt.crc32c
+    return receipt if intact else None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
 
     Bad records are in the receipt's `rejected`. Raises StorageError, RawDataError when raw data cannot be read."""
     output_dir = plan.job.output_dir
-    done = finished_shard(output, output_dir, plan, shard)
+    done = finished_shard(output, plan, shard)
     if done:
         return done
     refs = in_order(plan.job, plan.split, refs)

@@ -11,7 +11,7 @@ from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.shards.schema import Feature, Labels
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["write_sidecars"]
+__all__ = ["remove_sidecars", "write_sidecars"]
 
 _TFDS_VERSION = "1.0.0"  # TFDS wants one; the dataset's own identity is the manifest's fingerprint
 _CLASSES = "tensorflow_datasets.core.features"
@@ -24,10 +24,20 @@ def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None
         "dataset_info.json": json.dumps(_dataset_info(manifest), indent=2, sort_keys=True),
     }
     if manifest.labels:
-        files[f"{manifest.labels.key.replace('/', '-')}.labels.txt"] = "\n".join(_class_names(manifest.labels)) + "\n"
+        files[_labels_file(manifest.labels)] = "\n".join(_class_names(manifest.labels)) + "\n"
     for name, text in files.items():
         with storage.publish(join(directory, name)) as sink:
             sink.write(text.encode())
+
+
+def remove_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
+    """Removes what write_sidecars published for `manifest`."""
+    for name in ("dataset_info.json", "features.json", *([_labels_file(manifest.labels)] if manifest.labels else [])):
+        storage.delete(join(directory, name))
+
+
+def _labels_file(labels: Labels) -> str:
+    return f"{labels.key.replace('/', '-')}.labels.txt"
 
 
 def _dataset_info(manifest: Manifest) -> dict[str, Any]:

@@ -6,13 +6,17 @@ Paths are whole: a directory joined with a name. A file becomes visible whole or
 import contextlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
+import google_crc32c
+
 from pipeline.shards.errors import OptionError, StorageError
 
-__all__ = ["LocalStorage", "Sink", "Storage", "join", "open_storage"]
+__all__ = ["LocalStorage", "Sink", "Storage", "file_crc32c", "join", "open_storage"]
+
+_PIECE_BYTES = 8 * 1024**2
 
 
 class Sink(Protocol):
@@ -57,8 +61,12 @@ class Storage(Protocol):
         """Writes a small file unless one of this name exists. False if it does: of two creators, one wins."""
         ...
 
-    def list(self, directory: str) -> list[str]:
-        """The names of the files directly in a directory, sorted; [] where there is none."""
+    def list(self, directory: str) -> dict[str, int]:
+        """Name -> size in bytes of the files directly in a directory, in sorted order; {} where there is none."""
+        ...
+
+    def subdirectories(self, directory: str) -> Sequence[str]:
+        """The names of the directories directly in a directory, sorted; none where there is no directory."""
         ...
 
     def delete(self, path: str) -> None:
@@ -77,6 +85,14 @@ def open_storage(uri: str) -> Storage:
     if not separator:
         return LocalStorage()
     raise OptionError(f"{uri!r}: storage {scheme}:// is not supported. Allowed: a path on a local disk.")
+
+
+def file_crc32c(storage: Storage, path: str) -> int:
+    """The plain crc32c of a whole file, read in pieces of 8 MiB."""
+    size, checksum = storage.size(path), google_crc32c.Checksum()
+    for piece in storage.read_ranges((path, at, min(_PIECE_BYTES, size - at)) for at in range(0, size, _PIECE_BYTES)):
+        checksum.update(piece)
+    return int.from_bytes(checksum.digest(), "big")
 
 
 @contextlib.contextmanager
@@ -144,25 +160,38 @@ class LocalStorage:
         """See Storage: a hard link cannot replace, so it decides between two creators."""
         target = Path(path)
         with _naming(path, "create"), _hidden_beside(target) as hidden:
-            hidden.write_bytes(data)
+            with hidden.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             try:
                 os.link(hidden, target)
             except FileExistsError:
                 return False
             return True
 
-    def list(self, directory: str) -> list[str]:
+    def list(self, directory: str) -> dict[str, int]:
         """See Storage."""
         with _naming(directory, "list"):
-            try:
-                return sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
-            except FileNotFoundError:
-                return []
+            return {e.name: e.stat().st_size for e in _entries(directory) if e.is_file()}
+
+    def subdirectories(self, directory: str) -> Sequence[str]:
+        """See Storage."""
+        with _naming(directory, "list"):
+            return [entry.name for entry in _entries(directory) if entry.is_dir()]
 
     def delete(self, path: str) -> None:
         """See Storage."""
         with _naming(path, "delete"):
             Path(path).unlink(missing_ok=True)
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
 
 
 @contextlib.contextmanager

@@ -7,9 +7,10 @@ import uuid
 import numpy as np
 import pytest
 
+from beam_jobs.claims import claim
 from beam_jobs.commit import ShardResult, SourceSummary, commit_split
 from beam_jobs.plan import BucketSums, Job, SplitPlan, bucket_of, key_digest, measure
-from beam_jobs.receipts import Verdict, claim, finished_shard
+from beam_jobs.receipts import Verdict, finished_shard
 from beam_jobs.references import concat
 from beam_jobs.write import write_shard
 from converters.imagenet import original_tars
@@ -56,7 +57,7 @@ def plan_and_rows(raw, out, split="train", **options):
 def gather(raw_imagenet, tmp_path):
     def gather(split="train", **options):
         plan, rows, summaries = plan_and_rows(raw_imagenet.write(), tmp_path / "out", split, **options)
-        claim(STORAGE, plan.job.output_dir, plan)
+        claim(STORAGE, plan)
         results = [ShardResult.of(write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
         return Gathered(plan, rows, summaries, results)
 
@@ -163,7 +164,7 @@ def test_a_second_split_joins_the_manifest_and_another_dataset_is_refused(gather
     assert {name: entry.num_records for name, entry in manifest.splits.items()} == {"train": 18, "validation": 4}
     path = tmp_path / "out/manifest.json"
     path.write_text(path.read_text().replace('"imagenet2012"', '"flowers"'))
-    with pytest.raises(ConversionError, match=r"holds dataset 'flowers' .* Give another directory"):
+    with pytest.raises(ConversionError, match=r"holds train of dataset 'flowers'.* Give another directory"):
         later.commit()
 
 
@@ -171,10 +172,10 @@ def test_another_plan_for_the_same_split_is_refused_with_both_digests(gather, ra
     first = gather().plan
     other, _, _ = plan_and_rows(raw_imagenet, tmp_path / "out", seed=1)
     with pytest.raises(
-        ConversionError, match=rf"another plan: {first.digest} .*seed 0\), this one is {other.digest} .*seed 1"
+        ConversionError, match=rf"another plan: {first.digest} .*seed 0\); this one is {other.digest} .*seed 1"
     ):
-        claim(STORAGE, f"{tmp_path}/out", other)
-    claim(STORAGE, f"{tmp_path}/out", first)
+        claim(STORAGE, other)
+    claim(STORAGE, first)
 
 
 def test_a_finished_shard_is_not_written_again_and_a_damaged_one_is(gather, tmp_path):
@@ -185,7 +186,7 @@ def test_a_finished_shard_is_not_written_again_and_a_damaged_one_is(gather, tmp_
     assert path.stat().st_ino == inode
     data = path.read_bytes()
     path.write_bytes(data[:-5])
-    assert finished_shard(STORAGE, f"{tmp_path}/out", gathered.plan, 0) is None
+    assert finished_shard(STORAGE, gathered.plan, 0) is None
     write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0])
     assert path.read_bytes() == data
 

@@ -32,14 +32,14 @@ def test_an_exception_in_the_block_leaves_the_old_file_and_no_trace(storage, tmp
         sink.write(b"half")
         raise RuntimeError
     assert storage.read(path) == b"old"
-    assert storage.list(str(tmp_path)) == ["file"]
+    assert list(storage.list(str(tmp_path))) == ["file"]
 
 
 def test_of_two_creators_the_first_wins(storage, tmp_path):
     assert storage.create(f"{tmp_path}/a/claim", b"first")
     assert not storage.create(f"{tmp_path}/a/claim", b"second")
     assert storage.read(f"{tmp_path}/a/claim") == b"first"
-    assert storage.list(f"{tmp_path}/a") == ["claim"]
+    assert list(storage.list(f"{tmp_path}/a")) == ["claim"]
 
 
 def test_ranges_come_in_order_from_several_files(storage, tmp_path):
@@ -71,7 +71,16 @@ def test_deleting_twice_is_no_error(storage, tmp_path):
     (tmp_path / "a").write_bytes(b"")
     storage.delete(f"{tmp_path}/a")
     storage.delete(f"{tmp_path}/a")
-    assert storage.list(str(tmp_path)) == storage.list(f"{tmp_path}/nowhere") == []
+    assert storage.list(str(tmp_path)) == storage.list(f"{tmp_path}/nowhere") == {}
+
+
+def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / name).write_bytes(name.encode() * 5)
+        (tmp_path / f"dir {name}").mkdir()
+    assert list(storage.list(str(tmp_path)).items()) == [("a", 5), ("b", 5)]
+    assert list(storage.subdirectories(str(tmp_path))) == ["dir a", "dir b"]
+    assert list(storage.subdirectories(f"{tmp_path}/nowhere")) == []
 
 
 def test_an_unknown_scheme_is_refused():

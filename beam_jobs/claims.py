@@ -1,0 +1,113 @@
+"""Claims: which plan a split of a directory is being, or was, filled with. Nothing is written before the claim.
+
+The same plan goes on; another one is refused, or with --overwrite replaces exactly what the claimed one wrote."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from beam_jobs.plan import Job, SplitPlan
+from pipeline.shards.errors import ConversionError
+from pipeline.shards.manifest import Manifest, read_manifest, write_manifest
+from pipeline.shards.naming import (
+    MANIFEST_FILE,
+    index_file,
+    plan_file,
+    receipt_file,
+    rejects_file,
+    shard_file,
+    verdict_file,
+)
+from pipeline.shards.sidecars import remove_sidecars, write_sidecars
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["Claim", "claim", "mergeable_manifest"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The plan that a split belongs to, and enough of it to name every file that it writes."""
+
+    plan: str  # digest
+    num_shards: int
+    records: int
+    bytes: int
+    seed: int
+
+    @staticmethod
+    def of(plan: SplitPlan) -> "Claim":
+        """The claim of a plan."""
+        return Claim(plan.digest, plan.num_shards, plan.total.records, plan.total.bytes, plan.job.seed)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self)) + "\n"
+
+    def __str__(self) -> str:
+        return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
+
+
+def claim(storage: Storage, plan: SplitPlan) -> None:
+    """Marks the split as this plan's. Raises ConversionError if it is another's and may not be overwritten."""
+    job, path, mine = plan.job, join(plan.job.output_dir, plan_file(plan.split)), Claim.of(plan)
+    mergeable_manifest(storage, job)
+    if storage.create(path, mine.to_json().encode()):
+        return
+    there = _read(storage, path)
+    if there.plan == mine.plan:
+        return
+    if not job.overwrite:
+        raise ConversionError(
+            f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. The raw data, "
+            "label files, seed, shard size or --verify differ. Repeat the old options, give another directory, or "
+            "replace the split with --overwrite."
+        )
+    _remove_split(storage, job.output_dir, plan.split, there)
+    with storage.publish(path) as sink:
+        sink.write(mine.to_json().encode())
+
+
+def mergeable_manifest(storage: Storage, job: Job) -> Manifest | None:
+    """The manifest that a job's splits are merged into; None if they begin one.
+
+    Raises ConversionError when splits that stay in it have another schema or other labels."""
+    if not storage.exists(join(job.output_dir, MANIFEST_FILE)):
+        return None
+    there, converter = read_manifest(job.output_dir, storage), job.converter
+    stay = sorted(set(there.splits) - set(job.splits))
+    same = (there.name, there.schema, there.labels) == (converter.name, converter.schema, converter.labels)
+    if stay and not same:
+        raise ConversionError(
+            f"{job.output_dir} holds {', '.join(stay)} of dataset {there.name!r}, schema {there.schema.name!r}: not "
+            f"the features and labels of {converter.name!r}, schema {converter.schema.name!r}. Give another directory, "
+            "or convert all splits again with --overwrite."
+        )
+    return there
+
+
+def _read(storage: Storage, path: str) -> Claim:
+    try:
+        return Claim(**json.loads(storage.read(path)))
+    except (ValueError, TypeError) as e:
+        raise ConversionError(
+            f"{path} is damaged ({e}), so nobody knows whose files these are. Give another directory."
+        ) from e
+
+
+def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> None:
+    """Removes the split from the manifest and sidecars, then exactly the files of the old plan. May be repeated."""
+    if storage.exists(join(output_dir, MANIFEST_FILE)):
+        manifest = read_manifest(output_dir, storage)
+        rest = {name: entry for name, entry in manifest.splits.items() if name != split}
+        if rest:
+            manifest = dataclasses.replace(manifest, splits=rest)
+            write_manifest(storage, output_dir, manifest)
+            write_sidecars(storage, output_dir, manifest)
+        else:
+            storage.delete(join(output_dir, MANIFEST_FILE))
+            remove_sidecars(storage, output_dir, manifest)
+    for name in (index_file(split), rejects_file(split), verdict_file(split)):
+        storage.delete(join(output_dir, name))
+    for shard in range(old.num_shards):
+        storage.delete(join(output_dir, receipt_file(split, shard, old.num_shards)))
+        storage.delete(join(output_dir, shard_file(split, shard, old.num_shards)))
