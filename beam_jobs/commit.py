@@ -18,11 +18,13 @@ from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipt
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, write_manifest
-from pipeline.shards.naming import index_file, rejects_file
+from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_file
 from pipeline.shards.record import crc32c
-from pipeline.shards.sidecars import write_sidecars
+from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Storage, join
+
+_SIDE_ENDS = (".plan.json", ".verdict.json", ".npy", ".jsonl")
 
 __all__ = ["ShardResult", "SourceSummary", "commit_split"]
 
@@ -83,6 +85,7 @@ def commit_split(
         raise ConversionError(f"split {split!r} has no records: its sources hold nothing to convert.")
     entry = _publish_index(storage, plan, receipts, rejected=len(rejected))
     _publish_manifest(storage, job, split, entry)
+    _sweep(storage, plan)
     message = f"{records:,} records, {format_bytes(entry.num_bytes)} in {plan.num_shards} shards"
     verdict = Verdict(job.run_id, split, True, message, records, entry.num_bytes, plan.num_shards, len(rejected))
     verdict.write(storage, job.output_dir)
@@ -202,6 +205,15 @@ def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry)
     manifest = Manifest(converter.name, converter.schema, splits, converter.labels, _writer())
     write_sidecars(storage, job.output_dir, manifest)
     write_manifest(storage, job.output_dir, manifest)
+
+
+def _sweep(storage: Storage, plan: SplitPlan) -> None:
+    """Removes what killed workers of this split left half-written."""
+    files = {shard_file(plan.split, shard, plan.num_shards) for shard in range(plan.num_shards)}
+    side_files = {f"{file}.json" for file in files} | {f"{plan.split}{end}" for end in _SIDE_ENDS}
+    storage.sweep(plan.job.output_dir, files | {MANIFEST_FILE, *SIDECAR_FILES})
+    for directory in ("_shards", "_index", "_rejects"):
+        storage.sweep(join(plan.job.output_dir, directory), side_files)
 
 
 def _writer() -> str:

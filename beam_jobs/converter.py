@@ -4,7 +4,7 @@ A converter is pure: a frozen dataclass that pickles, reads raw data and returns
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ __all__ = ["Converted", "Converter", "Reject", "Source"]
 
 @dataclass(frozen=True)
 class Source:
-    """One unit of scanning: a raw file, or a byte range of one, such as a class tar inside the train tar."""
+    """One unit of scanning: a raw file, a byte range of one, such as a class tar inside the train tar, or a folder."""
 
     split: str
     uri: str
@@ -26,6 +26,7 @@ class Source:
     offset: int = 0
     bytes: int = 0  # of the range
     tag: str = ""  # for the converter: the class, say
+    kind: Literal["tar", "folder"] = "tar"  # a folder has no bytes of its own: each of its files does
 
     @property
     def name(self) -> str:

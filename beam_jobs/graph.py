@@ -142,6 +142,8 @@ class _Commit(beam.DoFn):
                     [v for v in arrived if isinstance(v, ShardResult) and v.split == split],
                 )
             yield verdict.message
+        for path in self.job.scratch:
+            open_storage(path).delete(path)
 
 
 def _plan(job: Job, split: str, sums: Mapping[int, BucketSums]) -> SplitPlan:

@@ -49,9 +49,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def make_job(
-    args: argparse.Namespace, converter: Converter, sources: Sequence[Source], num_shards: Mapping[str, int]
+    args: argparse.Namespace,
+    converter: Converter,
+    sources: Sequence[Source],
+    num_shards: Mapping[str, int],
+    scratch: Sequence[str] = (),
 ) -> Job:
-    """The job that the common options describe. Raises OptionError."""
+    """The job that the common options describe; scratch: temporary files among the sources. Raises OptionError."""
     if args.seed < 0:
         raise OptionError(f"--seed={args.seed}: allowed are 0 and above.")
     if args.max_bad_records < 0:
@@ -71,6 +75,7 @@ def make_job(
         max_bad_records=args.max_bad_records,
         overwrite=args.overwrite,
         verify_existing=args.verify_existing,
+        scratch=tuple(scratch),
         run_id=uuid.uuid4().hex,
     )
 

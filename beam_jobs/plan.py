@@ -55,6 +55,7 @@ class Job:
     max_bad_records: int = 0
     overwrite: bool = False  # a split of another plan is replaced, not refused
     verify_existing: bool = False  # finished shards are read again, not only measured
+    scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
     run_id: str = ""  # names this run in its verdict; never in data
 
     @property

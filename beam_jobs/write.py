@@ -33,12 +33,13 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
     if done:
         return done
     refs = in_order(plan.job, plan.split, refs)
-    _check_unchanged(raw, refs)
+    good, bad = refs.take(refs.good), refs.take(~refs.good)
+    _check_unchanged(raw, good)
     with output.publish(join(output_dir, shard_file(plan.split, shard, plan.num_shards))) as sink:
         writing = _Writing(plan, sink)
-        for ref in refs.take(~refs.good):
+        for ref in bad:
             writing.reject(ref, "scan", ref.error)
-        for ref, data in _read(raw, refs.take(refs.good)):
+        for ref, data in _read(raw, good):
             writing.convert(ref, data)
     receipt = writing.receipt(shard, handled_digest=key_digest(refs.key.tolist()))
     receipt.write(output, output_dir)

@@ -16,7 +16,8 @@ from PIL import Image
 from rich.progress import track
 
 from beam_jobs.launch import exit_with
-from converters.imagenet import TRAIN_TAR, VALIDATION_LABELS, VALIDATION_TAR
+from converters.imagenet import VALIDATION_LABELS
+from converters.imagenet_layouts import TRAIN_TAR, VALIDATION_TAR
 from pipeline.shards.errors import InfeedError
 
 __all__ = ["IMAGE_SIDE", "LABEL_FILE", "SYNSETS", "main", "write_raw"]

@@ -1,10 +1,9 @@
-"""ImageNet (ILSVRC2012 classification): original tars -> records in tensorflow/tpu's schema.
+"""ImageNet (ILSVRC2012 classification): raw images -> records in tensorflow/tpu's schema.
 
-Pure: reads raw data through a Storage, returns values. Labels are places in the sorted list of all classes, from 1
-(0 is background), so a subset of the classes keeps its numbers; a validation image is bound to its label by the
-number in its file name, never by its position in the tar."""
+imagenet_layouts finds the images. Pure: reads raw data through a Storage, returns values. Labels are places in the
+sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps its numbers; a validation image
+is bound to its label by the number in its file name, never by its position in a tar or folder."""
 
-import bisect
 import hashlib
 import itertools
 import re
@@ -17,20 +16,19 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.jpeg import Verify, to_rgb_jpeg
+from converters.synsets import position
 from converters.tars import Member, TarError, members
-from pipeline.shards.errors import LabelError, RawDataError, did_you_mean
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["SCHEMA", "SPLITS", "ImagenetConverter", "original_tars", "read_synsets"]
+__all__ = ["SCHEMA", "SPLITS", "VALIDATION_LABELS", "ImagenetConverter"]
 
 SPLITS = ("train", "validation")
-TRAIN_TAR = "ILSVRC2012_img_train.tar"
-VALIDATION_TAR = "ILSVRC2012_img_val.tar"
 VALIDATION_LABELS = "synset_labels.txt"
 _LABEL_BASE = 1
 _ROWS_PER_BATCH = 4096
+_MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB
 _VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.JPEG")
 
 SCHEMA = Schema(
@@ -75,18 +73,21 @@ class ImagenetConverter:
         }
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is a class tar inside the train tar, or the validation tar."""
-        file = File(source.uri, source.file_bytes)
+        """See Converter. A source is a class of the train split, or all of validation; a tar or a folder."""
         rows: list[Reference] = []
         try:
-            for member in members(storage, source.uri, source.offset, source.bytes):
+            for file, member in _members(storage, source):
                 rows.append(self._reference(source, file, member))
                 if len(rows) == _ROWS_PER_BATCH:
                     yield References.of(rows)
                     rows = []
         except TarError as e:  # a row for the rest of the tar: it is missing, and the ledger must say so
-            key = f"{source.split}/{source.tag or VALIDATION_TAR}/"
-            rows.append(self._row(key, file, source.offset, 0, source.tag, str(e)))
+            file = File(source.uri, source.file_bytes)
+            rows.append(
+                self._row(
+                    f"{source.split}/{source.tag or source.uri.rsplit('/')[-1]}/", file, source.offset, 0, "", str(e)
+                )
+            )
         if rows:
             yield References.of(rows)
 
@@ -94,9 +95,9 @@ class ImagenetConverter:
         name = member.name.rsplit("/", 1)[-1]
         error = ""
         if member.kind != "file":
-            error = f"a {member.kind} in a tar, not a file"
-        elif not member.size:
-            error = "empty file"
+            error = f"a {member.kind}, not a file"
+        elif not 0 < member.size <= _MAX_FILE_BYTES:
+            error = f"a file of {member.size} bytes; allowed are 1 to {_MAX_FILE_BYTES:,}"
         if source.split == "train":
             synset, key = source.tag, f"train/{source.tag}/{name}"
         else:
@@ -105,7 +106,7 @@ class ImagenetConverter:
         return self._row(key, file, member.offset, member.size, synset, error)
 
     def _row(self, key: str, file: File, offset: int, size: int, synset: str, error: str) -> Reference:
-        label = _LABEL_BASE + _position(self.synsets, synset) if synset and not error else 0
+        label = _LABEL_BASE + position(self.synsets, synset) if not error else 0
         return Reference(key, file, offset, size, error, {"label": label, "synset": synset.encode()})
 
     def _validation_synset(self, name: str) -> str:
@@ -129,6 +130,15 @@ class ImagenetConverter:
         return Converted(_features(image.data, name, synset, label, image.height, image.width), image.fixups)
 
 
+def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
+    if source.kind == "tar":
+        file = File(source.uri, source.file_bytes)
+        return ((file, member) for member in members(storage, source.uri, source.offset, source.bytes))
+    files = (Member(name, 0, size, "file") for name, size in storage.list(source.uri).items())
+    folders = (Member(name, 0, 0, "folder") for name in storage.subdirectories(source.uri))
+    return ((File(join(source.uri, member.name), member.size), member) for member in itertools.chain(files, folders))
+
+
 def _features(
     encoded: bytes, name: bytes, synset: bytes, label: int, height: int, width: int
 ) -> dict[str, bytes | int]:
@@ -143,76 +153,6 @@ def _features(
         "image/class/label": label,
         "image/class/synset": synset,
     }
-
-
-def original_tars(
-    storage: Storage, raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], verify: Verify
-) -> tuple[ImagenetConverter, list[Source]]:
-    """The converter and sources of a directory that holds the original tars.
-
-    Raises RawDataError naming what is missing, LabelError naming a class that is not in the list."""
-    if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
-    sources: list[Source] = []
-    validation_labels: tuple[str, ...] = ()
-    if "train" in splits:
-        path = _required(storage, raw_data_dir, TRAIN_TAR)
-        sources += _train_sources(storage, path, synsets)
-        if not sources:
-            raise RawDataError(f"{path} has no class tars in it. Is it the original train tar, fully copied?")
-    if "validation" in splits:
-        path = _required(storage, raw_data_dir, VALIDATION_TAR)
-        size = storage.size(path)
-        sources.append(Source("validation", path, size, 0, size))
-        labels_path = _required(storage, raw_data_dir, VALIDATION_LABELS)
-        validation_labels = tuple(storage.read(labels_path).decode().split())
-        for line, synset in enumerate(validation_labels, start=1):
-            _check_known(synset, synsets, f"line {line} of {labels_path}")
-    return ImagenetConverter(tuple(synsets), validation_labels, verify), sources
-
-
-def _required(storage: Storage, directory: str, name: str) -> str:
-    path = join(directory, name)
-    if not storage.exists(path):
-        raise RawDataError(
-            f"{path} does not exist. The original layout is {TRAIN_TAR}, {VALIDATION_TAR} and {VALIDATION_LABELS} "
-            "(one synset a line: line n is validation image n) in one directory. --splits=train or "
-            "--splits=validation converts one split alone."
-        )
-    return path
-
-
-def _train_sources(storage: Storage, path: str, synsets: Sequence[str]) -> Iterator[Source]:
-    file_bytes = storage.size(path)
-    for member in members(storage, path, 0, file_bytes):
-        synset = member.name.rsplit("/", 1)[-1].removesuffix(".tar")
-        _check_known(synset, synsets, f"member {member.name} of {path}")
-        yield Source("train", path, file_bytes, member.offset, member.size, synset)
-
-
-def read_synsets(storage: Storage, label_file: str) -> tuple[str, ...]:
-    """The classes in a label file, sorted: the first word of each line. Raises LabelError on an empty or double one."""
-    lines = storage.read(label_file).decode().splitlines()
-    synsets = sorted(line.split()[0] for line in lines if line.strip())
-    twice = sorted({a for a, b in itertools.pairwise(synsets) if a == b})
-    if twice or not synsets:
-        raise LabelError(f"{label_file}: {f'{twice[0]} stands there twice' if twice else 'there is no class in it'}.")
-    return tuple(synsets)
-
-
-def _check_known(synset: str, synsets: Sequence[str], where: str) -> None:
-    if _position(synsets, synset) < 0:
-        nearest = did_you_mean(synset, synsets) if len(synsets) <= 20 else ""
-        raise LabelError(
-            f"{where}: class {synset!r} is not in the label list ({len(synsets)} classes, {synsets[0]}..{synsets[-1]})."
-            f"{nearest} Give the full list with --label_file."
-        )
-
-
-def _position(synsets: Sequence[str], synset: str) -> int:
-    """The place in the sorted list, or -1."""
-    position = bisect.bisect_left(synsets, synset)
-    return position if position < len(synsets) and synsets[position] == synset else -1
 
 
 def _digest(lines: Sequence[str]) -> str:

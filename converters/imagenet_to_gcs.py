@@ -1,18 +1,19 @@
-"""python -m converters.imagenet_to_gcs: the original ImageNet tars -> ~100 MB TFRecord shards.
+"""python -m converters.imagenet_to_gcs: ImageNet as it was downloaded or extracted -> ~100 MB TFRecord shards.
 
 The command line of its ancestor, on Apache Beam: run the same command again and it goes on where it stopped."""
 
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.resources import files
 
 from rich.console import Console
 
 from beam_jobs.launch import dry_run, exit_with, launch
 from beam_jobs.options import add_options, beam_options, make_job
-from converters.imagenet import SPLITS, original_tars, read_synsets
+from converters.imagenet import SPLITS, ImagenetConverter
+from converters.imagenet_layouts import find_raw
 from converters.jpeg import VERIFY_LEVELS
+from converters.synsets import ilsvrc2012_synsets, read_synsets
 from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.shards.storage import open_storage
 
@@ -37,12 +38,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.project:  # an option of ours for the ancestor's sake, and of Beam's for Google Cloud runners
         rest = [*rest, f"--project={args.project}"]
     splits = _splits(args.splits)
-    raw = open_storage(args.raw_data_dir)
-    synsets = read_synsets(raw, args.label_file) if args.label_file else _all_synsets()
-    converter, sources = original_tars(raw, args.raw_data_dir, splits, synsets, args.verify)
+    label_file = args.label_file
+    synsets = read_synsets(open_storage(label_file), label_file) if label_file else ilsvrc2012_synsets()
+    raw = find_raw(args.raw_data_dir, splits, synsets, None if args.dry_run else args.gcs_output_path)
+    converter = ImagenetConverter(synsets, raw.validation_labels, args.verify)
     wanted = {"train": args.num_train_shards, "validation": args.num_validation_shards}
     num_shards = {split: number for split, number in wanted.items() if number is not None and split in splits}
-    job = make_job(args, converter, sources, num_shards)
+    job = make_job(args, converter, raw.sources, num_shards, raw.scratch)
     options = beam_options(args, rest) if not args.dry_run else None
     if args.dry_run:
         dry_run(job, Console())
@@ -53,10 +55,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m converters.imagenet_to_gcs",
-        description="Converts the original ImageNet tars into TFRecord shards in tensorflow/tpu's schema.",
+        description="Converts ImageNet (original tars or extracted folders) into shards in tensorflow/tpu's schema.",
         allow_abbrev=False,
     )
-    parser.add_argument("--raw_data_dir", required=True, help="directory of the two tars and synset_labels.txt")
+    parser.add_argument(
+        "--raw_data_dir",
+        required=True,
+        help="directory of the original tars or of train/ and validation/, and of synset_labels.txt",
+    )
     parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
     parser.add_argument("--splits", default=",".join(SPLITS), help="comma-separated (default: %(default)s)")
     parser.add_argument("--label_file", help="all classes, one synset a line (default: the 1000 of ILSVRC2012)")
@@ -83,11 +89,6 @@ def _splits(text: str) -> list[str]:
         if split not in SPLITS:
             raise OptionError(f"--splits={text}: unknown split {split!r}.{did_you_mean(split, SPLITS)}")
     return splits
-
-
-def _all_synsets() -> tuple[str, ...]:
-    """The 1,000 classes of ILSVRC2012, sorted."""
-    return tuple(files("converters").joinpath("imagenet_synsets.txt").read_text().split())
 
 
 if __name__ == "__main__":

@@ -51,6 +51,17 @@ class RawImagenet:
         (self.directory / "synsets.txt").write_text("\n".join(self.synsets) + "\n")
         return self
 
+    def write_folders(self):
+        """The same images as extracted folders, instead of tars."""
+        for split, classes in (("train", self.train), ("validation", {".": self.validation})):
+            for synset, images in classes.items():
+                (self.directory / split / synset).mkdir(parents=True, exist_ok=True)
+                for name, data in images.items():
+                    (self.directory / split / synset / name).write_bytes(data)
+        (self.directory / "synset_labels.txt").write_text("\n".join(self.validation_labels) + "\n")
+        (self.directory / "synsets.txt").write_text("\n".join(self.synsets) + "\n")
+        return self
+
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
         labels = f"--label_file={self.directory}/synsets.txt"
@@ -59,8 +70,14 @@ class RawImagenet:
 
 @pytest.fixture
 def raw_imagenet(tmp_path):
-    """A small raw data set, written, in a directory of its own."""
+    """A small raw data set, written as tars, in a directory of its own."""
     return RawImagenet(tmp_path / "raw").write()
+
+
+@pytest.fixture
+def raw_folders(tmp_path):
+    """The same raw data set as extracted folders."""
+    return RawImagenet(tmp_path / "folders").write_folders()
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +101,11 @@ def shard_digests():
     """Directory -> {name: sha256} of everything that has to be the same in equal conversions."""
 
     def digests(directory):
-        files = [*Path(directory).glob("*-of-*"), *Path(directory).glob("_index/*"), Path(directory) / "manifest.json"]
+        files = [
+            *Path(directory).glob("*-of-*"),
+            *Path(directory).glob("_index/*"),
+            *Path(directory).glob("manifest.json"),
+        ]
         return {str(f.relative_to(directory)): hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(files)}
 
     return digests

@@ -11,8 +11,9 @@ from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.shards.schema import Feature, Labels
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["remove_sidecars", "write_sidecars"]
+__all__ = ["SIDECAR_FILES", "remove_sidecars", "write_sidecars"]
 
+SIDECAR_FILES = ("dataset_info.json", "features.json")  # and <label key>.labels.txt
 _TFDS_VERSION = "1.0.0"  # TFDS wants one; the dataset's own identity is the manifest's fingerprint
 _CLASSES = "tensorflow_datasets.core.features"
 
@@ -32,7 +33,7 @@ def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None
 
 def remove_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
     """Removes what write_sidecars published for `manifest`."""
-    for name in ("dataset_info.json", "features.json", *([_labels_file(manifest.labels)] if manifest.labels else [])):
+    for name in (*SIDECAR_FILES, *([_labels_file(manifest.labels)] if manifest.labels else [])):
         storage.delete(join(directory, name))
 
 

@@ -5,8 +5,9 @@ Paths are whole: a directory joined with a name. A file becomes visible whole or
 
 import contextlib
 import os
+import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
@@ -16,6 +17,7 @@ from pipeline.shards.errors import OptionError, StorageError
 
 __all__ = ["LocalStorage", "Sink", "Storage", "file_crc32c", "join", "open_storage"]
 
+_HIDDEN = re.compile(r"\.(.+)\.\d+\.[0-9a-f]{8}\.tmp")  # see _hidden_beside
 _PIECE_BYTES = 8 * 1024**2
 
 
@@ -71,6 +73,10 @@ class Storage(Protocol):
 
     def delete(self, path: str) -> None:
         """Removes one file; no error if it is gone already."""
+        ...
+
+    def sweep(self, directory: str, names: Container[str]) -> None:
+        """Removes what publications of these names left in a directory when they were killed."""
         ...
 
 
@@ -184,6 +190,13 @@ class LocalStorage:
         """See Storage."""
         with _naming(path, "delete"):
             Path(path).unlink(missing_ok=True)
+
+    def sweep(self, directory: str, names: Container[str]) -> None:
+        """See Storage. A writer that is still alive fails at its rename, and may try again."""
+        for hidden in self.list(directory):
+            match = _HIDDEN.fullmatch(hidden)
+            if match and match[1] in names:
+                self.delete(join(directory, hidden))
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:

@@ -13,7 +13,8 @@ from beam_jobs.plan import BucketSums, Job, SplitPlan, bucket_of, key_digest, me
 from beam_jobs.receipts import Verdict, finished_shard
 from beam_jobs.references import concat
 from beam_jobs.write import write_shard
-from converters.imagenet import original_tars
+from converters.imagenet import ImagenetConverter
+from converters.imagenet_layouts import find_raw
 from pipeline.shards.errors import ConversionError, RawDataError, StorageError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.storage import LocalStorage
@@ -35,8 +36,9 @@ class Gathered:
 
 
 def plan_and_rows(raw, out, split="train", **options):
-    converter, sources = original_tars(STORAGE, str(raw.directory), [split], raw.synsets, "end")
-    job = Job(converter, tuple(sources), str(out), num_shards={split: 3}, run_id=uuid.uuid4().hex, **options)
+    found = find_raw(str(raw.directory), [split], raw.synsets, None)
+    converter = ImagenetConverter(tuple(raw.synsets), found.validation_labels)
+    job = Job(converter, found.sources, str(out), num_shards={split: 3}, run_id=uuid.uuid4().hex, **options)
     pieces, sums, summaries = {}, {}, []
     for number, source in enumerate(job.sources):
         refs = concat(list(converter.scan(STORAGE, source)))

@@ -5,8 +5,10 @@ import re
 import pytest
 
 from beam_jobs.converter import Reject
-from converters.imagenet import SCHEMA, ImagenetConverter, original_tars, read_synsets
-from converters.imagenet_to_gcs import _all_synsets
+from beam_jobs.references import References
+from converters.imagenet import SCHEMA, ImagenetConverter
+from converters.imagenet_layouts import find_raw
+from converters.synsets import ilsvrc2012_synsets, read_synsets
 from pipeline.shards.errors import LabelError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.storage import LocalStorage
@@ -15,9 +17,10 @@ STORAGE = LocalStorage()
 
 
 def scanned(raw, splits=("train", "validation"), synsets=None):
-    converter, sources = original_tars(STORAGE, str(raw.directory), splits, synsets or raw.synsets, "end")
-    rows = [row for source in sources for refs in converter.scan(STORAGE, source) for row in refs]
-    return converter, rows
+    synsets = tuple(synsets or raw.synsets)
+    found = find_raw(str(raw.directory), splits, synsets, None)
+    converter = ImagenetConverter(synsets, found.validation_labels)
+    return converter, [row for source in found.sources for refs in converter.scan(STORAGE, source) for row in refs]
 
 
 def test_the_schema_is_tensorflow_tpus():
@@ -29,7 +32,7 @@ def test_the_schema_is_tensorflow_tpus():
 
 
 def test_the_thousand_classes_have_the_known_numbers():
-    synsets = _all_synsets()
+    synsets = ilsvrc2012_synsets()
     assert len(synsets) == 1000
     assert list(synsets) == sorted(synsets)
     assert (synsets[0], synsets[65], synsets[-1]) == ("n01440764", "n01751748", "n15075141")
@@ -76,7 +79,7 @@ def test_rows_that_cannot_become_records_carry_the_reason(raw_imagenet):
     raw_imagenet.validation["thumbs.db"] = b"x"
     _, rows = scanned(raw_imagenet.write())
     assert {row.key: row.error for row in rows if row.error} == {
-        "train/n00000001/n00000001_0.JPEG": "empty file",
+        "train/n00000001/n00000001_0.JPEG": "a file of 0 bytes; allowed are 1 to 536,870,912",
         "validation/ILSVRC2012_val_00000099.JPEG": "no label: synset_labels.txt has none for this file name",
         "validation/thumbs.db": "no label: synset_labels.txt has none for this file name",
     }
@@ -91,13 +94,11 @@ def test_a_tar_that_breaks_off_is_a_row_of_its_own(raw_imagenet):
 
 
 def test_predicted_sizes_are_within_a_few_bytes_of_the_real_ones(raw_imagenet):
-    converter, sources = original_tars(STORAGE, str(raw_imagenet.directory), ["train"], raw_imagenet.synsets, "end")
-    for source in sources:
-        for refs in converter.scan(STORAGE, source):
-            for row, predicted in zip(refs, converter.record_bytes(refs), strict=True):
-                data = next(STORAGE.read_ranges([(row.file.uri, row.offset, row.size)]))
-                actual = len(encode_example(SCHEMA, converter.convert(row, data).features))
-                assert abs(int(predicted) - actual) <= 12
+    converter, rows = scanned(raw_imagenet)
+    for row, predicted in zip(rows, converter.record_bytes(References.of(rows)), strict=True):
+        data = next(STORAGE.read_ranges([(row.file.uri, row.offset, row.size)]))
+        actual = len(encode_example(SCHEMA, converter.convert(row, data).features))
+        assert abs(int(predicted) - actual) <= 12
 
 
 def test_an_image_that_is_none_is_rejected(raw_imagenet):
@@ -120,7 +121,7 @@ def test_the_digest_changes_with_labels_and_verification_alone():
 def test_missing_files_are_named_with_the_layout(raw_imagenet):
     (raw_imagenet.directory / "synset_labels.txt").unlink()
     with pytest.raises(
-        RawDataError, match=r"raw/synset_labels\.txt does not exist\. The original layout is ILSVRC2012_img"
+        RawDataError, match=r"does not have the validation split\. It needs .* synset_labels\.txt .* There is: ILSVR"
     ):
         scanned(raw_imagenet)
     assert scanned(raw_imagenet, ["train"])[1]

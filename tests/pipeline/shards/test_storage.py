@@ -83,6 +83,24 @@ def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, tmp
     assert list(storage.subdirectories(f"{tmp_path}/nowhere")) == []
 
 
+def test_sweeping_removes_the_traces_of_killed_writers_of_these_names_alone(storage, tmp_path):
+    ours, other = ".train-00000-of-00001.123.0a1b2c3d.tmp", ".foreign.123.0a1b2c3d.tmp"
+    for name in (ours, other, ".train-00000-of-00001", "train-00000-of-00001", ".train-00000-of-00001.tmp"):
+        (tmp_path / name).write_bytes(b"")
+    storage.sweep(str(tmp_path), {"train-00000-of-00001"})
+    storage.sweep(f"{tmp_path}/nowhere", {"x"})
+    assert sorted(storage.list(str(tmp_path))) == sorted(
+        [other, ".train-00000-of-00001", "train-00000-of-00001", ".train-00000-of-00001.tmp"]
+    )
+
+
+def test_the_name_of_a_file_being_written_is_one_that_sweeping_knows(storage, tmp_path):
+    with pytest.raises(StorageError, match="cannot write"), storage.publish(f"{tmp_path}/shard"):
+        assert len(storage.list(str(tmp_path))) == 1
+        storage.sweep(str(tmp_path), {"shard"})
+        assert not storage.list(str(tmp_path))
+
+
 def test_an_unknown_scheme_is_refused():
     with pytest.raises(OptionError, match=r"s3:// is not supported"):
         open_storage("s3://bucket/data")

@@ -1,0 +1,32 @@
+"""Compressed raw files: streamed once to an uncompressed temporary file, which can then be read by ranges.
+
+Records of a .tar.gz cannot be found without reading everything before them. The temporary file stands in
+<output>/_scratch until the commit removes it; an interrupted run finds it there and goes on."""
+
+import gzip
+import hashlib
+import zlib
+
+from pipeline.shards.errors import RawDataError
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["uncompressed"]
+
+_PIECE_BYTES = 1 << 20
+
+
+def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str) -> str:
+    """The path of the uncompressed file. Raises RawDataError when the compressed one is damaged; nothing stays then."""
+    source = hashlib.blake2b(f"{uri}\0{raw.size(uri)}".encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    directory, name = join(output_dir, "_scratch"), f"{source}.tar"
+    path = join(directory, name)
+    output.sweep(directory, {name})
+    if output.exists(path):  # it appears whole or not at all
+        return path
+    try:
+        with raw.open(uri) as compressed, gzip.open(compressed) as stream, output.publish(path) as sink:
+            while piece := stream.read(_PIECE_BYTES):
+                sink.write(piece)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as e:
+        raise RawDataError(f"{uri} is truncated or damaged: {e}. Copy it again.") from e
+    return path

@@ -1,0 +1,109 @@
+"""The layouts that raw ImageNet comes in: told apart by content, equal in the shards they give."""
+
+import gzip
+
+import pytest
+
+from converters.imagenet_layouts import find_raw
+from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
+from pipeline.shards.manifest import read_manifest
+
+
+def shards_alone(digests):
+    return {name: digest for name, digest in digests.items() if name != "manifest.json"}
+
+
+def compress(raw, *names):
+    for name in names:
+        path = raw.directory / name
+        path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+
+
+def test_tars_and_folders_give_identical_shards(raw_imagenet, raw_folders, tmp_path, shard_digests):
+    for raw, out in ((raw_imagenet, "a"), (raw_folders, "b")):
+        raw.convert(tmp_path / out, "--num_train_shards=4", "--num_validation_shards=2")
+    assert shards_alone(shard_digests(tmp_path / "a")) == shards_alone(shard_digests(tmp_path / "b"))
+    a, b = (read_manifest(str(tmp_path / out)).split("train") for out in "ab")
+    assert (a.fingerprint, a.key_digest) == (b.fingerprint, b.key_digest)
+
+
+def test_a_tar_for_one_split_and_a_folder_for_the_other_is_fine(raw_imagenet, raw_folders, tmp_path):
+    (raw_imagenet.directory / "ILSVRC2012_img_val.tar").unlink()
+    (raw_folders.directory / "validation").rename(raw_imagenet.directory / "validation")
+    raw_imagenet.convert(tmp_path / "out")
+    assert {name: s.num_records for name, s in read_manifest(str(tmp_path / "out")).splits.items()} == {
+        "train": 18, "validation": 4,
+    }  # fmt: skip
+
+
+def test_compressed_tars_are_streamed_once_and_leave_nothing(raw_imagenet, tmp_path, shard_digests):
+    raw_imagenet.convert(tmp_path / "plain")
+    compress(raw_imagenet, "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
+    raw_imagenet.convert(tmp_path / "out")
+    assert shard_digests(tmp_path / "out") == shard_digests(tmp_path / "plain")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".tar", ".tmp")]
+
+
+def test_a_damaged_compressed_tar_is_named_and_leaves_nothing(raw_imagenet, tmp_path):
+    compress(raw_imagenet, "ILSVRC2012_img_train.tar")
+    path = raw_imagenet.directory / "ILSVRC2012_img_train.tar.gz"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(RawDataError, match=r"img_train\.tar\.gz is truncated or damaged: .* Copy it again"):
+        raw_imagenet.convert(tmp_path / "out")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
+def test_a_dry_run_over_a_compressed_tar_says_why_it_cannot(raw_imagenet, tmp_path):
+    compress(raw_imagenet, "ILSVRC2012_img_val.tar")
+    with pytest.raises(
+        OptionError, match=r"val\.tar\.gz has to be uncompressed before it can be scanned, and --dry_run"
+    ):
+        raw_imagenet.convert(tmp_path / "out", "--dry_run")
+
+
+def test_what_does_not_belong_into_a_class_folder_is_rejected_by_name(raw_folders, tmp_path):
+    (raw_folders.directory / "train/n00000001/inner").mkdir()
+    (raw_folders.directory / "train/n00000001/notes.txt").write_text("x")
+    (raw_folders.directory / "train/n00000002/empty.JPEG").write_bytes(b"")
+    with pytest.raises(ConversionError, match=r"3 bad records") as error:
+        raw_folders.convert(tmp_path / "out", "--splits=train")
+    for line in (
+        "inner: a folder, not a file",
+        "notes.txt: not a JPEG or PNG: begins with 78",
+        "empty.JPEG: a file of 0 bytes",
+    ):
+        assert line in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "message"),
+    [
+        (
+            lambda d: (d / "train/readme.txt").write_text("x"),
+            RawDataError,
+            r"train has files beside its class folders \(readme",
+        ),
+        (
+            lambda d: (d / "train/n77777777").mkdir(),
+            LabelError,
+            r"folder .*/train/n77777777: class 'n77777777' is not in",
+        ),
+        (
+            lambda d: (d / "train").rename(d / "Train"),
+            RawDataError,
+            r"does not have the train split\. .* There is: Train",
+        ),
+        (lambda d: (d / "synset_labels.txt").unlink(), RawDataError, r"does not have the validation split\. It needs"),
+    ],
+)
+def test_a_layout_that_is_not_quite_right_is_one_clear_error(raw_folders, spoil, error, message):
+    spoil(raw_folders.directory)
+    with pytest.raises(error, match=message):
+        find_raw(str(raw_folders.directory), ["train", "validation"], raw_folders.synsets, None)
+
+
+def test_a_train_folder_without_classes_is_one_clear_error(tmp_path):
+    (tmp_path / "train").mkdir()
+    with pytest.raises(RawDataError, match="has no class folders in it"):
+        find_raw(str(tmp_path), ["train"], ["n1"], None)
