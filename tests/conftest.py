@@ -47,6 +47,9 @@ class RawImagenet:
         tars = {f"{synset}.tar": make_tar(images) for synset, images in self.train.items()}
         (self.directory / "ILSVRC2012_img_train.tar").write_bytes(make_tar(tars))
         (self.directory / "ILSVRC2012_img_val.tar").write_bytes(make_tar(self.validation))
+        return self.write_labels()
+
+    def write_labels(self):
         (self.directory / "synset_labels.txt").write_text("\n".join(self.validation_labels) + "\n")
         (self.directory / "synsets.txt").write_text("\n".join(self.synsets) + "\n")
         return self
@@ -58,9 +61,7 @@ class RawImagenet:
                 (self.directory / split / synset).mkdir(parents=True, exist_ok=True)
                 for name, data in images.items():
                     (self.directory / split / synset / name).write_bytes(data)
-        (self.directory / "synset_labels.txt").write_text("\n".join(self.validation_labels) + "\n")
-        (self.directory / "synsets.txt").write_text("\n".join(self.synsets) + "\n")
-        return self
+        return self.write_labels()
 
     def convert(self, out, *flags):
         """Runs the real command line in this process."""
