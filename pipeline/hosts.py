@@ -2,6 +2,7 @@
 
 The trainer makes a Hosts once, at the edge, from its sharding; readers and tests build their own. No jax here."""
 
+import math
 from dataclasses import dataclass
 
 from pipeline.shards.errors import BatchSizeError, OptionError
@@ -24,26 +25,36 @@ class Hosts:
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count:
             raise OptionError(f"host index {self.index} is not in 0..{self.count - 1} ({self.count} hosts).")
+        if self.devices < 1:
+            raise OptionError(f"devices={self.devices} must be at least 1.")
 
     def check_batch(self, global_batch: int) -> None:
-        """Raises BatchSizeError, with the nearest sizes that fit, unless the devices divide the batch."""
-        unit = max(self.devices, self.count)
+        """Raises BatchSizeError, with the nearest sizes that fit, unless hosts and devices divide the batch."""
+        unit = math.lcm(self.devices, self.count)
         if global_batch > 0 and global_batch % unit == 0:
             return
         down, up = global_batch // unit * unit, -(-max(global_batch, 1) // unit) * unit
         nearest = f"{down}, {up}" if 0 < down != up else f"{up}"
         raise BatchSizeError(
             f"global_batch={global_batch} is not divisible by {unit} devices "
-            f"({self.count} hosts x {max(1, self.devices // self.count)}). Nearest that are: {nearest}."
+            f"({self.count} hosts x {unit // self.count}). Nearest that are: {nearest}."
         )
 
     def host_rows(self, global_batch: int) -> tuple[range, ...]:
-        """The ranges of rows of the global batch that this host delivers, in order."""
+        """The ranges of rows of the global batch that this host delivers, in order.
+
+        Raises BatchSizeError as check_batch, or when `rows` reach outside the batch: they are of another size."""
         self.check_batch(global_batch)
-        if self.rows is not None:
-            return self.rows
-        host_batch = global_batch // self.count
-        return (range(self.index * host_batch, (self.index + 1) * host_batch),)
+        if self.rows is None:
+            host_batch = global_batch // self.count
+            return (range(self.index * host_batch, (self.index + 1) * host_batch),)
+        for rows in self.rows:
+            if rows.step != 1 or not 0 <= rows.start < rows.stop <= global_batch:
+                raise BatchSizeError(
+                    f"rows {rows} of host {self.index} are not inside a global_batch of {global_batch}. "
+                    "Take them from the sharding of a batch of this size."
+                )
+        return self.rows
 
 
 ONE_HOST = Hosts()

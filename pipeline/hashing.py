@@ -1,0 +1,46 @@
+"""Hashes that stand in for random numbers: the same on every machine and for every version of NumPy.
+
+The order permutes with them, ops draw from them. NumPy only, but not its Generator, whose streams may change."""
+
+import numpy as np
+
+__all__ = ["BLOCKS", "RECORDS", "WINDOWS", "hash_key", "op_seeds", "permutation", "record_seeds", "splitmix64"]
+
+# What a hash is for goes into its key, so that no two tables of one seed are related.
+BLOCKS, WINDOWS, RECORDS = 1, 2, 3
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+def splitmix64(x: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64 (Steele et al. 2014) on uint64: a bijection, so distinct stays distinct."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def hash_key(*parts: int) -> np.ndarray:
+    """A uint64 [1] that depends on all parts and their order. Adding them would make (42, 1) equal (43, 0)."""
+    key = np.zeros(1, np.uint64)
+    for part in parts:
+        key = splitmix64((key + GAMMA) ^ splitmix64(np.array([part % 2**64], np.uint64) + GAMMA))
+    return key
+
+
+def permutation(n: int, *key: int) -> np.ndarray:
+    """0..n-1 (int64) in the order of a splitmix64 stream: no ties, so any sort gives this permutation."""
+    return np.argsort(splitmix64(hash_key(*key) + np.arange(1, n + 1, dtype=np.uint64) * GAMMA))
+
+
+def record_seeds(seed: int, epochs: np.ndarray, record_ids: np.ndarray) -> np.ndarray:
+    """uint64 [n]: a hash of (seed, epoch, record id), so that augmentation depends on neither hosts nor step."""
+    seeds = splitmix64(record_ids.astype(np.uint64) + GAMMA)
+    for epoch in np.unique(epochs).tolist():
+        seeds[epochs == epoch] ^= hash_key(seed, RECORDS, epoch)
+    return splitmix64(seeds)
+
+
+def op_seeds(seeds: np.ndarray, ops: int) -> np.ndarray:
+    """int32 [n, ops, 2]: a seed of its own for each op of each record, uniform over all bits."""
+    salts = splitmix64(np.arange(1, ops + 1, dtype=np.uint64) * GAMMA)
+    mixed = splitmix64(seeds[:, None] ^ salts).astype("<u8")
+    return mixed.view("<i4").reshape(len(seeds), ops, 2)

@@ -1,0 +1,108 @@
+"""Small real datasets, written through the shards API."""
+
+import io
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from PIL import Image
+
+from pipeline.shards.example import encode_example
+from pipeline.shards.index import encode_index
+from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, write_manifest
+from pipeline.shards.naming import index_file, shard_file
+from pipeline.shards.record import crc32c, frame
+from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.storage import LocalStorage, join
+
+# A shared machine is slow at times; examples are bounded by their count.
+settings.register_profile("pipeline", deadline=None)
+settings.load_profile("pipeline")
+
+IMAGES = Schema(
+    "images",
+    {
+        "image/encoded": Feature("bytes", content="image"),
+        "image/class/label": Feature("int64"),
+        "image/weight": Feature("float32", (2,)),
+        "image/class/text": Feature("bytes", optional=True),
+        "image/object/bbox/xmin": Feature("float32", (None,), optional=True),
+    },
+)
+NUMBERS = Schema("numbers", {"number": Feature("int64"), "half": Feature("float32")})
+
+
+def jpeg(seed: int, size: tuple[int, int] = (8, 8), mode: str = "L") -> bytes:
+    """A small JPEG whose content depends on the seed."""
+    depth = {"L": (), "RGB": (3,)}[mode]
+    noise = np.random.default_rng(seed).integers(0, 255, (size[0], size[1], *depth), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(noise).save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def image_record(i: int) -> dict:
+    return {"image/encoded": jpeg(i), "image/class/label": 1 + i % 10, "image/weight": [i, i / 2]}
+
+
+def number_record(i: int) -> dict:
+    return {"number": i, "half": i / 2}
+
+
+@pytest.fixture(scope="session")
+def write_dataset() -> Callable[..., str]:
+    """write_dataset(directory, {split: [records of shard 0, of shard 1, ...]}, schema) -> directory."""
+
+    def write(directory: Path, splits: Mapping[str, Sequence[Sequence[Mapping]]], schema: Schema = IMAGES) -> str:
+        storage, entries = LocalStorage(), {}
+        for split, shards in splits.items():
+            shard_entries, rows = [], []
+            for number, records in enumerate(shards):
+                payloads = [encode_example(schema, record) for record in records]
+                rows += [(len(payload), crc32c(payload)) for payload in payloads]
+                data = b"".join(map(frame, payloads))
+                name = shard_file(split, number, len(shards))
+                with storage.publish(join(str(directory), name)) as sink:
+                    sink.write(data)
+                shard_entries.append(ShardEntry(name, len(records), len(data), crc32c(data)))
+            index = encode_index(np.array(rows, np.uint32).reshape(-1, 2))
+            with storage.publish(join(str(directory), index_file(split))) as sink:
+                sink.write(index)
+            digest = f"{zlib.crc32(index):08x}"
+            entries[split] = SplitEntry(tuple(shard_entries), crc32c(index), digest, digest, seed=0)
+        write_manifest(storage, str(directory), Manifest(schema.name, schema, entries))
+        return str(directory)
+
+    return write
+
+
+def cut(records: Sequence[dict], sizes: Sequence[int]) -> list[list[dict]]:
+    """Records cut into shards of these sizes."""
+    ends = np.cumsum(sizes)
+    return [list(records[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+
+@pytest.fixture(scope="session")
+def numbers_of(write_dataset: Callable, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """numbers_of(5, 0, 3): a dataset of 8 tiny records in shards of 5, 0 and 3; record i holds number i."""
+    written: dict[tuple[int, ...], str] = {}
+
+    def get(*sizes: int) -> str:
+        if sizes not in written:
+            shards = cut([number_record(i) for i in range(sum(sizes))], sizes)
+            splits = {"train": shards, "validation": shards}
+            written[sizes] = write_dataset(tmp_path_factory.mktemp("numbers"), splits, NUMBERS)
+        return written[sizes]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def images(write_dataset: Callable, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """40 grey 8x8 JPEGs in train shards of 17, 0, 23; the first 21 of them in validation shards of 8 and 13."""
+    records = [image_record(i) for i in range(40)]
+    splits = {"train": cut(records, (17, 0, 23)), "validation": cut(records[:21], (8, 13))}
+    return write_dataset(tmp_path_factory.mktemp("images"), splits)

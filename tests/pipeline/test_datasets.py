@@ -1,0 +1,247 @@
+"""The two recipes on real shards: what is promised of every batch of every epoch."""
+
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from pipeline.datasets import Position, eval_dataset, train_dataset
+from pipeline.hosts import Hosts
+from pipeline.ops import DecodeJpeg, RandomShift
+from pipeline.reader import SplitReader
+from pipeline.shards.errors import (
+    BatchSizeError,
+    EmptySplitError,
+    FingerprintError,
+    OptionError,
+)
+from pipeline.tf_cpu import tf
+
+OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
+KEYS = ("image", "image/class/label", "image/weight")
+SHARDS = [(1,), (7,), (5, 0, 3), (0, 0, 2, 0), (13, 11), (1, 1, 1, 1, 1)]
+
+
+def drained(batches) -> list[dict[str, np.ndarray]]:
+    try:
+        return list(batches)
+    finally:
+        batches.close()
+
+
+def first(source, position, count: int) -> list[dict[str, np.ndarray]]:
+    batches = source.batches(position)
+    try:
+        return list(itertools.islice(batches, count))
+    finally:
+        batches.close()
+
+
+def crc_sum(batches) -> int:
+    return int(sum(int(b["_crc"].sum(dtype=np.uint64)) for b in batches)) % 2**32
+
+
+def assert_same_batches(ours, theirs) -> None:
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert a[key].dtype == b[key].dtype
+            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+@pytest.mark.parametrize("sizes", SHARDS, ids=str)
+@pytest.mark.parametrize("global_batch", [1, 4, 6, 64])
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_evaluation_has_every_record_once_and_proves_it(numbers_of, sizes, global_batch, count):
+    if global_batch % count:
+        return
+    N = sum(sizes)
+    inputs = [eval_dataset(numbers_of(*sizes), global_batch=global_batch, hosts=Hosts(h, count)) for h in range(count)]
+    hosts = [drained(source.batches()) for source in inputs]
+    steps = -(-N // global_batch)
+    assert [len(batches) for batches in hosts] == [source.steps_per_epoch for source in inputs] == [steps] * count  # E3
+    whole = [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in zip(*hosts, strict=True)]
+    real = np.concatenate([b["_mask"] for b in whole]) == 1
+    index = np.concatenate([b["_index"] for b in whole])
+    assert (
+        index[real].tolist() == np.concatenate([b["number"] for b in whole])[real].tolist() == list(range(N))
+    )  # E1 E5
+    assert set(np.concatenate([b["_mask"] for b in whole])[~real]) <= {0.0}  # E2
+    assert set(index[~real]) <= {-1}
+    assert real[: (steps - 1) * global_batch].all()  # E4
+    assert (~real).sum() == -N % global_batch
+    for source, batches in zip(inputs, hosts, strict=True):  # E6
+        for batch in batches:
+            assert {k: (v.shape, v.dtype) for k, v in batch.items()} == {
+                k: (s.shape, s.dtype) for k, s in source.spec.items()
+            }
+    assert crc_sum(whole) == inputs[0].expected_crc  # E17
+    assert inputs[0].num_records == N
+
+
+def test_shards_do_not_change_an_evaluation(numbers_of):
+    whole, many = (drained(eval_dataset(numbers_of(*sizes), global_batch=4).batches()) for sizes in [(8,), (5, 0, 3)])
+    assert_same_batches(whole, many)
+
+
+def test_pad_values_fill_the_rows_behind_the_end_and_nothing_else(numbers_of):
+    plain = drained(eval_dataset(numbers_of(5), global_batch=4).batches())
+    pads = {"number": 2**31 - 1, "half": np.nan}
+    padded = drained(eval_dataset(numbers_of(5), global_batch=4, pad_values=pads).batches())
+    assert_same_batches(plain[:1], padded[:1])
+    assert padded[1]["number"].tolist() == [4, *[2**31 - 1] * 3]
+    assert np.isnan(padded[1]["half"]).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("limit", [1, 4, 5, 100])
+def test_a_limit_is_the_first_records_for_every_number_of_hosts(numbers_of, limit):
+    due = min(limit, 8)
+    for count in (1, 2, 4):
+        inputs = [
+            eval_dataset(numbers_of(5, 0, 3), global_batch=4, limit=limit, hosts=Hosts(h, count)) for h in range(count)
+        ]
+        rows = [b for source in inputs for b in drained(source.batches())]
+        assert sorted(i for b in rows for i in b["_index"].tolist() if i >= 0) == list(range(due))
+        assert crc_sum(rows) == inputs[0].expected_crc
+        assert inputs[0].num_records == due
+
+
+def test_an_evaluation_is_repeated_from_its_start(numbers_of):
+    source = eval_dataset(numbers_of(5, 0, 3), global_batch=4)
+    assert_same_batches(drained(source.batches()), drained(source.batches()))
+
+
+def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of, monkeypatch):
+    # Each record is whole and known to the index; only the sum over what was delivered shows it.
+    read = SplitReader.read
+    monkeypatch.setattr(SplitReader, "read", lambda self, ids: read(self, np.where(ids == 6, 2, ids)))
+    for limit in (None, 7):
+        source = eval_dataset(numbers_of(5, 0, 3), global_batch=4, limit=limit)
+        batches = drained(source.batches())
+        assert sum(b["_mask"].sum() for b in batches) == source.num_records
+        assert crc_sum(batches) != source.expected_crc
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize("epochs", ["drop", "span"])
+def test_training_batches_do_not_depend_on_the_hosts(images, count, epochs):
+    options = {"ops": OPS, "keys": KEYS, "seed": 3, "epochs": epochs, "block_records": 4, "window_records": 3}
+    whole = train_dataset(images, global_batch=8, **options)
+    hosts = [train_dataset(images, global_batch=8, hosts=Hosts(h, count), **options) for h in range(count)]
+    position = whole.advance(whole.start, 3)
+    steps = zip(*(first(source, position, 4) for source in hosts), strict=True)
+    joined = [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in steps]
+    assert_same_batches(first(whole, position, 4), joined)
+
+
+def test_an_epoch_of_training_has_every_record_with_its_own_features(images):
+    source = train_dataset(images, global_batch=8, ops=OPS, keys=KEYS)
+    batches = first(source, source.start, source.steps_per_epoch)
+    rows = [row for b in batches for row in zip(b["_index"], b["image/class/label"], b["image/weight"], strict=True)]
+    assert sorted(int(index) for index, _, _ in rows) == list(range(40))
+    assert all(label == 1 + index % 10 and weight.tolist() == [index, index / 2] for index, label, weight in rows)
+    assert all(b["_mask"].tolist() == [1.0] * 8 for b in batches)
+    assert crc_sum(batches) == eval_dataset(images, "train", global_batch=8).expected_crc
+
+
+@pytest.mark.parametrize("steps", [0, 2, 5, 11])
+def test_going_on_from_a_saved_state_gives_the_batches_of_the_straight_run(images, steps):
+    options = {"global_batch": 8, "ops": OPS, "keys": KEYS, "seed": 1}
+    straight = train_dataset(images, **options)
+    saved = json.dumps(straight.state(straight.advance(straight.start, steps)))
+    assert len(saved) < 300
+    again = train_dataset(images, **options)
+    assert_same_batches(
+        first(again, again.restore(json.loads(saved)), 3), first(straight, straight.start, steps + 3)[steps:]
+    )
+
+
+def test_augmentation_differs_between_epochs_and_seeds(images):
+    seen = []
+    for seed, epoch in ((0, 0), (0, 1), (1, 0)):
+        source = train_dataset(images, global_batch=8, ops=OPS, keys=KEYS, seed=seed)
+        batches = first(source, Position(epoch, 0), 5)
+        pictures = {int(i): image.tobytes() for b in batches for i, image in zip(b["_index"], b["image"], strict=True)}
+        seen.append([pictures[i] for i in range(40)])
+    for a, b in itertools.combinations(seen, 2):
+        assert sum(x != y for x, y in zip(a, b, strict=True)) > 30  # 1 shift in 25 is the same
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"seed": 2}, r"seed=1, this input seed=2: the order of records is another\. Pass seed=1 to go on"),
+        ({"streams": 4}, r"streams=8, this input streams=4"),
+        ({"block_records": 1}, r"block_records=7, this input block_records=1"),
+        ({"window_records": 1}, r"window_records=2048, this input window_records=1"),
+        ({"epochs": "span"}, r"epochs='drop', this input epochs='span'"),
+        ({"split": "validation"}, r"belongs to data \w+; .*, split 'validation', is \w+\. Give the data"),
+    ],
+)
+def test_a_saved_position_of_another_order_is_refused(images, other, text):
+    options = {"split": "train", "global_batch": 8, "seed": 1, "block_records": 7}
+    source = train_dataset(images, **options)
+    with pytest.raises(FingerprintError, match=text):
+        train_dataset(images, **(options | other)).restore(source.state(source.start))
+
+
+def test_a_copied_dataset_goes_on_and_a_state_without_its_fields_does_not(images, tmp_path):
+    source = train_dataset(images, global_batch=8)
+    copied = train_dataset(str(shutil.copytree(images, tmp_path / "copy")), global_batch=8)
+    state = source.state(Position(2, 1))
+    assert copied.restore(state) == Position(2, 1)
+    with pytest.raises(FingerprintError, match="streams=None"):
+        source.restore({key: value for key, value in state.items() if key != "streams"})
+
+
+def test_a_batch_larger_than_the_split_trains_with_span(images):
+    with pytest.raises(BatchSizeError, match="epochs='span'"):
+        train_dataset(images, global_batch=64)
+    source = train_dataset(images, global_batch=64, epochs="span")
+    assert set(first(source, source.start, 1)[0]["_index"]) == set(range(40))
+
+
+@pytest.mark.parametrize("hosts", [Hosts(), Hosts(1, 2), Hosts(0, 2, rows=(range(6, 8), range(0, 3)))], ids=repr)
+@pytest.mark.parametrize("global_batch", [8, 32])
+def test_batches_and_as_dataset_are_the_same_in_evaluation(images, global_batch, hosts):
+    pads = {"image": 255, "image/weight": np.nan}
+    source = eval_dataset(images, global_batch=global_batch, ops=OPS, pad_values=pads, hosts=hosts)
+    dataset = source.as_dataset()
+    assert len(dataset) == source.steps_per_epoch
+    assert_same_batches(drained(source.batches()), list(dataset.as_numpy_iterator()))
+
+
+@pytest.mark.parametrize("hosts", [Hosts(), Hosts(1, 2), Hosts(0, 2, rows=(range(6, 8), range(0, 1)))], ids=repr)
+def test_batches_and_as_dataset_are_the_same_in_training(images, hosts):
+    source = train_dataset(images, global_batch=8, ops=OPS, keys=KEYS, hosts=hosts)
+    position = source.advance(source.start, 4)
+    dataset = source.as_dataset(position)
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    spec = {key: (tuple(s.shape), s.dtype.as_numpy_dtype) for key, s in dataset.element_spec.items()}
+    assert spec == {key: (s.shape, s.dtype.type) for key, s in source.spec.items()}
+    assert_same_batches(first(source, position, 3), list(dataset.take(3).as_numpy_iterator()))
+
+
+@pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
+def test_an_empty_split_is_refused(write_dataset, tmp_path, recipe):
+    directory = write_dataset(tmp_path / "empty", {"train": [[], []], "validation": [[]]})
+    with pytest.raises(EmptySplitError, match="has no records"):
+        recipe(directory, global_batch=4)
+
+
+@pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
+def test_what_does_not_fit_is_refused_with_a_way_out(images, recipe):
+    with pytest.raises(BatchSizeError, match=r"global_batch=6 is not divisible by 4 .* 4, 8"):
+        recipe(images, global_batch=6, hosts=Hosts(0, 4))
+    with pytest.raises(OptionError, match=r"keys has 'imgae', .* Did you mean 'image'\?"):
+        recipe(images, global_batch=4, ops=OPS, keys=("imgae",))
+    with pytest.raises(OptionError, match=r"has no split 'tets'\."):
+        recipe(images, "tets", global_batch=4)
+
+
+def test_a_limit_below_one_is_refused(images):
+    with pytest.raises(OptionError, match=r"limit=0 must be at least 1; None takes all 21 records"):
+        eval_dataset(images, global_batch=4, limit=0)

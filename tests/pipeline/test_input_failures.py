@@ -1,0 +1,148 @@
+"""What an Input does when disks and records go wrong, and when its holder leaves."""
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.ops import DecodeJpeg, RandomShift
+from pipeline.reader import SplitReader
+from pipeline.shards.errors import CorruptRecordError, SchemaError, ShardError
+from pipeline.tf_cpu import tf
+
+OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
+LARGE_JPEG = tf.io.encode_jpeg(np.zeros((9, 8, 1), np.uint8)).numpy()
+
+
+def damaged(images: str, tmp_path: Path) -> tuple[str, Path]:
+    directory = shutil.copytree(images, tmp_path / "damaged")
+    return str(directory), directory / "validation-00001-of-00002"
+
+
+def test_a_shard_truncated_after_conversion_is_refused_before_any_batch(images, tmp_path):
+    directory, shard = damaged(images, tmp_path)
+    os.truncate(shard, shard.stat().st_size - 5)
+    with pytest.raises(ShardError, match=r"validation-00001-of-00002 has \d+ bytes, the manifest says \d+"):
+        eval_dataset(directory, global_batch=4)
+
+
+def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(images, tmp_path):
+    directory, shard = damaged(images, tmp_path)
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    source = eval_dataset(directory, global_batch=4, read_ahead_bytes=1)
+    batches, seen = source.batches(), []
+    with pytest.raises(CorruptRecordError, match=r"validation-00001-of-00002, record \d+ at byte \d+"):
+        seen.extend(batches)
+    with pytest.raises(tf.errors.OpError, match=r"CorruptRecordError: .*validation-00001-of-00002, record \d+ at byte"):
+        list(source.as_dataset())
+
+
+@pytest.mark.parametrize(
+    ("broken", "text"),
+    [
+        (lambda jpeg: jpeg[: len(jpeg) // 2], r": Invalid JPEG data.* size \d+"),
+        (lambda jpeg: b"no image", ": Invalid JPEG data, size 8"),
+        (lambda jpeg: LARGE_JPEG, r": 'image/encoded' holds a JPEG of another size than the 8 x 8 of .* It is \[9 8\]"),
+    ],
+    ids=["truncated", "no image", "another size"],
+)
+def test_a_record_that_cannot_be_decoded_is_named(write_dataset, tmp_path, broken, text):
+    # Truncated before it was converted, so its checksum is right.
+    whole = tf.io.encode_jpeg(np.zeros((8, 8, 1), np.uint8)).numpy()
+    records = [{"image/encoded": whole, "image/class/label": i, "image/weight": [0, 0]} for i in range(5)]
+    records[3]["image/encoded"] = broken(whole)
+    directory = write_dataset(tmp_path / "cut", {"train": [records[:2], records[2:]]})
+    source = eval_dataset(directory, "train", global_batch=4, ops=OPS)
+    place = r"train-00001-of-00002, record 1 at byte \d+ \(record 3 of 'train'\)"
+    with pytest.raises(SchemaError, match=place + text):
+        list(source.batches())
+
+
+def test_closing_over_a_stalled_disk_returns_at_once_and_leaves_no_thread(images, tmp_path):
+    directory, shard = damaged(images, tmp_path)
+    source = eval_dataset(directory, global_batch=4, read_ahead_bytes=1)
+    shard.unlink()
+    os.mkfifo(shard)  # opening it to read blocks until someone opens it to write
+    batches = source.batches()
+    next(batches)
+    begin = time.monotonic()
+    batches.close()
+    assert time.monotonic() - begin < 0.5
+    with pytest.raises(StopIteration):
+        next(batches)
+    os.close(os.open(shard, os.O_WRONLY))  # the disk is back
+    assert batches.join(5)
+
+
+def wait_until_ended(name: str) -> None:
+    end = time.monotonic() + 5
+    while left := [t for t in threading.enumerate() if t.name.startswith(name)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.01)
+
+
+def test_dropped_batches_leave_no_thread(images):
+    next(train_dataset(images, global_batch=4).batches())
+    gc.collect()
+    wait_until_ended("infeed")
+
+
+def test_batches_dropped_over_a_stalled_disk_leave_only_the_thread_inside_it(images, tmp_path):
+    directory, shard = damaged(images, tmp_path)
+    source = eval_dataset(directory, global_batch=4, read_ahead_bytes=1)
+    shard.unlink()
+    os.mkfifo(shard)
+    next(source.batches())
+    gc.collect()
+    wait_until_ended("infeed-submit")
+    wait_until_ended("infeed-decode")
+    os.close(os.open(shard, os.O_WRONLY))
+    wait_until_ended("infeed")
+
+
+def test_it_reads_ahead_by_no_more_than_its_budget(images, monkeypatch):
+    read, asked = SplitReader.read, []
+
+    def counting(self, ids):
+        asked.append(self.framed_bytes(ids))
+        return read(self, ids)
+
+    monkeypatch.setattr(SplitReader, "read", counting)
+    source = train_dataset(images, global_batch=2, read_ahead_bytes=4000)
+    batches = source.batches()
+    next(batches)
+    time.sleep(0.2)
+    batches.close()
+    assert batches.join(5)
+    decoding = 6 * max(asked)  # batches that have left the reading thread
+    assert sum(asked) <= 4000 + decoding
+    assert max(asked) <= 4000 // 4 + asked[0]
+
+
+STALLED = """
+import os, sys
+from pipeline.datasets import eval_dataset
+source = eval_dataset(sys.argv[1], global_batch=4, read_ahead_bytes=1)
+os.unlink(sys.argv[2]); os.mkfifo(sys.argv[2])
+kept = [source.batches(), iter(source.as_dataset())]
+print([next(batches)["_index"].shape for batches in kept], flush=True)
+"""
+
+
+def test_a_process_exits_over_a_stalled_disk(images, tmp_path):
+    directory, shard = damaged(images, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", STALLED, directory, str(shard)], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "(4,)" in done.stdout

@@ -1,0 +1,126 @@
+"""One contract for every op: a new op is a row in OPS."""
+
+import io
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.ops import DecodeJpeg, RandomShift
+from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.spec import BYTES, ArraySpec
+from pipeline.tf_cpu import tf
+
+BYTES_VALUE = ArraySpec((), BYTES)
+IMAGE = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
+SPECS = {"encoded": BYTES_VALUE, "image": ArraySpec(IMAGE.shape, IMAGE.dtype), "label": ArraySpec((), np.dtype("i8"))}
+OPS = [
+    DecodeJpeg("encoded", shape=(6, 8, 1)),
+    DecodeJpeg("encoded", into="photo", shape=(6, 8, 3)),
+    RandomShift("image", pixels=2),
+    RandomShift("image", pixels=2, fill="edge"),
+    RandomShift("image", pixels=0),
+]
+SEEDS = np.random.default_rng(0).integers(-(2**31), 2**31, (20, 2)).astype(np.int32)
+contract = pytest.mark.parametrize("op", OPS, ids=repr)
+
+
+@pytest.fixture(scope="module")
+def example() -> dict:
+    picture = tf.constant(np.random.default_rng(1).integers(0, 255, (6, 8, 3), np.uint8))
+    encoded = tf.io.encode_jpeg(picture, quality=95)
+    return {"encoded": encoded, "image": tf.constant(IMAGE), "label": tf.constant(3, tf.int64)}
+
+
+@contract
+def test_an_op_is_the_same_eagerly_and_in_tf_data(op, example):
+    eager = [op(example, tf.constant(seed)) for seed in SEEDS]
+    in_graph = list(tf.data.Dataset.from_tensor_slices(SEEDS).map(lambda seed: op(example, seed)))
+    for a, b in zip(eager, in_graph, strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            np.testing.assert_array_equal(a[key], b[key])
+
+
+@contract
+def test_an_op_delivers_what_its_spec_says(op, example):
+    dataset = tf.data.Dataset.from_tensors(SEEDS[0]).map(lambda seed: op(example, seed))
+    specs = op.output_spec(SPECS)
+    assert {key: (tuple(s.shape), s.dtype.as_numpy_dtype) for key, s in dataset.element_spec.items()} == {
+        key: (spec.shape, spec.dtype.type) for key, spec in specs.items()
+    }
+
+
+@contract
+def test_an_op_prints_compares_hashes_and_pickles(op):
+    assert pickle.loads(pickle.dumps(op)) == op
+    assert hash(op) == hash(pickle.loads(pickle.dumps(op)))
+    assert repr(op).startswith(type(op).__name__)
+
+
+@contract
+def test_an_op_says_what_it_misses(op):
+    with pytest.raises(OptionError, match=rf"reads '{op.reads[0]}', which is neither in the schema nor set by an op"):
+        op.output_spec({"label": SPECS["label"]})
+
+
+@contract
+def test_an_op_refuses_a_feature_of_the_wrong_kind(op):
+    with pytest.raises(SchemaError, match=r"is int64 \(\); it must be"):
+        op.output_spec(dict.fromkeys(op.reads, SPECS["label"]))
+
+
+def test_jpegs_decode_close_to_pillow_without_a_bias(example):
+    # Smooth, as photos are: where chroma is subsampled, decoders may differ on noise.
+    ramp = np.add.outer(np.arange(64) * 2, np.arange(64)).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(ramp).save(buffer, "JPEG", quality=90)
+    ours = DecodeJpeg("encoded", shape=(64, 64, 1))({"encoded": tf.constant(buffer.getvalue())}, None)["image"]
+    exact = np.asarray(Image.open(buffer), int)[..., None]
+    difference = ours.numpy().astype(int) - exact
+    assert abs(difference).max() <= 1
+    assert abs(difference.mean()) < 0.05
+
+
+def test_an_image_of_another_size_is_refused_before_it_is_decoded(example):
+    op = DecodeJpeg("encoded", shape=(224, 224, 3))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)another size than the 224 x 224 of .*\[6 8\]"):
+        op(example, None)
+
+
+@pytest.mark.parametrize("fill", ["zero", "edge"])
+def test_a_shift_reaches_every_offset_and_no_other(fill):
+    image = np.zeros((7, 7, 1), np.uint8)
+    image[3, 3] = 255
+    rng = np.random.default_rng(0)
+    op, places = RandomShift("image", 2, fill), []
+    for seed in rng.integers(-(2**31), 2**31, (500, 2)).astype(np.int32):
+        moved = op({"image": tf.constant(image)}, tf.constant(seed))["image"].numpy()
+        places.append(np.argwhere(moved[..., 0] == 255)[0])
+    counts = np.unique(np.array(places) - 3, axis=0, return_counts=True)
+    assert counts[0].tolist() == [[y, x] for y in range(-2, 3) for x in range(-2, 3)]
+    assert counts[1].min() > 5  # 20 expected
+
+
+@pytest.mark.parametrize(("fill", "border"), [("zero", 0), ("edge", 9)])
+def test_what_a_shift_brings_in_is_zero_or_the_border(fill, border):
+    image = tf.fill((6, 6, 1), tf.constant(9, tf.uint8))
+    values = set()
+    for seed in SEEDS:
+        values |= set(RandomShift("image", 2, fill)({"image": image}, tf.constant(seed))["image"].numpy().ravel())
+    assert values == {9, border}
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: DecodeJpeg("encoded", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
+        (lambda: DecodeJpeg("encoded", shape=(6, 8)), "shape must be"),  # pyright: ignore[reportArgumentType]
+        (lambda: RandomShift("image", pixels=-1), "pixels must be 0 or more"),
+        (lambda: RandomShift("image", fill="wrap"), "'zero' or 'edge'"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_an_op_that_cannot_be_is_refused_when_it_is_made(make, text):
+    with pytest.raises(OptionError, match=text):
+        make()

@@ -1,0 +1,137 @@
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.reader import MAX_READ_BYTES, MERGE_GAP_BYTES, merged_runs, open_split
+from pipeline.shards.errors import (
+    CorruptRecordError,
+    EmptySplitError,
+    ManifestError,
+    OptionError,
+    ShardError,
+    StorageError,
+)
+from pipeline.shards.example import decode_example
+from pipeline.shards.index import Location
+from pipeline.shards.record import FRAME_BYTES, frame
+
+SIZES = (5, 0, 7, 1, 0)
+
+
+@pytest.fixture
+def directory(numbers_of, tmp_path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(numbers_of(*SIZES), tmp_path / "data"))
+
+
+def numbers(payloads: list[bytes]) -> list[int]:
+    return [decode_example(payload)["number"][0] for payload in payloads]
+
+
+@given(ids=st.lists(st.integers(0, sum(SIZES) - 1), max_size=30))
+def test_any_records_come_in_the_order_asked_for(numbers_of, ids):
+    assert numbers(open_split(numbers_of(*SIZES), "train").read(np.array(ids, np.int64))) == ids
+
+
+def test_neighbours_cost_one_read(numbers_of, monkeypatch):
+    reader = open_split(numbers_of(*SIZES), "train")
+    asked = []
+    read_ranges = type(reader._storage).read_ranges
+
+    def counting(self, ranges):
+        ranges = list(ranges)
+        asked.extend(ranges)
+        return read_ranges(self, ranges)
+
+    monkeypatch.setattr(type(reader._storage), "read_ranges", counting)
+    reader.read(np.array([11, 4, 0, 2, 6, 5]))
+    assert [Path(path).name for path, _, _ in asked] == ["train-00000-of-00005", "train-00002-of-00005"]
+
+
+def location(*records: tuple[int, int, int]) -> Location:
+    shard, offset, length = np.array(records, np.int64).T
+    return Location(shard, np.arange(len(shard)), offset, length, np.zeros(len(shard), np.uint32))
+
+
+def test_a_read_goes_over_small_gaps_and_stops_at_large_ones_and_at_4_mib():
+    end = 100 + FRAME_BYTES
+    near, far = end + MERGE_GAP_BYTES, end + MERGE_GAP_BYTES + 1
+    assert len(merged_runs(location((0, 0, 100), (0, near, 100)))) == 1
+    assert len(merged_runs(location((0, 0, 100), (0, far, 100)))) == 2
+    assert len(merged_runs(location((0, 0, 100), (1, end, 100)))) == 2
+    half = MAX_READ_BYTES // 2 - FRAME_BYTES
+    sizes = [size for *_, size in merged_runs(location(*((0, i * MAX_READ_BYTES // 2, half) for i in range(4))))]
+    assert sizes == [MAX_READ_BYTES, MAX_READ_BYTES]
+
+
+def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):
+    shard = directory / "train-00002-of-00005"
+    size = shard.stat().st_size
+    os.truncate(shard, size - 1)
+    with pytest.raises(ShardError, match=rf"train-00002-of-00005 has {size - 1} bytes, the manifest says {size}\."):
+        open_split(str(directory), "train")
+    open_split(str(directory), "validation")  # has shards of its own
+
+
+def test_a_lost_shard_is_named_and_the_others_counted(directory):
+    for number in (0, 2, 3):
+        (directory / f"train-0000{number}-of-00005").unlink()
+    with pytest.raises(ShardError, match=r"cannot find .*train-00000-of-00005.* And 2 more shards of 'train'\."):
+        open_split(str(directory), "train")
+
+
+def test_an_index_of_another_conversion_is_refused(directory):
+    rows = bytearray((directory / "_index/train.npy").read_bytes())
+    rows[-1] ^= 1
+    (directory / "_index/train.npy").write_bytes(rows)
+    with pytest.raises(ShardError, match=r"train\.npy has crc32c .*, the manifest says"):
+        open_split(str(directory), "train")
+
+
+@pytest.mark.parametrize("byte", [0, 9, 12, 20, -1], ids=["length", "length crc", "payload", "payload", "payload crc"])
+def test_a_flipped_bit_names_shard_record_and_offset(directory, byte):
+    shard = directory / "train-00002-of-00005"
+    reader = open_split(str(directory), "train")
+    place = reader.index.locate(np.array([8, 9]))
+    begin, end = place.offset.tolist()
+    data = bytearray(shard.read_bytes())
+    data[begin + byte if byte >= 0 else end + byte] ^= 4
+    shard.write_bytes(data)
+    text = rf"train-00002-of-00005, record 3 at byte {begin}: .* the index says"
+    with pytest.raises(CorruptRecordError, match=text):
+        reader.read(np.arange(12))
+    assert numbers(reader.read(np.array([7, 9]))) == [7, 9]  # its neighbours are whole
+
+
+def test_an_intact_record_in_the_wrong_place_is_refused(directory):
+    # Its own checksums are right; only the index knows better.
+    shard = directory / "train-00000-of-00005"
+    reader = open_split(str(directory), "train")
+    first, second = (frame(payload) for payload in reader.read(np.array([3, 4])))
+    assert len(first) == len(second)
+    data = shard.read_bytes()
+    assert data.endswith(first + second)
+    shard.write_bytes(data[: -len(first + second)] + second + first)
+    with pytest.raises(CorruptRecordError, match=r"train-00000-of-00005, record 3 .* crc32c is .*, the index says"):
+        reader.read(np.array([3]))
+
+
+def test_a_shard_truncated_while_it_is_read_is_an_error_and_never_short_data(directory):
+    reader = open_split(str(directory), "train")
+    os.truncate(directory / "train-00000-of-00005", 60)
+    with pytest.raises(StorageError, match=r"train-00000-of-00005 ends at byte 60"):
+        reader.read(np.arange(5))
+
+
+def test_what_is_not_there_is_named(directory, write_dataset, tmp_path):
+    with pytest.raises(ManifestError, match=r"nowhere/manifest\.json does not exist: there is no such directory"):
+        open_split(str(tmp_path / "nowhere"), "train")
+    with pytest.raises(OptionError, match=r"has no split 'trian'\. Did you mean 'train'\?"):
+        open_split(str(directory), "trian")
+    with pytest.raises(EmptySplitError, match="'train' of .* has no records"):
+        open_split(write_dataset(tmp_path / "empty", {"train": [[], []]}), "train")
