@@ -21,7 +21,7 @@ __all__ = ["BucketSums", "Job", "SplitPlan", "add_sums", "bucket_of", "in_order"
 
 ENCODER_VERSION = 1  # of pipeline.shards.example and record: a change of their bytes is a change of plan
 _BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
-_MIN_BUCKETS = 64
+_MIN_BUCKETS = 8  # each source has a piece for each bucket, ~1 KB however few rows it has
 
 
 class BucketSums(NamedTuple):

@@ -7,7 +7,7 @@ is bound to its label by the number in its file name, never by its position in a
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 

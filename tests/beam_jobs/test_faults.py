@@ -1,0 +1,107 @@
+"""A machine that fails: each fault is one clear error, leaves no manifest, and the rerun works."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from beam_jobs import graph
+from pipeline.shards.errors import ConversionError, RawDataError
+from pipeline.shards.manifest import read_manifest
+
+
+def command(raw, out, *flags):
+    base = [sys.executable, "-m", "converters.imagenet_to_gcs", f"--raw_data_dir={raw}", f"--gcs_output_path={out}"]
+    return [*base, f"--label_file={raw}/synsets.txt", "--splits=train", "--target_shard_bytes=250KB", *flags]
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of its own with room for half of the shards, and a function that makes it larger."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", mount], check=True)
+    yield mount, lambda: subprocess.run(["mount", "-o", "remount,size=64m", mount], check=True)
+    subprocess.run(["umount", mount], check=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_full_disk_is_named_and_with_more_room_the_same_command_goes_on(digits, small_disk, shard_digests, processes):
+    mount, enlarge = small_disk
+    flags = (digits[0], mount / "out", f"--local_processes={processes}")
+    status, output = run(command(*flags))
+    assert status == 2
+    assert "error: cannot write" in output
+    assert "No space left on device" in output
+    assert not (mount / "out/manifest.json").exists()
+    assert not list((mount / "out").rglob("*.tmp"))
+    kept = {path.name: path.stat().st_ino for path in (mount / "out/_shards").glob("train-*.json")}
+    enlarge()
+    assert run(command(*flags))[0] == 0
+    assert read_manifest(str(mount / "out")).split("train").num_records == 1429
+    assert {name: (mount / f"out/_shards/{name}").stat().st_ino for name in kept} == kept
+
+
+@pytest.mark.long
+def test_a_directory_without_permission_is_named(digits, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    # Root may write anywhere: take that right away from the process, so that the test is one for root too.
+    weak = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    out.chmod(0o555)
+    status, output = run([*weak, *command(digits[0], out)])
+    assert (status, output.count("Permission denied")) == (2, 1)
+    assert f"error: cannot create {out}/_shards/train.plan.json: Permission denied" in output
+    out.chmod(0o755)
+    assert run([*weak, *command(digits[0], out)])[0] == 0
+
+
+def test_raw_data_that_changes_under_way_is_named_and_the_rerun_converts_the_new(raw_imagenet, tmp_path, monkeypatch):
+    tar = raw_imagenet.directory / "ILSVRC2012_img_train.tar"
+    write_shard, whole = graph.write_shard, tar.read_bytes()
+
+    def changed_first(*args):
+        tar.write_bytes(whole + b"\0" * 512)
+        return write_shard(*args)
+
+    monkeypatch.setattr(graph, "write_shard", changed_first)
+    with pytest.raises(
+        (RawDataError, ConversionError), match=r"train\.tar has \d+ bytes; it had \d+ when it was scanned"
+    ):
+        raw_imagenet.convert(tmp_path / "out", "--splits=train")
+    assert not (tmp_path / "out/manifest.json").exists()
+    monkeypatch.undo()
+    raw_imagenet.convert(tmp_path / "out", "--splits=train")
+    assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
+
+
+LOSSY = {
+    "an input": (
+        "Create",
+        lambda real: lambda values: real(list(values)[:-1]),
+        r"input .*\(n00000003\) arrived 0 times",
+    ),
+    "all inputs": ("Create", lambda real: lambda values: real([]), r"the commit of train never ran: it lost data"),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSY)
+def test_a_runner_that_loses_inputs_and_reports_success_is_found_out(raw_imagenet, tmp_path, monkeypatch, loss):
+    name, lossy, message = LOSSY[loss]
+    monkeypatch.setattr(graph.beam, name, lossy(getattr(graph.beam, name)))
+    with pytest.raises(ConversionError, match=message):
+        raw_imagenet.convert(tmp_path / "out", "--splits=train")
+    assert not (tmp_path / "out/manifest.json").exists()
+    monkeypatch.undo()
+    raw_imagenet.convert(tmp_path / "out", "--splits=train", "--overwrite")
+    assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
