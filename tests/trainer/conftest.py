@@ -1,0 +1,178 @@
+"""Small tasks and inputs for the trainer's tests, on four virtual CPU devices. No tensorflow here."""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from pipeline.shards.errors import FingerprintError
+from trainer.config import TrainerConfig
+from trainer.inputs import InputContext
+from trainer.nnx_task import nnx_task
+from trainer.task import Task, Variables
+
+jax.config.update("jax_num_cpu_devices", 4)
+
+
+@dataclass
+class ArrayInput:
+    """The Input protocol over arrays in memory; a position is the number of batches before it.
+
+    Keeps the `_index` of every batch that it gave in `given`."""
+
+    arrays: Mapping[str, np.ndarray]
+    ctx: InputContext
+    pad: Mapping[str, Any] = field(default_factory=dict)
+    start: int = 0
+    expected_crc: int | None = None
+
+    def __post_init__(self) -> None:
+        self.given: list[np.ndarray] = []
+        self.num_records = len(next(iter(self.arrays.values())))
+        self.crcs = np.array([zlib.crc32(b"%d" % i) for i in range(self.num_records)], np.uint32)
+        batch = self.ctx.global_batch_size
+        if self.ctx.mode == "train":
+            self.steps_per_epoch = self.num_records // batch
+        else:
+            self.steps_per_epoch = -(-self.num_records // batch)
+            self.expected_crc = int(self.crcs.sum(dtype=np.uint64)) % 2**32
+        self.fingerprint = f"array{self.num_records}"
+        self.spec = self._batch(0)
+
+    def _ids(self, step: int) -> np.ndarray:
+        batch = self.ctx.global_batch_size
+        if self.ctx.mode == "train":
+            epoch, step = divmod(step, self.steps_per_epoch)
+            order = np.random.default_rng((self.ctx.seed, epoch)).permutation(self.num_records)
+            return order[step * batch : (step + 1) * batch]
+        ids = np.arange(step * batch, (step + 1) * batch)
+        return np.where(ids < self.num_records, ids, -1)
+
+    def _batch(self, step: int) -> dict[str, np.ndarray]:
+        ids = np.concatenate([self._ids(step)[rows] for rows in map(_slice, self.ctx.hosts.rows)])
+        real = ids >= 0
+        batch = {}
+        for key, array in self.arrays.items():
+            batch[key] = array[ids]
+            batch[key][~real] = self.pad.get(key, 0)
+        crc = np.where(real, self.crcs[ids], 0).astype(np.uint32)
+        return batch | {"_mask": real.astype(np.float32), "_index": ids.astype(np.int32), "_crc": crc}
+
+    def batches(self, position: int) -> Iterator[dict[str, np.ndarray]]:
+        while self.ctx.mode == "train" or position < self.steps_per_epoch:
+            batch = self._batch(position)
+            self.given.append(batch["_index"])
+            yield batch
+            position += 1
+
+    def advance(self, position: int, n: int) -> int:
+        return position + n
+
+    def state(self, position: int) -> dict[str, Any]:
+        return {"fingerprint": self.fingerprint, "seed": self.ctx.seed, "position": position}
+
+    def restore(self, state: dict[str, Any]) -> int:
+        if (state["fingerprint"], state["seed"]) != (self.fingerprint, self.ctx.seed):
+            raise FingerprintError(f"saved from {state}, this is {self.fingerprint}, seed {self.ctx.seed}")
+        return state["position"]
+
+
+def _slice(rows: range) -> slice:
+    return slice(rows.start, rows.stop)
+
+
+@pytest.fixture
+def make_input() -> type[ArrayInput]:
+    return ArrayInput
+
+
+@pytest.fixture
+def vectors() -> dict[str, np.ndarray]:
+    """100 records of 8 numbers in three classes."""
+    rng = np.random.default_rng(0)
+    return {
+        "x": rng.standard_normal((100, 8)).astype(np.float32),
+        "label": rng.integers(0, 3, 100).astype(np.int32),
+    }
+
+
+@pytest.fixture
+def images() -> dict[str, np.ndarray]:
+    """64 records of 8x8 grey images in three classes."""
+    rng = np.random.default_rng(0)
+    return {
+        "x": rng.integers(0, 256, (64, 8, 8, 1)).astype(np.uint8),
+        "label": rng.integers(0, 3, 64).astype(np.int32),
+    }
+
+
+@pytest.fixture
+def vector_input(vectors, make_input):
+    return lambda ctx: make_input(vectors, ctx)
+
+
+@pytest.fixture
+def image_input(images, make_input):
+    return lambda ctx: make_input(images, ctx)
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def accuracy(logits: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
+    return jnp.argmax(logits, -1) == batch["label"]
+
+
+@pytest.fixture
+def dense_task() -> Task:
+    """Two dense layers with noise on the input from the step's key, so that a wrong key shows."""
+
+    def init(rng: jax.Array, spec: Any) -> Variables:
+        a, b = jax.random.split(rng)
+        width = spec["x"].shape[1]
+        return Variables({"a": jax.random.normal(a, (width, 16)) * 0.3, "b": jax.random.normal(b, (16, 3)) * 0.3})
+
+    def loss_fn(variables: Variables, batch: Mapping[str, Any], rng: jax.Array, train: bool) -> Any:
+        x = batch["x"]
+        if train:
+            x = x + 0.1 * jax.random.normal(rng, x.shape)
+        logits = jnp.tanh(x @ variables.params["a"]) @ variables.params["b"]
+        return cross_entropy(logits, batch["label"]), variables, logits
+
+    return Task(init, loss_fn, optax.adam(1e-2), {"accuracy": accuracy})
+
+
+@pytest.fixture
+def cnn_task() -> Task:
+    class Net(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.conv = nnx.Conv(1, 4, (3, 3), strides=2, rngs=rngs)
+            self.head = nnx.Linear(64, 3, rngs=rngs)
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.head(nnx.relu(self.conv(x / 255.0)).reshape(len(x), -1))
+
+    def loss(model: Net, batch: Mapping[str, Any]) -> Any:
+        logits = model(batch["x"])
+        return cross_entropy(logits, batch["label"]), logits
+
+    return nnx_task(Net, loss, optax.sgd(0.1, momentum=0.9), {"accuracy": accuracy})
+
+
+@pytest.fixture
+def config(tmp_path: Path):
+    """Makes a TrainerConfig for a run in `name` under tmp_path."""
+
+    def make(name: str = "run", **settings: Any) -> TrainerConfig:
+        return TrainerConfig(workdir=str(tmp_path / name), **{"global_batch_size": 16} | settings)
+
+    return make

@@ -1,0 +1,33 @@
+"""Settings are checked where they are made."""
+
+import pytest
+
+from pipeline.shards.errors import OptionError
+from trainer.config import TrainerConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"workdir": ""}, "workdir is empty"),
+        ({"workdir": "gs://bucket/run"}, "workdir='gs://bucket/run' is not on a local disk"),
+        ({"global_batch_size": 0}, "global_batch_size=0 is not allowed. It must be an int above 0"),
+        ({"iterations_per_loop": "10s"}, "iterations_per_loop='10s' is a str. It must be an int"),
+        ({"eval_batch_size": 1.5}, r"eval_batch_size=1\.5 is a float"),
+        ({"checkpoint_every_steps": -1}, "checkpoint_every_steps=-1 is not allowed"),
+        ({"max_steps": True}, "max_steps=True is a bool"),
+        ({"keep_max": 0}, "keep_max=0"),
+        ({"log_every": 0}, "log_every=0"),
+        ({"superbatch_bytes": 0}, "superbatch_bytes=0"),
+        ({"loop_mode": "fast"}, "loop_mode='fast' is not one of auto, scan, step"),
+        ({"seed": -1}, r"seed=-1 is not an int in 0\.\.2\*\*32 - 1"),
+    ],
+)
+def test_a_bad_setting_is_named_with_what_is_allowed(settings, text):
+    with pytest.raises(OptionError, match=text):
+        TrainerConfig(**{"workdir": "w", "global_batch_size": 8} | settings)
+
+
+def test_the_evaluation_batch_is_the_training_batch_unless_given():
+    assert TrainerConfig(workdir="w", global_batch_size=8).to_json()["eval_batch_size"] == 8
+    assert TrainerConfig(workdir="w", global_batch_size=8, eval_batch_size=4).to_json()["eval_batch_size"] == 4

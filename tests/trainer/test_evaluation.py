@@ -1,0 +1,137 @@
+"""Evaluation counts every record once, whatever the padding, or it fails."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import CheckpointError, EmptySplitError, EvaluationError, InputError
+from trainer.trainer import Trainer
+
+
+@pytest.fixture
+def trainer(dense_task, vector_input, config):
+    """Trained for two steps; evaluates 16 records a step, up to 3 steps a dispatch."""
+    trainer = Trainer(dense_task, config(iterations_per_loop=3))
+    trainer.train(vector_input, steps=2)
+    return trainer
+
+
+def expected_metrics(trainer, vector_input, vectors):
+    """Loss and accuracy of all records in NumPy, with the parameters that one more step leaves."""
+    params = trainer.train(vector_input, steps=1).state.variables.params
+    logits = np.tanh(vectors["x"] @ np.asarray(params["a"])) @ np.asarray(params["b"])
+    log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    label = vectors["label"]
+    return -log_p[np.arange(len(label)), label].mean(), (logits.argmax(1) == label).mean()
+
+
+def test_a_padded_epoch_gives_the_means_over_the_real_records(trainer, vectors, vector_input):
+    loss, accuracy = expected_metrics(trainer, vector_input, vectors)
+    result = trainer.evaluate(vector_input)
+    assert result.metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert result.metrics["accuracy"] == pytest.approx(accuracy, abs=1e-12)
+    assert (result.step, result.records, result.num_records, result.proven) == (3, 100, 100, True)
+    assert result.crc == result.expected_crc
+
+
+@pytest.mark.parametrize("pad", [{"x": np.nan}, {"x": 1e38}, {"label": 2**31 - 1}, {"label": -1}], ids=repr)
+def test_what_the_padding_holds_does_not_change_one_bit(trainer, vectors, make_input, vector_input, pad):
+    zeros = trainer.evaluate(vector_input)
+    assert trainer.evaluate(lambda ctx: make_input(vectors, ctx, pad)).metrics == zeros.metrics
+
+
+@pytest.mark.parametrize("records", [1, 15, 16, 17, 48, 49])
+def test_any_number_of_records_is_counted_exactly(trainer, vectors, make_input, records):
+    few = {key: array[:records] for key, array in vectors.items()}
+    result = trainer.evaluate(lambda ctx: make_input(few, ctx))
+    assert (result.records, result.proven) == (records, True)
+
+
+def test_a_record_given_twice_in_place_of_another_fails_the_evaluation(trainer, vectors, make_input):
+    def faulty(ctx):
+        source = make_input(vectors, ctx)
+        source.crcs[7] = source.crcs[8]  # what a reader delivers that reads record 8 twice and skips 7
+        return source
+
+    with pytest.raises(
+        EvaluationError, match=r"100 records as due, but their crcs add up to \w+ .* in place of another"
+    ):
+        trainer.evaluate(faulty)
+
+
+def test_a_missing_record_fails_the_evaluation(trainer, vectors, make_input):
+    def faulty(ctx):
+        source = make_input(vectors, ctx)
+        batches = source.batches
+
+        def masked(position):
+            for batch in batches(position):
+                batch["_mask"] = batch["_mask"] * (batch["_index"] != 42)
+                yield batch
+
+        source.batches = masked
+        return source
+
+    with pytest.raises(EvaluationError, match="counted 99 records; the split has 100"):
+        trainer.evaluate(faulty)
+
+
+def test_an_input_that_cannot_prove_its_records_gives_unproven_metrics(trainer, vectors, make_input):
+    def unsure(ctx):
+        source = make_input(vectors, ctx)
+        source.expected_crc = None
+        return source
+
+    result = trainer.evaluate(unsure)
+    assert (result.records, result.num_records, result.proven) == (100, 100, False)
+
+
+def test_an_epoch_that_ends_early_is_an_error(trainer, vectors, make_input):
+    def short(ctx):
+        source = make_input(vectors, ctx)
+        source.batches = lambda position: iter([source._batch(0)])
+        return source
+
+    with pytest.raises(InputError, match="ended before step 2: it gave 1 batches from step 1 on, wanted 7"):
+        trainer.evaluate(short)
+
+
+def test_a_plain_iterable_is_read_to_its_end(trainer, vectors, vector_input):
+    def plain(ctx):
+        for start in (0, 16, 32):
+            yield {key: array[start : start + 16] for key, array in vectors.items()}
+
+    result = trainer.evaluate(plain)
+    assert (result.records, result.num_records, result.proven) == (48, None, False)
+    with pytest.raises(EmptySplitError, match="the input has no batches"):
+        trainer.evaluate(lambda ctx: [])
+
+
+def test_the_checkpoint_to_evaluate_can_be_chosen(trainer, vector_input):
+    second = trainer.evaluate(vector_input)
+    trainer.train(vector_input, steps=5)
+    assert trainer.evaluate(vector_input).step == 7
+    chosen = trainer.evaluate(vector_input, step=2)
+    assert (chosen.step, chosen.metrics) == (2, second.metrics)
+
+
+def test_without_its_checkpoint_there_is_no_evaluation(trainer, dense_task, vector_input, config):
+    with pytest.raises(CheckpointError, match=r"has no checkpoint of step 5\. It has: \[2\]"):
+        trainer.evaluate(vector_input, step=5)
+    empty = config("empty")
+    with pytest.raises(CheckpointError, match="empty/checkpoints has no checkpoint. Train first"):
+        Trainer(dense_task, empty).evaluate(vector_input)
+    assert not Path(empty.workdir).exists()
+
+
+def test_an_evaluation_leaves_training_as_it_was(dense_task, vector_input, config):
+    def trained(name, evaluate):
+        trainer = Trainer(dense_task, config(name, iterations_per_loop=4))
+        trainer.train(vector_input, max_steps=5)
+        if evaluate:
+            trainer.evaluate(vector_input)
+        return trainer.train(vector_input, max_steps=9)
+
+    with_it, without = trained("a", True), trained("b", False)
+    assert with_it.metrics == without.metrics

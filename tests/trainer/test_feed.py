@@ -1,0 +1,157 @@
+"""The feeder: what it puts together, what it refuses, and that it always lets go."""
+
+import threading
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import InputError, StorageError
+from trainer.feed import Feeder, chunks
+from trainer.inputs import batch_struct
+
+
+def batch(value, rows=2):
+    return {"x": np.full((rows, 3), value, np.float32), "_mask": np.ones(rows, np.float32)}
+
+
+STRUCT = batch_struct(batch(0))
+
+
+def feed(batches, lengths, start=0, scans=True):
+    batches = iter(batches)
+    return Feeder(chunks(batches, start, lengths, STRUCT, lambda host, stacked: host, scans=scans), batches)
+
+
+def threads():
+    return [thread.name for thread in threading.enumerate() if thread.name == "trainer-feeder"]
+
+
+def wait_until(condition, seconds=2.0):
+    stop = time.monotonic() + seconds
+    while not condition() and time.monotonic() < stop:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_k_batches_are_stacked_for_a_scan_and_stay_single_for_steps():
+    with closing(feed(map(batch, range(5)), [3, 1], start=10)) as feeder:
+        first, second = feeder
+    assert (first.start, first.length, first.stacked) == (10, 3, True)
+    assert first.batches[0]["x"][:, 0, 0].tolist() == [0, 1, 2]
+    assert (second.start, second.length, second.stacked) == (13, 1, False)
+    with closing(feed(map(batch, range(3)), [3], scans=False)) as feeder:
+        (only,) = feeder
+    assert [each["x"][0, 0] for each in only.batches] == [0, 1, 2]
+
+
+def test_exactly_the_planned_batches_are_read():
+    source = map(batch, range(10))
+    with closing(feed(source, [3, 1])) as feeder:
+        assert len(list(feeder)) == 2
+    assert next(source)["x"][0, 0] == 4
+
+
+def test_an_input_that_ends_early_is_named_with_its_step_and_counts():
+    with closing(feed(map(batch, range(4)), [3, 3], start=20)) as feeder:
+        next(feeder)
+        with pytest.raises(InputError, match="ended before step 25: it gave 4 batches from step 21 on, wanted 6"):
+            next(feeder)
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (batch(0, rows=1), r"a batch's _?\w+ is float32 \[1.*\]; expected float32 \[2.*\]\. Shapes are static"),
+        (batch(0) | {"x": np.zeros((2, 3), np.int32)}, r"x is int32 \[2, 3\]; expected float32 \[2, 3\]"),
+        (batch(0) | {"y": np.zeros(2)}, "has the keys _mask, x, y; expected _mask, x"),
+        ([1, 2], "a batch is a list. It must be a dict"),
+    ],
+)
+def test_a_batch_unlike_the_others_is_refused_with_its_key_and_step(bad, text):
+    with closing(feed([batch(0), batch(1), bad], [1, 1, 1], start=6)) as feeder:
+        next(feeder), next(feeder)
+        with pytest.raises(InputError, match=text) as caught:
+            next(feeder)
+    assert caught.value.__notes__ == ["while reading the batch of step 9"]
+
+
+def test_an_exception_of_the_input_arrives_as_it_was_with_the_step():
+    def failing():
+        yield batch(0)
+        raise StorageError("disk on fire")
+
+    with closing(feed(failing(), [1, 1])) as feeder:
+        next(feeder)
+        with pytest.raises(StorageError, match="disk on fire") as caught:
+            next(feeder)
+    assert caught.value.__notes__ == ["while reading the batch of step 2"]
+
+
+def test_the_feeder_works_no_more_than_its_depth_ahead():
+    made = []
+
+    def counting():
+        for i in range(100):
+            made.append(i)
+            yield batch(i)
+
+    with closing(feed(counting(), [1] * 100)) as feeder:
+        next(feeder)
+        assert wait_until(lambda: len(made) == 4)  # one taken, two ready, one on its way
+        time.sleep(0.05)
+        assert len(made) == 4
+
+
+def test_closing_leaves_no_thread_and_closes_the_input():
+    closed = []
+
+    def endless():
+        try:
+            while True:
+                yield batch(0)
+        finally:
+            closed.append(True)
+
+    feeder = feed(endless(), [1] * 1000)
+    next(feeder)
+    feeder.close()
+    assert threads() == []
+    assert list(feeder) == []
+    assert closed == [True]
+
+
+class Stalled:
+    """An input whose disk hangs until it is closed, as pipeline's batches do."""
+
+    def __init__(self):
+        self.released = threading.Event()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.released.wait(10)
+        raise StopIteration
+
+    def close(self):
+        self.released.set()
+
+
+def test_closing_does_not_wait_for_a_stalled_input():
+    feeder = feed(Stalled(), [1])
+    started = time.monotonic()
+    feeder.close()
+    assert time.monotonic() - started < 1
+    assert threads() == []
+
+
+def test_the_time_that_the_host_waits_for_the_input_is_counted():
+    def slow():
+        time.sleep(0.2)
+        yield batch(0)
+
+    with closing(feed(slow(), [1])) as feeder:
+        next(feeder)
+    assert 0.1 < feeder.wait_seconds < 2

@@ -1,0 +1,97 @@
+"""What an input_fn may return, and what is refused before the first step."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import InputError
+from trainer.inputs import Input, IterableInput, as_input, batch_struct, check_batch
+from trainer.trainer import Trainer
+
+
+def test_an_input_is_known_by_its_shape_alone(vector_input, dense_task, config):
+    seen = []
+
+    def input_fn(ctx):
+        seen.append(vector_input(ctx))
+        return seen[-1]
+
+    Trainer(dense_task, config()).train(input_fn, steps=1)
+    assert isinstance(seen[0], Input)
+    assert as_input(seen[0]) is seen[0]
+
+
+def test_a_plain_batch_gets_a_mask_of_ones_and_32_bits():
+    source = IterableInput([{"x": np.arange(3.0), "nested": {"y": np.arange(3)}}])
+    (batch,) = source.batches(source.start)
+    assert batch["_mask"].tolist() == [1, 1, 1]
+    assert (batch["x"].dtype, batch["nested"]["y"].dtype) == (np.float32, np.int32)
+    check_batch(batch, batch_struct(batch))
+
+
+def test_a_plain_iterable_may_reuse_its_arrays_and_is_closed():
+    closed = []
+
+    def reusing():
+        buffer = np.zeros(2, np.float32)
+        try:
+            while True:
+                buffer += 1
+                yield {"x": buffer}
+        finally:
+            closed.append(True)
+
+    batches = IterableInput(reusing()).batches(None)
+    first, second = next(batches), next(batches)
+    assert (first["x"][0], second["x"][0]) == (1, 2)
+    batches.close()
+    assert closed == [True]
+
+
+def test_an_integer_over_32_bits_is_refused_not_cut():
+    with pytest.raises(InputError, match=r"int64 holds 5\.\.4294967296, which does not fit int32"):
+        IterableInput([{"id": np.array([5, 2**32])}])
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (None, "input_fn returned a NoneType. It must return a pipeline dataset"),
+        ({"x": np.zeros(3)}, "input_fn returned a dict"),
+        ([(np.zeros(16), np.zeros(16))], r"a batch is a tuple. It must be a dict such as \{'image': array\}"),
+        ([{"x": np.float32(3)}], r"the keys \['x'\] has no rows"),
+        ([{"x": np.array(["a"] * 16)}], "the batch's x is <U1. A batch holds numbers"),
+        ([{"x": np.zeros((15, 8))}], r"the input's (x|_mask) is float32 \[15.*expected 16 rows.*per_host_batch_size"),
+    ],
+    ids=str,
+)
+def test_what_is_no_input_is_refused_before_anything_compiles(dense_task, config, returned, text):
+    with pytest.raises(InputError, match=text):
+        Trainer(dense_task, config()).train(lambda ctx: returned, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda spec: {key: spec[key] for key in ("x", "label")}, "the input's spec has no _mask"),
+        (lambda spec: spec | {"label": np.zeros(16, np.int64)}, "label is int64, which JAX would cut.* Deliver int32"),
+    ],
+)
+def test_an_input_with_a_spec_that_jax_cannot_hold_is_refused(vector_input, dense_task, config, change, text):
+    def input_fn(ctx):
+        source = vector_input(ctx)
+        source.spec = change(source.spec)
+        return source
+
+    with pytest.raises(InputError, match=text):
+        Trainer(dense_task, config()).train(input_fn, steps=1)
+
+
+def test_a_loss_that_is_not_one_value_a_record_is_refused(vector_input, dense_task, config):
+    def mean(variables, batch, rng, train):
+        losses, after, outputs = dense_task.loss_fn(variables, batch, rng, train)
+        return losses.mean(), after, outputs
+
+    with pytest.raises(InputError, match=r"loss has the shape \[\]; expected \[16\], one value a record"):
+        Trainer(replace(dense_task, loss_fn=mean), config()).train(vector_input, steps=1)

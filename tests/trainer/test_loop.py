@@ -1,0 +1,67 @@
+"""The dispatch plan, and that the loop looks once at each step, one dispatch late."""
+
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.feed import Chunk
+from trainer.loop import plan, run, steps_that_fit
+
+counts = st.integers(1, 60)
+
+
+def boundaries(start, lengths):
+    return np.cumsum([start, *lengths]).tolist()
+
+
+@given(start=st.integers(0, 200), more=counts, k=counts, marks=st.lists(counts, max_size=2))
+def test_a_plan_is_k_or_1_long_ends_at_the_end_and_crosses_no_mark(start, more, k, marks):
+    lengths = list(plan(start, start + more, k, marks))
+    assert set(lengths) <= {1, k}
+    assert sum(lengths) == more
+    stops = boundaries(start, lengths)
+    due = {step for mark in marks for step in range(0, start + more, mark) if step > start}
+    assert due <= set(stops)
+
+
+@given(first=counts, second=counts, k=counts, marks=st.lists(counts, max_size=2))
+def test_a_resumed_run_dispatches_as_the_straight_one(first, second, k, marks):
+    end = first + second
+    straight = boundaries(0, plan(0, end, k, marks))
+    resumed = boundaries(first, plan(first, end, k, marks))
+    # Up to where the straight run first stands again; from there on everything is the same.
+    meet = min(step for step in straight if step >= first)
+    assert [step for step in resumed if step >= meet] == [step for step in straight if step >= meet]
+    if any(first % mark == 0 for mark in marks):
+        assert meet == first
+
+
+def test_a_plan_is_mostly_whole_dispatches():
+    assert list(plan(0, 25, 7, [10])) == [7, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert list(plan(3, 20, 7)) == [1, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1]
+
+
+def test_steps_that_fit_is_cut_by_memory_and_by_the_nearest_mark():
+    assert steps_that_fit(50, [], step_bytes=10, cap_bytes=400) == 40
+    assert steps_that_fit(50, [20, 30], step_bytes=10, cap_bytes=400) == 20
+    assert steps_that_fit(50, [], step_bytes=1000, cap_bytes=400) == 1
+
+
+def test_looks_lag_one_dispatch_and_are_complete_at_a_mark():
+    events = []
+
+    def program(carry, batches, stacked):
+        events.append(f"launch {batches[0]}")
+        return carry + 1, [{"loss": jnp.float32(batches[0])}]
+
+    def look(seen):
+        events.append(f"look {seen.scalars['loss'].tolist()}")
+
+    chunks = [Chunk(i, 1, (i,), False) for i in range(4)]
+    carry = run(10, chunks, program, look, {2}, lambda step, carry: events.append(f"mark {step} {carry}"))
+    assert carry == 14
+    assert events == [
+        *("launch 0", "launch 1", "look [0.0]", "look [1.0]", "mark 2 12"),
+        *("launch 2", "launch 3", "look [2.0]", "look [3.0]"),
+    ]

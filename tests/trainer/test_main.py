@@ -1,0 +1,68 @@
+"""`python -m trainer`: help, and one line for what the user can mend."""
+
+import logging
+import sys
+
+import pytest
+
+from trainer.__main__ import main
+
+
+@pytest.fixture(autouse=True)
+def _quiet_logging():
+    before = logging.getLogger("trainer").level
+    yield
+    logging.getLogger("trainer").setLevel(before)
+
+
+def test_help_lists_the_recipes(capsys):
+    assert main(["--help"]) == 0
+    assert "Recipes: digits" in capsys.readouterr().out
+
+
+def test_a_missing_library_names_the_extra_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    assert main(["digits"]) == 2
+    assert "pip install 'infeed[train]'" in capsys.readouterr().err
+
+
+def test_help_of_a_recipe_shows_its_typed_options(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["digits", "--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    for option in ("--data-dir", "--workdir", "--mode {train,evaluate}", "--iterations-per-loop", "--learning-rate"):
+        assert option in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["digit"], "error: there is no recipe 'digit'. Did you mean 'digits'? Known: digits."),
+        (
+            ["digits", "--data-dir", "d", "--workdir", "WORKDIR", "--global-batch-size", "66"],
+            "error: global_batch=66 is not divisible by 4 devices",
+        ),
+        (["digits", "--data-dir", "d", "--workdir", "WORKDIR", "--mode", "evaluate"], "has no checkpoint. Train first"),
+    ],
+)
+def test_an_error_of_the_user_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, text):
+    arguments = [str(tmp_path) if each == "WORKDIR" else each for each in arguments]
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--data-dir", "d"], "--workdir"),
+        (["--data-dir", "d", "--workdir", "w", "--seed", "-1"], "seed=-1 is not an int in"),
+        (["--data-dir", "d", "--workdir", "w", "--max-step", "3"], "--max-steps"),
+    ],
+)
+def test_an_option_that_is_missing_wrong_or_unknown_is_named(capsys, arguments, text):
+    with pytest.raises(SystemExit) as left:
+        main(["digits", *arguments])
+    assert left.value.code == 2
+    assert text in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""A flax.nnx module as a Task: statistics are carried, random streams follow the step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from trainer.nnx_task import nnx_task
+from trainer.trainer import Trainer
+
+
+class Net(nnx.Module):
+    """Batch norm has statistics, dropout a random stream, the list a number in its path."""
+
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.layers = nnx.List([nnx.Linear(8, 8, rngs=rngs), nnx.Linear(8, 3, rngs=rngs)])
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layers[1](self.dropout(nnx.relu(self.layers[0](self.norm(x)))))
+
+
+@pytest.fixture
+def task():
+    def loss(model, batch):
+        logits = model(batch["x"])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]), logits
+
+    return nnx_task(Net, loss, optax.sgd(0.1))
+
+
+def test_arrays_are_named_by_their_path(task):
+    variables = task.init(jax.random.key(0), None)
+    assert sorted(variables.params) == [
+        *("layers/0/bias", "layers/0/kernel", "layers/1/bias", "layers/1/kernel", "norm/bias", "norm/scale"),
+    ]
+    assert sorted(variables.extra) == ["norm/mean", "norm/var"]
+
+
+def test_dropout_follows_the_key_in_training_and_rests_in_evaluation(task):
+    variables = task.init(jax.random.key(0), None)
+    batch = {"x": jnp.eye(4, 8), "label": jnp.zeros(4, jnp.int32)}
+
+    def outputs(seed, train):
+        return np.asarray(task.loss_fn(variables, batch, jax.random.key(seed), train)[2])
+
+    assert (outputs(1, True) == outputs(1, True)).all()
+    assert (outputs(1, True) != outputs(2, True)).any()
+    assert (outputs(1, False) == outputs(2, False)).all()
+
+
+def test_statistics_move_in_training_and_a_resumed_run_has_the_same_bits(task, vector_input, config):
+    straight = Trainer(task, config("straight")).train(vector_input, steps=8)
+    Trainer(task, config("stopped")).train(vector_input, steps=4)
+    resumed = Trainer(task, config("stopped")).train(vector_input, steps=4)
+    for left, right in zip(jax.tree.leaves(straight.state), jax.tree.leaves(resumed.state), strict=True):
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    assert np.asarray(straight.state.variables.extra["norm/mean"]).any()
+
+
+def test_an_evaluation_leaves_the_statistics_alone(task, vectors):
+    variables = task.init(jax.random.key(0), None)
+    batch = {key: jnp.asarray(array[:16]) for key, array in vectors.items()}
+    _, after, _ = task.loss_fn(variables, batch, jax.random.key(0), False)
+    assert all((after.extra[key] == variables.extra[key]).all() for key in variables.extra)

@@ -1,0 +1,253 @@
+"""Training as a whole: same results for any dispatch length, exact resumption, no broken checkpoint."""
+
+import logging
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pipeline.shards.errors import BatchSizeError, CheckpointError, FingerprintError, InputError, NanError, OptionError
+from trainer.checkpoint import Checkpoints
+from trainer.trainer import Trainer
+
+
+def arrays_of(result):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(result.state)]
+
+
+def assert_same_bits(a, b):
+    for left, right in zip(arrays_of(a), arrays_of(b), strict=True):
+        assert left.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize("num_devices", [1, 4])
+def test_a_dense_model_has_the_same_bits_for_any_steps_a_dispatch(dense_task, vector_input, config, num_devices):
+    def trained(k):
+        settings = config(f"k{k}", iterations_per_loop=k, checkpoint_every_steps=60, loop_mode="auto")
+        return Trainer(dense_task, settings, jax.devices()[:num_devices]).train(vector_input, steps=113)
+
+    one, seven, fifty = map(trained, (1, 7, 50))
+    assert_same_bits(one, seven)
+    assert_same_bits(one, fifty)
+    assert (one.executables, seven.executables, fifty.executables) == (1, 2, 2)
+
+
+def test_a_convolution_net_in_a_scan_agrees_with_single_steps_within_1e_3(cnn_task, image_input, config):
+    def trained(mode):
+        return Trainer(cnn_task, config(mode, iterations_per_loop=7, loop_mode=mode)).train(image_input, steps=14)
+
+    scan, step, auto = map(trained, ("scan", "step", "auto"))
+    for left, right in zip(arrays_of(scan), arrays_of(step), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-3)
+    assert_same_bits(step, auto)  # auto takes single steps for convolutions on CPU
+    assert (scan.executables, auto.executables) == (1, 1)
+
+
+@pytest.mark.parametrize("k", [1, 7])
+def test_a_run_stopped_at_a_checkpoint_and_resumed_is_the_straight_run(dense_task, vectors, make_input, config, k):
+    inputs = []
+
+    def input_fn(ctx):
+        inputs.append(make_input(vectors, ctx))
+        return inputs[-1]
+
+    settings = config("straight", iterations_per_loop=k, checkpoint_every_steps=10)
+    straight = Trainer(dense_task, settings).train(input_fn, max_steps=30)
+    stopped = replace(settings, workdir=config("stopped").workdir)
+    Trainer(dense_task, stopped).train(input_fn, max_steps=20)
+    resumed = Trainer(dense_task, stopped).train(input_fn, steps=10)
+
+    assert (resumed.start_step, resumed.step) == (20, 30)
+    assert_same_bits(straight, resumed)
+    whole, first, second = (np.array(each.given) for each in inputs)
+    np.testing.assert_array_equal(whole, np.concatenate([first, second]))
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(dense_task, vectors, make_input, config):
+    def dying(ctx):
+        source = make_input(vectors, ctx)
+        source.batches = lambda position: iter(map(source._batch, range(position, 25)))
+        return source
+
+    settings = config(iterations_per_loop=4, checkpoint_every_steps=10)
+    with pytest.raises(InputError, match="ended before step 26"):
+        Trainer(dense_task, settings).train(dying, max_steps=40)
+    resumed = Trainer(dense_task, settings).train(lambda ctx: make_input(vectors, ctx), max_steps=40)
+    assert resumed.start_step == 20
+    straight = replace(settings, workdir=config("straight").workdir)
+    assert_same_bits(resumed, Trainer(dense_task, straight).train(lambda ctx: make_input(vectors, ctx), max_steps=40))
+
+
+def test_a_checkpoint_holds_the_settings_and_the_position_of_the_input(dense_task, vector_input, config):
+    settings = config(checkpoint_every_steps=5, seed=3)
+    trainer = Trainer(dense_task, settings)
+    trainer.train(vector_input, max_steps=8)
+    with Checkpoints(settings.workdir) as checkpoints:
+        assert checkpoints.steps() == [5, 8]
+        saved = checkpoints.restore(5, trainer.train(vector_input, steps=1).state)
+    assert saved.input_state == {"fingerprint": "array100", "seed": 3, "position": 5}
+    assert saved.config["eval_batch_size"] == 16
+    assert int(saved.state.step) == 5
+
+
+def test_only_the_newest_checkpoints_are_kept(dense_task, vector_input, config):
+    settings = config(checkpoint_every_steps=2, keep_max=2)
+    Trainer(dense_task, settings).train(vector_input, max_steps=9)
+    with Checkpoints(settings.workdir) as checkpoints:
+        assert checkpoints.steps() == [8, 9]
+
+
+def test_another_dataset_does_not_resume_an_input(dense_task, vectors, make_input, vector_input, config):
+    Trainer(dense_task, config()).train(vector_input, steps=2)
+    fewer = {key: array[:50] for key, array in vectors.items()}
+    with pytest.raises(FingerprintError, match="array50"):
+        Trainer(dense_task, config()).train(lambda ctx: make_input(fewer, ctx), steps=2)
+
+
+def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_input, vector_input, config):
+    Trainer(dense_task, config()).train(vector_input, steps=2)
+    other = replace(dense_task, optimizer=optax.sgd(0.1))
+    with pytest.raises(
+        CheckpointError,
+        match=r"of another model or optimizer: optimizer/0/count is int32 \[\] there and missing in this task",
+    ):
+        Trainer(other, config()).train(vector_input, steps=2)
+    narrow = {"x": vectors["x"][:, :5], "label": vectors["label"]}
+    with pytest.raises(
+        CheckpointError,
+        match=r"params/a is float32 \[8, 16\] there and float32 \[5, 16\] in this task.* or another workdir",
+    ):
+        Trainer(dense_task, config()).train(lambda ctx: make_input(narrow, ctx), steps=2)
+
+
+def poisoned(task, key, at):
+    """The task with a NaN in the loss (key="loss") or only in the gradient (key="gradient") of step `at`."""
+
+    def loss_fn(variables, batch, rng, train):
+        losses, after, outputs = task.loss_fn(variables, batch, rng, train)
+        count = after.extra + 1
+        if key == "loss":
+            losses = jnp.where(count == at, jnp.nan, losses)
+        else:  # the gradient of sqrt at 0 is infinite, times 0 is NaN; its value is 0
+            zero = jnp.where(count == at, 0.0, 1.0) * sum(jnp.sum(p**2) for p in jax.tree.leaves(variables.params))
+            losses = losses + jnp.where(count == at, jnp.sqrt(zero), 0.0)
+        return losses, after._replace(extra=count), outputs
+
+    def init(rng, spec):
+        return task.init(rng, spec)._replace(extra=jnp.int32(0))
+
+    return replace(task, init=init, loss_fn=loss_fn)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("loss", "the loss is nan after step 20"),
+        ("gradient", r"the loss is \d.*parameters are not finite after step 20"),
+    ],
+)
+def test_nan_names_its_step_and_leaves_no_checkpoint_behind(dense_task, vector_input, config, k, key, text):
+    settings = config(iterations_per_loop=k, checkpoint_every_steps=10)
+    with pytest.raises(NanError, match=text):
+        Trainer(poisoned(dense_task, key, 20), settings).train(vector_input, max_steps=40)
+    with Checkpoints(settings.workdir) as checkpoints:
+        assert checkpoints.steps() == [10]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"steps": 5, "max_steps": 5}, "steps=5 and max_steps=5 are both given"),
+        ({"steps": 0}, "steps=0 is not allowed. It must be an int above 0"),
+        ({"max_steps": -1}, "max_steps=-1 is not allowed"),
+        ({"steps": 2.0}, r"steps=2\.0 is a float"),
+        ({"max_steps": True}, "max_steps=True is a bool"),
+        ({}, "no end is given. Give steps or max_steps"),
+    ],
+)
+def test_an_unclear_goal_is_refused(dense_task, vector_input, config, arguments, text):
+    with pytest.raises(OptionError, match=text):
+        Trainer(dense_task, config()).train(vector_input, **arguments)
+
+
+def test_max_steps_already_reached_is_said_and_trains_nothing(dense_task, vector_input, config, caplog):
+    trainer = Trainer(dense_task, config(max_steps=4))
+    trainer.train(vector_input)
+    with caplog.at_level(logging.INFO, "trainer"):
+        again = trainer.train(lambda ctx: pytest.fail("the input was opened"))
+    assert (again.start_step, again.step, again.state) == (4, 4, None)
+    assert "the checkpoint of step 4 has reached max_steps=4" in caplog.text
+
+
+def test_a_batch_that_the_devices_do_not_divide_is_refused_at_once(dense_task, config):
+    with pytest.raises(BatchSizeError, match=r"global_batch=18 is not divisible by 4 devices.* 16, 20"):
+        Trainer(dense_task, config(global_batch_size=18))
+    with pytest.raises(BatchSizeError, match="global_batch=2 "):
+        Trainer(dense_task, config(eval_batch_size=2))
+
+
+def test_the_input_function_is_told_which_rows_to_make(dense_task, vectors, make_input, config):
+    contexts = []
+
+    def input_fn(ctx):
+        contexts.append(ctx)
+        return make_input(vectors, ctx)
+
+    trainer = Trainer(dense_task, config(seed=9, eval_batch_size=32))
+    trainer.train(input_fn, steps=3)
+    trainer.train(input_fn, steps=3)
+    trainer.evaluate(input_fn)
+    first, second, evaluation = contexts
+    assert (first.mode, first.global_batch_size, first.per_host_batch_size) == ("train", 16, 16)
+    assert (first.per_device_batch_size, first.seed, first.start_step) == (4, 9, 0)
+    assert (first.hosts.devices, first.hosts.rows) == (4, (range(16),))
+    assert second.start_step == 3
+    assert (evaluation.mode, evaluation.per_host_batch_size, evaluation.start_step) == ("eval", 32, 0)
+
+
+def test_a_plain_iterable_trains_and_says_that_it_is_not_resumed(dense_task, vectors, config, caplog):
+    reused = {"x": np.empty((16, 8)), "label": np.empty(16, np.int64)}  # 64 bits, one buffer for all batches
+
+    def plain(ctx):
+        rng = np.random.default_rng(ctx.start_step)
+        while True:
+            ids = rng.integers(0, 100, ctx.per_host_batch_size)
+            reused["x"][:], reused["label"][:] = vectors["x"][ids], vectors["label"][ids]
+            yield reused
+
+    def fresh(ctx):
+        for batch in plain(ctx):
+            yield {"x": batch["x"].astype(np.float32), "label": batch["label"].astype(np.int32)}
+
+    with caplog.at_level(logging.INFO, "trainer"):
+        result = Trainer(dense_task, config("plain", iterations_per_loop=3)).train(plain, steps=10)
+    assert "it has no position to go on from" in caplog.text
+    assert_same_bits(result, Trainer(dense_task, config("fresh")).train(fresh, steps=10))
+
+
+def test_rows_with_mask_0_do_not_train(dense_task, vectors, config):
+    def batch_with(padding):
+        x = vectors["x"][:16].copy()
+        x[12:] = padding
+        label = np.where(np.arange(16) < 12, vectors["label"][:16], 2**31 - 1).astype(np.int32)
+        return {"x": x, "label": label, "_mask": (np.arange(16) < 12).astype(np.float32)}
+
+    def trained(padding):
+        batch = batch_with(padding)
+        return Trainer(dense_task, config(f"p{padding}")).train(lambda ctx: [batch] * 5, steps=5)
+
+    zero, nan, huge = map(trained, (0.0, np.nan, 1e38))
+    assert_same_bits(zero, nan)
+    assert_same_bits(zero, huge)
+
+
+def test_a_super_batch_is_cut_to_the_memory_it_may_take(dense_task, vector_input, config, caplog):
+    # A batch of 16 has 16 * (8 + 4) numbers of 4 bytes; over 4 devices, 192 bytes.
+    settings = config(iterations_per_loop=50, superbatch_bytes=1000)
+    with caplog.at_level(logging.INFO, "trainer"):
+        Trainer(dense_task, settings).train(vector_input, steps=10)
+    assert "5 steps a dispatch, not 50: a step has 192 bytes a device" in caplog.text

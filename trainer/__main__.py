@@ -1,0 +1,42 @@
+"""`python -m trainer <recipe> [options]`: runs a recipe. Errors of the user are one line and exit code 2."""
+
+import importlib
+import logging
+import sys
+
+from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
+
+RECIPES = {"digits": "trainer.recipes.digits"}  # imported when named: --help needs no jax
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the recipe that the first argument names; the exit code."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"usage: python -m trainer RECIPE [--help] [options]\n\nRecipes: {', '.join(RECIPES)}")
+        return 0
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    logging.getLogger("trainer").setLevel(logging.INFO)
+    name, *options = arguments
+    try:
+        if name not in RECIPES:
+            raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
+        import tyro
+
+        recipe = importlib.import_module(RECIPES[name])
+        recipe.run(tyro.cli(recipe.Config, args=options, prog=f"python -m trainer {name}"))
+    except ModuleNotFoundError as error:
+        hint = "" if "infeed[" in str(error) else " Install what training needs: pip install 'infeed[train]'."
+        print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)
+        return 2
+    except InfeedError as error:
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        print(f"error: {error}{notes}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""Checkpoints: the model's state, the input's position and the settings, written by Orbax in the background."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from pipeline.shards.errors import CheckpointError
+from trainer.state import TrainState
+
+__all__ = ["Checkpoints", "Saved"]
+
+log = logging.getLogger("trainer")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One checkpoint as it was saved."""
+
+    step: int
+    state: TrainState
+    input_state: dict[str, Any]
+    config: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write."""
+
+    def __init__(self, workdir: str, keep_max: int = 1) -> None:
+        self.directory = Path(workdir).absolute() / "checkpoints"
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep_max, enable_async_checkpointing=True, create=True)
+        self._make = lambda: ocp.CheckpointManager(self.directory, options=options)
+        self._manager: ocp.CheckpointManager | None = None
+
+    @property
+    def manager(self) -> ocp.CheckpointManager:
+        """Made on first use, so that looking for a checkpoint creates no directory."""
+        if self._manager is None:
+            self._manager = self._make()
+        return self._manager
+
+    def steps(self) -> list[int]:
+        """Steps of the finished checkpoints, ascending."""
+        return sorted(self.manager.all_steps()) if self.directory.is_dir() else []
+
+    def latest(self) -> int | None:
+        """The newest one's step; None where there is none."""
+        return max(self.steps(), default=None)
+
+    def require(self, step: int | None) -> int:
+        """`step`, or the newest one's. CheckpointError, listing what there is, where it is missing."""
+        steps = self.steps()
+        if not steps:
+            raise CheckpointError(f"{self.directory} has no checkpoint. Train first, or give the right workdir.")
+        if step is not None and step not in steps:
+            raise CheckpointError(f"{self.directory} has no checkpoint of step {step}. It has: {steps}.")
+        return steps[-1] if step is None else step
+
+    def save(self, saved: Saved) -> None:
+        """Copies the state and returns; the writing goes on in the background."""
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(saved.state),  # pyright: ignore[reportCallIssue]
+            arrays=ocp.args.JsonSave(_listed(saved.state)),  # pyright: ignore[reportCallIssue]
+            input=ocp.args.JsonSave(saved.input_state),  # pyright: ignore[reportCallIssue]
+            config=ocp.args.JsonSave(saved.config),  # pyright: ignore[reportCallIssue]
+        )
+        if not self.manager.save(saved.step, args=items):
+            raise CheckpointError(
+                f"{self.directory} refused the checkpoint of step {saved.step}. It has: {self.steps()}. "
+                "Does another run write there?"
+            )
+
+    def restore(self, step: int, like: TrainState) -> Saved:
+        """The checkpoint of `step`, its arrays with the shapes and shardings of `like`.
+
+        CheckpointError, naming an array, for a checkpoint of another model or optimizer, and for a damaged one."""
+        json = ocp.args.JsonRestore()
+        try:
+            found = self.manager.restore(step, args=ocp.args.Composite(arrays=json, input=json, config=json))
+            # Orbax finds a wrong shape only in the middle of reading, and leaves half-run tasks behind.
+            self._compare(step, found["arrays"], _listed(like))
+            state = self.manager.restore(
+                step,
+                args=ocp.args.Composite(state=ocp.args.StandardRestore(like)),  # pyright: ignore[reportCallIssue]
+            )["state"]
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            reason = str(error).split("\n", 1)[0]
+            raise CheckpointError(
+                f"{self.directory / str(step)} cannot be read: {reason} Remove it to go on from the one before."
+            ) from error
+        return Saved(step, state, found["input"], found["config"])
+
+    def _compare(self, step: int, saved: dict[str, str], wanted: dict[str, str]) -> None:
+        # The model first: of its optimizer's arrays a user knows less.
+        for name in sorted(saved.keys() | wanted.keys(), key=lambda name: (name.startswith("optimizer"), name)):
+            if saved.get(name) != wanted.get(name):
+                raise CheckpointError(
+                    f"{self.directory / str(step)} is of another model or optimizer: {name} is "
+                    f"{saved.get(name, 'missing')} there and {wanted.get(name, 'missing')} in this task. "
+                    "Use the task that it was trained with, or another workdir."
+                )
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._manager is not None:
+            self._manager.wait_until_finished()
+            self._manager.close()
+
+
+def _listed(state: TrainState) -> dict[str, str]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype} {list(leaf.shape)}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    }

@@ -1,0 +1,119 @@
+"""The feeder: a thread that reads, checks, stacks and places host batches ahead of the device."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import Any
+
+import jax
+import numpy as np
+
+from pipeline.background import Background
+from pipeline.shards.errors import InputError
+from trainer.inputs import check_batch
+
+__all__ = ["Chunk", "Feeder", "chunks"]
+
+DEPTH = 2  # chunks placed ahead; one more is being placed and one is in use
+CLOSE_WAIT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The batches of one dispatch, on the devices: `length` of them, or one super-batch if `stacked`."""
+
+    start: int
+    length: int
+    batches: tuple[Any, ...]
+    stacked: bool
+
+
+def chunks(
+    batches: Iterator[Mapping[str, Any]],
+    start: int,
+    lengths: Sequence[int] | None,
+    struct: Mapping[str, Any],
+    place: Callable[[Mapping[str, Any], bool], Any],
+    *,
+    scans: bool,
+) -> Iterator[Chunk]:
+    """One Chunk for each of `lengths`, after `start` steps. `place(host_batch, stacked)` puts it on devices.
+
+    Without `lengths`: single batches until the input ends. InputError, naming the step, for a batch unlike `struct`
+    and for an input that ends early. Exceptions of the input pass as they are, with a note that names the step."""
+    try:
+        yield from _chunks(batches, start, lengths, struct, place, scans)
+    finally:
+        # Here, in the thread that runs it, a generator can be closed; from another thread it cannot.
+        _close(batches)
+
+
+def _chunks(
+    batches: Iterator[Mapping[str, Any]],
+    start: int,
+    lengths: Sequence[int] | None,
+    struct: Mapping[str, Any],
+    place: Callable[[Mapping[str, Any], bool], Any],
+    scans: bool,
+) -> Iterator[Chunk]:
+    step, wanted = start, 0 if lengths is None else sum(lengths)
+    for length in itertools.repeat(1) if lengths is None else lengths:
+        host = []
+        for number in range(step, step + length):
+            batch = _read(batches, number, struct)
+            if batch is None and lengths is None:
+                return
+            if batch is None:
+                raise InputError(
+                    f"the input ended before step {number + 1}: it gave {number - start} batches from step "
+                    f"{start + 1} on, wanted {wanted}. Repeat the input, or ask for fewer steps."
+                )
+            host.append(batch)
+        stacked = scans and length > 1
+        if stacked:
+            placed = (place(jax.tree.map(lambda *rows: np.stack(rows), *host), True),)
+        else:
+            placed = tuple(place(batch, False) for batch in host)
+        yield Chunk(step, length, placed, stacked)
+        step += length
+
+
+def _read(batches: Iterator[Any], step: int, struct: Mapping[str, Any]) -> dict[str, Any] | None:
+    try:
+        batch = next(batches, None)
+        if batch is not None:
+            check_batch(batch, struct)
+    except Exception as error:
+        error.add_note(f"while reading the batch of step {step + 1}")
+        raise
+    return None if batch is None else dict(batch)
+
+
+def _close(batches: Any) -> None:
+    if hasattr(batches, "close"):
+        batches.close()
+
+
+class Feeder(Iterator[Chunk]):
+    """Runs `source`, the chunks of `batches`, two ahead in a thread. `wait_seconds`: how long the host waited."""
+
+    def __init__(self, source: Iterator[Chunk], batches: Iterator[Any]) -> None:
+        self.wait_seconds = 0.0
+        self._batches = batches
+        self._ahead = Background(source, limit=DEPTH, name="trainer-feeder")
+
+    def __next__(self) -> Chunk:
+        started = time.perf_counter()
+        try:
+            return next(self._ahead)
+        finally:
+            self.wait_seconds += time.perf_counter() - started
+
+    def close(self) -> None:
+        """Ends the thread, and the input under it, also while that waits for a stalled source."""
+        self._ahead.close()
+        if not isinstance(self._batches, GeneratorType):
+            _close(self._batches)
+        self._ahead.join(CLOSE_WAIT_SECONDS)

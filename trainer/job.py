@@ -1,0 +1,100 @@
+"""What training and evaluation share: a task, its settings, its devices, and how an input is opened for them."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from pipeline.shards.errors import InputError
+from trainer.config import TrainerConfig
+from trainer.feed import Feeder, chunks
+from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, as_input, batch_struct, check_rows
+from trainer.loop import steps_that_fit
+from trainer.mesh import Placement
+from trainer.state import TrainState, abstract_state
+from trainer.steps import Program, Step
+from trainer.task import Task
+
+__all__ = ["Job", "Opened"]
+
+log = logging.getLogger("trainer")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An input, with the spec of its host batches as jax sees it and the size of a global batch."""
+
+    source: Input
+    struct: dict[str, Any]
+    global_batch: int
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the input has positions; a plain iterable has none."""
+        return not isinstance(self.source, IterableInput)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task, how to run it, and where."""
+
+    task: Task
+    config: TrainerConfig
+    placement: Placement
+
+    def open(self, mode: Literal["train", "eval"], input_fn: InputFn, start_step: int = 0) -> Opened:
+        """Calls input_fn and checks what it promises against the batch size."""
+        config = self.config
+        batch = config.global_batch_size if mode == "train" else config.resolved_eval_batch_size
+        hosts = self.placement.hosts(batch)
+        host_batch = sum(len(rows) for rows in hosts.host_rows(batch))
+        device_batch = batch // self.placement.mesh.size
+        source = as_input(input_fn(InputContext(mode, batch, host_batch, device_batch, hosts, config.seed, start_step)))
+        if MASK not in source.spec:
+            raise InputError(f"the input's spec has no {MASK}. An Input delivers {MASK} float32 [b] with every batch.")
+        struct = batch_struct(source.spec)
+        check_rows(struct, host_batch)
+        return Opened(source, struct, batch)
+
+    def abstract_state(self, opened: Opened) -> TrainState:
+        """Shapes and shardings of the state that the task makes for this input."""
+        spec = self.placement.global_struct(opened.struct, opened.global_batch)
+        return abstract_state(self.task, spec, self.placement.replicated)
+
+    def steps_a_dispatch(self, opened: Opened, marks: Iterable[int]) -> int:
+        """iterations_per_loop, cut to the nearest mark and so that a super-batch fits the device's memory."""
+        host_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(opened.struct))
+        step_bytes = host_bytes // self.placement.local_devices
+        wanted, cap = self.config.iterations_per_loop, self.config.superbatch_bytes
+        k = steps_that_fit(wanted, (), step_bytes, cap)
+        if k < wanted:
+            log.info("%d steps a dispatch, not %d: a step has %d bytes a device", k, wanted, step_bytes)
+        return steps_that_fit(k, marks, step_bytes, cap)
+
+    def program(self, step: Step, carry: Any, opened: Opened, k: int) -> Program:
+        """`step` as a program for this input; compiled by `feeding`."""
+        return Program(
+            step,
+            carry,
+            opened.struct,
+            self.placement,
+            global_batch=opened.global_batch,
+            k=k,
+            mode=self.config.loop_mode,
+        )
+
+    @contextmanager
+    def feeding(
+        self, program: Program, opened: Opened, position: Any, start: int, lengths: Sequence[int] | None
+    ) -> Iterator[Feeder]:
+        """The input's chunks of these lengths from `position` on. The program compiles while the first are read.
+
+        Without `lengths` the input is read one batch at a time until it ends."""
+        batches = opened.source.batches(position)
+        source = chunks(batches, start, lengths, opened.struct, program.place, scans=program.scans)
+        with closing(Feeder(source, batches)) as feeder:
+            program.compile(set(lengths or [1]))
+            yield feeder

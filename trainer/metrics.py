@@ -1,0 +1,60 @@
+"""Sums and means over the records of a batch that count. They run on the device, inside the step."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pipeline.shards.errors import InputError
+from trainer.inputs import CRC, MASK
+from trainer.task import Batch, Metric
+
+__all__ = ["blank_padding", "counted_crc", "masked_mean", "masked_sum", "per_record", "records"]
+
+
+def records(batch: Batch) -> jax.Array:
+    """How many rows count, int32."""
+    return jnp.sum(batch[MASK] > 0, dtype=jnp.int32)
+
+
+def masked_sum(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """The sum of `values` [b] where `mask` is above 0, float32. A NaN elsewhere does not reach it: 0 * NaN is NaN."""
+    return jnp.sum(jnp.where(mask > 0, values.astype(jnp.float32), 0.0))
+
+
+def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """masked_sum over the number of rows that count; 0 where none does."""
+    return masked_sum(values, mask) / jnp.maximum(jnp.sum(mask > 0), 1)
+
+
+def counted_crc(batch: Batch) -> jax.Array:
+    """The sum of the delivered records' crcs mod 2**32, uint32."""
+    if CRC not in batch:
+        return jnp.uint32(0)
+    return jnp.sum(jnp.where(batch[MASK] > 0, batch[CRC], 0), dtype=jnp.uint32)
+
+
+def blank_padding(batch: Batch) -> dict[str, Any]:
+    """`batch` with zeros in every row that does not count.
+
+    A NaN there would poison gradients even under `where`: its gradient is 0 times the NaN."""
+    mask = batch[MASK] > 0
+
+    def blank(leaf: jax.Array) -> jax.Array:
+        shaped = mask.reshape(mask.shape + (1,) * (leaf.ndim - 1))
+        return jnp.where(shaped, leaf, jnp.zeros((), leaf.dtype))
+
+    return {key: value if key.startswith("_") else jax.tree.map(blank, value) for key, value in batch.items()}
+
+
+def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Mapping[str, Metric]) -> dict[str, jax.Array]:
+    """The loss and every metric as values [b]. InputError where a function gives another shape."""
+    values = {"loss": losses} | {name: metric(outputs, batch) for name, metric in metrics.items()}
+    for name, value in values.items():
+        if jnp.shape(value) != batch[MASK].shape:
+            raise InputError(
+                f"{name} has the shape {list(jnp.shape(value))}; expected {list(batch[MASK].shape)}, one value a "
+                "record. The trainer takes the mean itself, so that padding does not count."
+            )
+    return values

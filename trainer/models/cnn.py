@@ -1,0 +1,35 @@
+"""A small convolution net for grey or colour thumbnails: the model of the digits recipe."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+__all__ = ["SmallCnn"]
+
+
+class SmallCnn(nnx.Module):
+    """Strided 3x3 convolutions of these widths, then a dense layer over what is left.
+
+    Strides rather than pooling: the gradient of max pooling is slow on CPU. No batch norm: it would let the rows of
+    a batch see each other, padding included."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_shape: tuple[int, int, int],
+        rngs: nnx.Rngs,
+        widths: tuple[int, ...] = (16, 32, 64),
+    ) -> None:
+        height, width, channels = image_shape
+        self.convs = nnx.List()
+        for features in widths:
+            self.convs.append(nnx.Conv(channels, features, (3, 3), strides=2, rngs=rngs))
+            height, width, channels = -(-height // 2), -(-width // 2), features
+        self.head = nnx.Linear(height * width * channels, num_classes, rngs=rngs)
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]."""
+        x = images.astype(jnp.float32) / 127.5 - 1.0
+        for conv in self.convs:
+            x = nnx.relu(conv(x))
+        return self.head(x.reshape(len(x), -1))

@@ -1,0 +1,67 @@
+"""A Task from a flax.nnx module: the one place that knows flax.
+
+Arrays are named by their path ("conv1/kernel"), so checkpoints read without the module's class."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from trainer.task import Batch, Metric, Task, Variables
+
+__all__ = ["nnx_task"]
+
+
+def nnx_task(
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    loss: Callable[[Any, Batch], tuple[jax.Array, Any]],
+    optimizer: optax.GradientTransformation,
+    metrics: Mapping[str, Metric] | None = None,
+) -> Task:
+    """The Task of a module: `nnx.Param`s are optimised, other variables (BatchStat) carried along.
+
+    loss(model, batch) -> (losses [b], outputs); the model is set to train() or eval() before. Random streams
+    inside the module (dropout) are seeded from the step's key and are no part of a checkpoint."""
+    abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
+    graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
+
+    def init(rng: jax.Array, batch_spec: Any) -> Variables:
+        del batch_spec  # an nnx module knows its shapes
+        _, params, _, extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
+        return Variables(_named(params), _named(extra))
+
+    def loss_fn(variables: Variables, batch: Batch, rng: jax.Array, train: bool) -> tuple[jax.Array, Variables, Any]:
+        params, streams, extra = abstract_parts
+        model = nnx.merge(
+            graph, _filled(params, variables.params), _seeded(streams, rng), _filled(extra, variables.extra)
+        )
+        model.train() if train else model.eval()
+        losses, outputs = loss(model, batch)
+        _, _, _, new_extra = nnx.split(model, nnx.Param, nnx.RngState, ...)
+        return losses, Variables(variables.params, _named(new_extra)), outputs
+
+    return Task(init, loss_fn, optimizer, dict(metrics or {}))
+
+
+def _named(state: nnx.State) -> dict[str, Any]:
+    return {"/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
+
+
+def _filled(state: nnx.State, arrays: Mapping[str, Any]) -> nnx.State:
+    flat = [(path, leaf.replace(arrays["/".join(map(str, path))])) for path, leaf in nnx.to_flat_state(state)]
+    return nnx.from_flat_state(flat)
+
+
+def _seeded(streams: nnx.State, rng: jax.Array) -> nnx.State:
+    flat = []
+    for number, (path, leaf) in enumerate(nnx.to_flat_state(streams)):
+        value = leaf.get_value()
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            key = jax.random.fold_in(rng, number)
+            flat.append((path, leaf.replace(jax.random.split(key, value.shape) if value.shape else key)))
+        else:
+            flat.append((path, leaf.replace(jnp.zeros(value.shape, value.dtype))))
+    return nnx.from_flat_state(flat)
