@@ -50,12 +50,12 @@ def payload_of(framed: bytes, *, length: int, crc: int, where: str) -> bytes:
     if header_length != length or header_crc != masked(crc32c(framed[:8])):
         raise CorruptRecordError(
             f"{where}: the record's header says {header_length} bytes, the index says {length}. "
-            "The shard is damaged or was replaced after conversion; convert it again."
+            "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."
         )
     delivered = crc32c(payload)
     if delivered != crc or framed[HEADER_BYTES + length :] != _CRC.pack(masked(crc)):
         raise CorruptRecordError(
             f"{where}: crc32c is {delivered:08x}, the index says {crc:08x}. "
-            "The shard is damaged or was replaced after conversion; convert it again."
+            "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."
         )
     return payload

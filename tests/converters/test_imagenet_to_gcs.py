@@ -137,6 +137,49 @@ def test_a_bad_record_fails_the_split_unless_it_is_allowed(raw_imagenet, tmp_pat
     assert json.loads((tmp_path / "out/_rejects/train.jsonl").read_text())["uri"].endswith("train.tar")
 
 
+def names_by_shard(out):
+    return {path.name: [r["image/filename"][0] for r in records_of(path)] for path in sorted(out.glob("train-*"))}
+
+
+def test_every_kind_of_bad_image_is_listed_in_one_run_and_the_others_keep_their_shards(raw_imagenet, tmp_path):
+    raw_imagenet.convert(tmp_path / "clean", "--num_train_shards=3", "--splits=train")
+    images = raw_imagenet.train["n00000001"]
+    spoiled = {  # each as long as it was: the place of a record follows from the sizes in the raw data
+        "n00000001_0.JPEG": lambda data: data[:-40].ljust(len(data), b"\1"),
+        "n00000001_1.JPEG": lambda data: b"GIF89a".ljust(len(data), b"\1"),
+        "n00000001_2.JPEG": lambda data: (b"\xff\xd8\xff\xc0\0\x11\x08" + b"\xff" * 4 + b"\3").ljust(len(data), b"\1"),
+    }
+    raw_imagenet.train["n00000001"] = {name: spoiled.get(name, bytes)(data) for name, data in images.items()}
+    base = [*flags_of(raw_imagenet.write().directory, tmp_path / "out"), "--num_train_shards=3", "--splits=train"]
+    failed = run(*base)
+    assert failed.returncode == 2
+    for reason in (
+        "truncated or damaged JPEG",
+        "not a JPEG or PNG: begins with 47 49",
+        "65535x65535 pixels; allowed are",
+    ):
+        assert reason in failed.stderr
+    assert not (tmp_path / "out/manifest.json").exists()
+    passed = run(*base, "--max_bad_records=3")
+    assert (passed.returncode, "18 records" in passed.stdout, "3 rejected" in passed.stdout) == (0, False, True)
+    assert names_by_shard(tmp_path / "out") == {
+        shard: [name for name in names if name.decode() not in spoiled]
+        for shard, names in names_by_shard(tmp_path / "clean").items()
+    }
+
+
+def test_an_empty_member_is_listed_with_the_others_and_counted_once(raw_imagenet, tmp_path):
+    raw_imagenet.train["n00000003"]["n00000003_0.JPEG"] = b""
+    spoil_truncated(raw_imagenet)
+    with pytest.raises(
+        ConversionError, match=r"2 bad records(?s:.*)n00000003_0\.JPEG: a file of 0 bytes; allowed are 1 to"
+    ):
+        raw_imagenet.write().convert(tmp_path / "out", "--splits=train")
+    raw_imagenet.convert(tmp_path / "out", "--splits=train", "--max_bad_records=2")
+    entry = read_manifest(str(tmp_path / "out")).split("train")
+    assert (entry.num_records, entry.rejected) == (16, 2)
+
+
 BAD_OPTIONS = [
     ("--raw_data_dir=/nowhere/raw", RawDataError, "--raw_data_dir=/nowhere/raw does not exist"),
     ("--splits=tarin", OptionError, "unknown split 'tarin'. Did you mean 'train'"),
