@@ -26,7 +26,7 @@ from pipeline.shards.storage import Storage, join
 
 _SIDE_ENDS = (".plan.json", ".verdict.json", ".npy", ".jsonl")
 
-__all__ = ["ShardResult", "SourceSummary", "commit_split"]
+__all__ = ["ShardResult", "SourceSummary", "check_scanned", "commit_split"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def commit_split(
     Raises ConversionError, after the ledger is written, when records were lost or too many were rejected."""
     job, split = plan.job, plan.split
     results = sorted(results, key=lambda result: result.shard)
-    _prove_nothing_was_lost(plan, list(summaries), results)
+    check_scanned(plan, summaries)
+    _check_written(plan, results)
     receipts = _Receipts(storage, plan, results)
     rejected = sorted(
         (line for receipt in receipts for line in receipt.rejected), key=lambda line: (line.key, line.uri, line.offset)
@@ -92,29 +93,37 @@ def commit_split(
     return verdict
 
 
-def _prove_nothing_was_lost(plan: SplitPlan, summaries: list[SourceSummary], results: list[ShardResult]) -> None:
-    """Raises ConversionError naming every source and shard that the runner lost or delivered twice."""
-    job = plan.job
+def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
+    """Raises ConversionError naming every source that the runner lost, or scanned twice, on the way to the plan.
+
+    Before the claim, so that such a run does not leave the claim of a plan that nobody wants."""
+    job, summaries = plan.job, list(summaries)
     expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
-    problems = [
-        *_miscounted("input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name),
-        *_miscounted("shard", Counter(r.shard for r in results), set(range(plan.num_shards)), str),
-    ]
+    problems = [*_miscounted("input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name)]
     scanned = sum(summary.records for summary in summaries)
+    keys = _modulo(summary.key_digest for summary in summaries)
+    if not problems and (scanned, keys) != (plan.total.records, plan.total.key_digest):
+        problems.append(f"{scanned} records scanned, {plan.total.records} planned, or not the same ones")
+    _refuse_lost(plan.split, problems)
+
+
+def _check_written(plan: SplitPlan, results: Sequence[ShardResult]) -> None:
+    problems = [*_miscounted("shard", Counter(r.shard for r in results), set(range(plan.num_shards)), str)]
     written, rejected = sum(r.records for r in results), sum(r.rejected for r in results)
-    if not problems and not scanned == written + rejected == plan.total.records:
-        problems.append(
-            f"{scanned} records scanned, {written} written, {rejected} rejected, {plan.total.records} planned"
-        )
+    if not problems and written + rejected != plan.total.records:
+        problems.append(f"{plan.total.records} records scanned, {written} written, {rejected} rejected")
     # One record lost and another one twice leave the counts right, so the keys are added up as well.
-    keys = {_modulo(s.key_digest for s in summaries), _modulo(r.handled_digest for r in results), plan.total.key_digest}
-    if not problems and len(keys) > 1:
+    if not problems and _modulo(r.handled_digest for r in results) != plan.total.key_digest:
         problems.append("the records that arrived are as many as were scanned, but not the same ones")
+    _refuse_lost(plan.split, problems)
+
+
+def _refuse_lost(split: str, problems: Sequence[str]) -> None:
     if problems:
+        more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
         raise ConversionError(
-            f"split {plan.split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}"
-            f"{f'; and {len(problems) - 10} more' if len(problems) > 10 else ''}. No manifest was written. Run the "
-            "same command again; if it happens again, choose another --runner."
+            f"split {split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}{more}. No manifest was "
+            "written. Run the same command again; if it happens again, choose another --runner."
         )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam import pvalue
 
 from beam_jobs.claims import claim
-from beam_jobs.commit import ShardResult, SourceSummary, commit_split
+from beam_jobs.commit import ShardResult, SourceSummary, check_scanned, commit_split
 from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, bucket_of, key_digest, measure
 from beam_jobs.receipts import verdict_on_error
 from beam_jobs.references import References, concat
@@ -94,13 +94,15 @@ class _Assign(beam.DoFn):
             for shard, refs in _plan(self.job, split, sums).assign(bucket, values):
                 yield _key(self.job, split, shard), refs
             return
+        summaries = list(values)
         for split in self.job.splits:
             plan = _plan(self.job, split, sums)
             with verdict_on_error(self.job, split):
+                check_scanned(plan, [s for s in summaries if self.job.sources[s.source].split == split])
                 claim(open_storage(self.job.output_dir), plan)
             for shard in range(plan.num_shards):  # so that a shard without rows is written too
                 yield _key(self.job, split, shard), References.of([])
-        for summary in values:
+        for summary in summaries:
             yield _SUMMARIES, summary
 
 

@@ -103,5 +103,5 @@ def test_a_runner_that_loses_inputs_and_reports_success_is_found_out(raw_imagene
         raw_imagenet.convert(tmp_path / "out", "--splits=train")
     assert not (tmp_path / "out/manifest.json").exists()
     monkeypatch.undo()
-    raw_imagenet.convert(tmp_path / "out", "--splits=train", "--overwrite")
+    raw_imagenet.convert(tmp_path / "out", "--splits=train")
     assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
