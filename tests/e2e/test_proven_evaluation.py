@@ -1,0 +1,45 @@
+"""The trainer's evaluation over real shards: exact as it is, and refused when the reader lies."""
+
+import jax
+import pytest
+
+from pipeline.reader import SplitReader
+from pipeline.shards.errors import EvaluationError
+from trainer.config import TrainerConfig
+from trainer.recipes.digits import Config, _input_fns, digits_task
+from trainer.trainer import Trainer
+
+
+@pytest.fixture(scope="module")
+def trained(digits, tmp_path_factory):
+    """(trainer, eval input_fn) after two steps: what is evaluated does not matter here, only what is counted."""
+    settings = TrainerConfig(
+        workdir=str(tmp_path_factory.mktemp("model")), global_batch_size=16, eval_batch_size=100, max_steps=2
+    )
+    trainer = Trainer(digits_task(1e-3, 2), settings, devices=jax.devices()[:1])
+    train_input, eval_input = _input_fns(Config(data_dir=str(digits[1]), trainer=settings))
+    trainer.train(train_input)
+    return trainer, eval_input
+
+
+def test_an_evaluation_over_shards_counts_every_record_and_proves_it(trained):
+    trainer, eval_input = trained
+    result = trainer.evaluate(eval_input)
+    assert (result.records, result.num_records, result.proven) == (368, 368, True)
+    assert result.crc == result.expected_crc
+
+
+def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail(trained, monkeypatch):
+    trainer, eval_input = trained
+    read = SplitReader.read
+
+    def lying(self, record_ids):
+        payloads = read(self, record_ids)
+        payloads[1] = payloads[0]
+        return payloads
+
+    monkeypatch.setattr(SplitReader, "read", lying)
+    with pytest.raises(
+        EvaluationError, match=r"counted 368 records as due, but their crcs add up to \w+ and the index"
+    ):
+        trainer.evaluate(eval_input)
