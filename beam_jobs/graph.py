@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 from apache_beam import pvalue
 
 from beam_jobs.claims import claim
 from beam_jobs.commit import ShardResult, SourceSummary, check_scanned, commit_split
-from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, bucket_of, key_digest, measure
+from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, by_bucket, key_digest, measure
 from beam_jobs.receipts import verdict_on_error
 from beam_jobs.references import References, concat
 from beam_jobs.write import write_shard
@@ -63,9 +62,8 @@ class _Scan(beam.DoFn):
             for refs in self.job.converter.scan(open_storage(source.uri), source):
                 records += len(refs)
                 keys += key_digest(refs.key.tolist())
-                buckets = bucket_of(self.job, source.split, refs)
-                for bucket in np.unique(buckets).tolist():
-                    yield _key(self.job, source.split, bucket), refs.take(buckets == bucket)
+                for bucket, rows in by_bucket(self.job, source.split, refs):
+                    yield _key(self.job, source.split, bucket), rows
         yield _SUMMARIES, SourceSummary(number, records, keys)
 
 

@@ -17,7 +17,18 @@ from beam_jobs.converter import Converter, Source
 from beam_jobs.references import References, concat
 from pipeline.shards.record import FRAME_BYTES
 
-__all__ = ["BucketSums", "Job", "SplitPlan", "add_sums", "bucket_of", "in_order", "key_digest", "measure", "ranks"]
+__all__ = [
+    "BucketSums",
+    "Job",
+    "SplitPlan",
+    "add_sums",
+    "bucket_of",
+    "by_bucket",
+    "in_order",
+    "key_digest",
+    "measure",
+    "ranks",
+]
 
 ENCODER_VERSION = 1  # of pipeline.shards.example and record: a change of their bytes is a change of plan
 _BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
@@ -141,6 +152,13 @@ def bucket_of(job: Job, split: str, refs: References) -> np.ndarray:
     """int64: the bucket of each row, by the leading bits of its rank."""
     shift = 64 - (job.num_buckets.bit_length() - 1)
     return (ranks(job.seed, split, refs.key) >> np.uint64(shift)).astype(np.int64)
+
+
+def by_bucket(job: Job, split: str, refs: References) -> Iterator[tuple[int, References]]:
+    """A batch of rows cut into (bucket, rows)."""
+    buckets = bucket_of(job, split, refs)
+    for bucket in np.unique(buckets).tolist():
+        yield bucket, refs.take(buckets == bucket)
 
 
 def framed_bytes(job: Job, refs: References) -> np.ndarray:

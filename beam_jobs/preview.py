@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_jobs.plan import BucketSums, Job, SplitPlan, bucket_of, framed_bytes, measure
+from beam_jobs.converter import Source
+from beam_jobs.plan import BucketSums, Job, SplitPlan, by_bucket, framed_bytes, measure
 from beam_jobs.references import References
 from pipeline.shards.storage import open_storage
 
@@ -40,12 +41,9 @@ def preview(job: Job, threads: int = 8) -> Iterator[SplitPreview]:
         yield _of_plan(SplitPlan(job, split, sums), pieces)
 
 
-def _scan(job: Job, source) -> list[tuple[int, References]]:
-    found = []
-    for refs in job.converter.scan(open_storage(source.uri), source):
-        buckets = bucket_of(job, source.split, refs)
-        found += [(bucket, refs.take(buckets == bucket)) for bucket in np.unique(buckets).tolist()]
-    return found
+def _scan(job: Job, source: Source) -> list[tuple[int, References]]:
+    batches = job.converter.scan(open_storage(source.uri), source)
+    return [piece for refs in batches for piece in by_bucket(job, source.split, refs)]
 
 
 def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]]) -> SplitPreview:
