@@ -12,14 +12,14 @@ __all__ = ["ONE_HOST", "Hosts"]
 
 @dataclass(frozen=True)
 class Hosts:
-    """One host's place among all: its index, how many there are, and how many devices take part.
+    """One host's place among all: its index, how many there are, and over how many devices a batch is split.
 
     `rows`, when given, are the ranges of global batch rows that this host holds (a sharding may give any
     rows to any process, and the same rows to several); otherwise host i takes the i-th equal slice."""
 
     index: int = 0
     count: int = 1
-    devices: int = 1  # over all hosts
+    devices: int = 1  # over all hosts; devices that hold the same rows count once
     rows: tuple[range, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -29,15 +29,17 @@ class Hosts:
             raise OptionError(f"devices={self.devices} must be at least 1.")
 
     def check_batch(self, global_batch: int) -> None:
-        """Raises BatchSizeError, with the nearest sizes that fit, unless hosts and devices divide the batch."""
-        unit = math.lcm(self.devices, self.count)
+        """Raises BatchSizeError, with the nearest sizes that fit, unless devices and hosts divide the batch.
+
+        Hosts whose `rows` come from a sharding may hold the same rows, so there the devices alone count."""
+        unit = self.devices if self.rows is not None else math.lcm(self.devices, self.count)
         if global_batch > 0 and global_batch % unit == 0:
             return
         down, up = global_batch // unit * unit, -(-max(global_batch, 1) // unit) * unit
         nearest = f"{down}, {up}" if 0 < down != up else f"{up}"
+        per_host = f" ({self.count} hosts x {unit // self.count})" if unit % self.count == 0 else ""
         raise BatchSizeError(
-            f"global_batch={global_batch} is not divisible by {unit} devices "
-            f"({self.count} hosts x {unit // self.count}). Nearest that are: {nearest}."
+            f"global_batch={global_batch} is not divisible by {unit} devices{per_host}. Nearest that are: {nearest}."
         )
 
     def host_rows(self, global_batch: int) -> tuple[range, ...]:

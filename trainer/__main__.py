@@ -3,8 +3,11 @@
 import importlib
 import logging
 import sys
+from dataclasses import make_dataclass
+from typing import Any
 
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
+from trainer.exits import EXIT_USER_ERROR, end
 
 RECIPES = {"digits": "trainer.recipes.digits"}  # imported when named: --help needs no jax
 
@@ -22,16 +25,22 @@ def main(arguments: list[str]) -> int:
             raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
         import tyro
 
+        from trainer.distributed import Distributed, join
+
         recipe = importlib.import_module(RECIPES[name])
-        recipe.run(tyro.cli(recipe.Config, args=options, prog=f"python -m trainer {name}"))
+        fields = [("recipe", recipe.Config), ("distributed", Distributed, Distributed())]
+        flags = tyro.conf.OmitArgPrefixes[make_dataclass("Flags", fields)]
+        given: Any = tyro.cli(flags, args=options, prog=f"python -m trainer {name}", description=recipe.Config.__doc__)
+        join(given.distributed)
+        recipe.run(given.recipe)
     except ModuleNotFoundError as error:
         hint = "" if "infeed[" in str(error) else " Install what training needs: pip install 'infeed[train]'."
         print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)
-        return 2
+        return EXIT_USER_ERROR
     except InfeedError as error:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         print(f"error: {error}{notes}", file=sys.stderr)
-        return 2
+        return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
         return 130
@@ -39,4 +48,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))

@@ -9,6 +9,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from pipeline.shards.errors import CheckpointError
+from trainer.inputs import path_name
 from trainer.state import TrainState
 
 __all__ = ["Checkpoints", "Saved"]
@@ -37,14 +38,14 @@ class Checkpoints:
 
     @property
     def manager(self) -> ocp.CheckpointManager:
-        """Made on first use, so that looking for a checkpoint creates no directory."""
+        """Made on first use, so that looking for a checkpoint creates no directory and waits for no other host."""
         if self._manager is None:
             self._manager = self._make()
         return self._manager
 
     def steps(self) -> list[int]:
-        """Steps of the finished checkpoints, ascending."""
-        return sorted(self.manager.all_steps()) if self.directory.is_dir() else []
+        """Steps of the finished checkpoints, ascending. Looks at the directory alone: the manager is a collective."""
+        return sorted(ocp.utils.checkpoint_steps(self.directory)) if self.directory.is_dir() else []
 
     def latest(self) -> int | None:
         """The newest one's step; None where there is none."""
@@ -58,6 +59,10 @@ class Checkpoints:
         if step is not None and step not in steps:
             raise CheckpointError(f"{self.directory} has no checkpoint of step {step}. It has: {steps}.")
         return steps[-1] if step is None else step
+
+    def saving(self) -> bool:
+        """Whether a checkpoint is still being written."""
+        return self._manager is not None and self._manager.is_saving_in_progress()
 
     def save(self, saved: Saved) -> None:
         """Copies the state and returns; the writing goes on in the background."""
@@ -114,6 +119,5 @@ class Checkpoints:
 
 def _listed(state: TrainState) -> dict[str, str]:
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype} {list(leaf.shape)}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        path_name(path): f"{leaf.dtype} {list(leaf.shape)}" for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }

@@ -11,6 +11,14 @@ __all__ = ["LoopMode", "TrainerConfig", "check_positive_int"]
 LoopMode = Literal["auto", "scan", "step"]
 LOOP_MODES = ("auto", "scan", "step")
 MiB = 1024 * 1024
+POSITIVE_INTS = (
+    "global_batch_size",
+    "iterations_per_loop",
+    "keep_max",
+    "log_every",
+    "superbatch_bytes",
+    "model_parallelism",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +41,9 @@ class TrainerConfig:
     """Newest checkpoints to keep."""
     log_every: int = 100
     """Steps between log lines, rounded up to the end of a dispatch. TensorBoard has every step."""
+    model_parallelism: int = 1
+    """Devices that hold one copy of the model together: the mesh's "model" axis. What is split over it says the Task's
+    partition. The rest of the devices are its "data" axis."""
     seed: int = 0
     """Seeds the model and, through InputContext, the input."""
     loop_mode: LoopMode = "auto"
@@ -40,14 +51,21 @@ class TrainerConfig:
     XLA runs their gradients 5-11x slower inside a loop, else scan."""
     superbatch_bytes: int = 256 * MiB
     """Bytes of a k-step super-batch on one device; iterations_per_loop is cut to fit. Up to four are alive at once."""
+    stall_seconds: float = 600.0
+    """How long to wait for one batch before the run ends with an error and a dump of what every thread was doing."""
+    host_timeout_seconds: float = 90.0
+    """A host that fails or dies ends all others within this time; half of it is how long one may be silent."""
 
     def __post_init__(self) -> None:
         if not self.workdir:
             raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
         if "://" in str(self.workdir):
             raise OptionError(f"workdir={self.workdir!r} is not on a local disk. Give a directory there.")
-        for name in ("global_batch_size", "iterations_per_loop", "keep_max", "log_every", "superbatch_bytes"):
+        for name in POSITIVE_INTS:
             check_positive_int(name, getattr(self, name))
+        for name in ("stall_seconds", "host_timeout_seconds"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be above 0.")
         for name in ("eval_batch_size", "max_steps", "checkpoint_every_steps"):
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))

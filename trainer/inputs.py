@@ -25,6 +25,7 @@ __all__ = [
     "batch_struct",
     "check_batch",
     "check_rows",
+    "path_name",
 ]
 
 MASK, INDEX, CRC = "_mask", "_index", "_crc"
@@ -150,11 +151,13 @@ def batch_struct(spec: Mapping[str, Any]) -> dict[str, Any]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(struct):
         if leaf.dtype in _NARROW and not jax.config.read("jax_enable_x64"):
             raise InputError(
-                f"the batch's {_name(path)} is {leaf.dtype}, which JAX would cut to 32 bits. "
+                f"the batch's {path_name(path)} is {leaf.dtype}, which JAX would cut to 32 bits. "
                 f"Deliver {np.dtype(_NARROW[leaf.dtype])}."
             )
         if leaf.dtype.kind not in "biufV":  # V: bfloat16 and its kin
-            raise InputError(f"the batch's {_name(path)} is {leaf.dtype}. A batch holds numbers; drop or encode it.")
+            raise InputError(
+                f"the batch's {path_name(path)} is {leaf.dtype}. A batch holds numbers; drop or encode it."
+            )
     return struct
 
 
@@ -163,8 +166,8 @@ def check_rows(struct: Mapping[str, Any], host_batch: int) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(struct)):
         if leaf.shape[:1] != (host_batch,):
             raise InputError(
-                f"the input's {_name(path)} is {leaf.dtype} {list(leaf.shape)}; expected {host_batch} rows, the host's "
-                "part of the global batch. Make batches of InputContext.per_host_batch_size rows."
+                f"the input's {path_name(path)} is {leaf.dtype} {list(leaf.shape)}; expected {host_batch} rows, the "
+                "host's part of the global batch. Make batches of InputContext.per_host_batch_size rows."
             )
 
 
@@ -172,8 +175,8 @@ def check_batch(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> None:
     """Raises InputError, naming the key, unless `batch` has the keys, shapes and dtypes of `struct`."""
     if not isinstance(batch, Mapping):
         raise InputError(f"a batch is a {type(batch).__name__}. It must be a dict such as {{'image': array}}.")
-    got = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(batch))}
-    expected = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(struct))}
+    got = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(batch))}
+    expected = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(struct))}
     if got.keys() != expected.keys():
         raise InputError(
             f"a batch has the keys {', '.join(sorted(got))}; expected {', '.join(sorted(expected))}. "
@@ -215,5 +218,6 @@ def _narrowed(value: Any) -> np.ndarray:
     return array.astype(narrow)
 
 
-def _name(path: Any) -> str:
+def path_name(path: Any) -> str:
+    """A leaf's path in a tree as "dense/kernel"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -27,6 +27,7 @@ log = logging.getLogger("trainer")
 class Opened:
     """An input, with the spec of its host batches as jax sees it and the size of a global batch."""
 
+    mode: Literal["train", "eval"]
     source: Input
     struct: dict[str, Any]
     global_batch: int
@@ -51,23 +52,24 @@ class Job:
         batch = config.global_batch_size if mode == "train" else config.resolved_eval_batch_size
         hosts = self.placement.hosts(batch)
         host_batch = sum(len(rows) for rows in hosts.host_rows(batch))
-        device_batch = batch // self.placement.mesh.size
+        device_batch = batch // self.placement.replicas
         source = as_input(input_fn(InputContext(mode, batch, host_batch, device_batch, hosts, config.seed, start_step)))
         if MASK not in source.spec:
             raise InputError(f"the input's spec has no {MASK}. An Input delivers {MASK} float32 [b] with every batch.")
         struct = batch_struct(source.spec)
         check_rows(struct, host_batch)
-        return Opened(source, struct, batch)
+        return Opened(mode, source, struct, batch)
 
     def abstract_state(self, opened: Opened) -> TrainState:
         """Shapes and shardings of the state that the task makes for this input."""
         spec = self.placement.global_struct(opened.struct, opened.global_batch)
-        return abstract_state(self.task, spec, self.placement.replicated)
+        return abstract_state(self.task, spec, self.placement)
 
     def steps_a_dispatch(self, opened: Opened, marks: Iterable[int]) -> int:
         """iterations_per_loop, cut to the nearest mark and so that a super-batch fits the device's memory."""
-        host_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(opened.struct))
-        step_bytes = host_bytes // self.placement.local_devices
+        leaves = jax.tree.leaves(opened.struct)
+        row_bytes = sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in leaves)
+        step_bytes = row_bytes * (opened.global_batch // self.placement.replicas)
         wanted, cap = self.config.iterations_per_loop, self.config.superbatch_bytes
         k = steps_that_fit(wanted, (), step_bytes, cap)
         if k < wanted:

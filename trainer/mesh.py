@@ -1,7 +1,8 @@
-"""Devices, and which rows of a global batch are on which: one mesh axis, "data".
+"""Devices, and which rows of a global batch are on which: a mesh of the axes "data" and "model".
 
 The edge where jax's view becomes a Hosts; everything that reads data sees only that."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,39 +13,63 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pipeline.hosts import Hosts
+from pipeline.shards.errors import OptionError
 
 __all__ = ["Placement"]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where arrays go: batches split over the data axis, everything else on every device."""
+    """Where arrays go: batches split over the data axis and copied along the model axis; the rest as asked for."""
 
     mesh: Mesh
 
     @classmethod
-    def of(cls, devices: Sequence[Any] | None = None) -> "Placement":
-        """Over these jax devices, or all there are."""
-        return cls(Mesh(np.asarray(devices or jax.devices()), ("data",)))
+    def of(cls, devices: Sequence[Any] | None = None, model_parallelism: int = 1) -> "Placement":
+        """Over these jax devices, or all there are: the first model_parallelism share a replica, and so on."""
+        grid = np.asarray(jax.devices() if devices is None else devices)
+        if grid.size % model_parallelism:
+            fitting = ", ".join(str(n) for n in range(1, grid.size + 1) if grid.size % n == 0)
+            raise OptionError(
+                f"model_parallelism={model_parallelism} does not divide the {grid.size} devices. Allowed: {fitting}."
+            )
+        return cls(Mesh(grid.reshape(-1, model_parallelism), ("data", "model")))
 
     @property
     def replicated(self) -> NamedSharding:
         """A whole copy on every device."""
         return NamedSharding(self.mesh, P())
 
+    @property
+    def replicas(self) -> int:
+        """In how many parts a batch is split: the size of the data axis."""
+        return self.mesh.shape["data"]
+
+    def sharding(self, name: str, shape: tuple[int, ...], spec: P) -> NamedSharding:
+        """`spec` on this mesh. OptionError, naming the array, for an unknown axis or a size that it does not divide."""
+        if len(spec) > len(shape):
+            raise OptionError(f"{name} has the shape {list(shape)}; its partition {spec} has more dimensions.")
+        for size, axes in zip(shape, spec, strict=False):
+            names = () if axes is None else (axes,) if isinstance(axes, str) else axes
+            for axis in names:
+                if axis not in self.mesh.shape:
+                    raise OptionError(f"the partition {spec} of {name} names {axis!r}. The mesh has: data, model.")
+            parts = math.prod(self.mesh.shape[axis] for axis in names)
+            if size % parts:
+                raise OptionError(
+                    f"{name} has the shape {list(shape)}, which the partition {spec} cuts into {parts} parts: "
+                    f"{size} is not divisible by {parts}."
+                )
+        return NamedSharding(self.mesh, spec)
+
     def rows(self, stacked: bool = False) -> NamedSharding:
         """A batch [B, ...] split by rows, or `stacked` batches [k, B, ...]."""
         return NamedSharding(self.mesh, P(None, "data") if stacked else P("data"))
 
-    @property
-    def local_devices(self) -> int:
-        """Devices of this host."""
-        return len(self.mesh.local_devices)
-
     def hosts(self, global_batch: int) -> Hosts:
         """This host's place, with the rows that the sharding gives it. BatchSizeError where devices do not divide."""
-        whole = Hosts(jax.process_index(), jax.process_count(), self.mesh.size)
-        whole.check_batch(global_batch)
+        index, count = jax.process_index(), jax.process_count()
+        Hosts(index, count, self.replicas, rows=()).check_batch(global_batch)
         slices = self.rows().addressable_devices_indices_map((global_batch,)).values()
         # Devices may hold the same rows; the host delivers them once.
         spans = sorted({index[0].indices(global_batch)[:2] for index in slices if index})
@@ -54,7 +79,7 @@ class Placement:
                 rows[-1] = range(rows[-1].start, stop)
             else:
                 rows.append(range(start, stop))
-        return Hosts(whole.index, whole.count, whole.devices, tuple(rows))
+        return Hosts(index, count, self.replicas, tuple(rows))
 
     def global_struct(self, host_struct: Mapping[str, Any], global_batch: int, k: int | None = None) -> Any:
         """The spec of a global batch (of k stacked ones) with its sharding, from the host's spec."""

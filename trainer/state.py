@@ -4,8 +4,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+import optax
 
+from trainer.inputs import path_name
+from trainer.mesh import Placement
 from trainer.task import Task, Variables
 
 __all__ = ["TrainState", "abstract_state", "init_state"]
@@ -31,14 +33,40 @@ def _init(task: Task, seed: jax.Array, batch_spec: Any) -> TrainState:
     )
 
 
-def init_state(task: Task, seed: int, batch_spec: Any, sharding: NamedSharding) -> TrainState:
+def init_state(task: Task, seed: int, batch_spec: Any, placement: Placement) -> TrainState:
     """A fresh state, computed where it is to live."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, batch_spec, placement))
     # The seed is an argument: as a constant, each seed would be a program of its own.
-    make = jax.jit(lambda seed: _init(task, seed, batch_spec), out_shardings=sharding)
+    make = jax.jit(lambda seed: _init(task, seed, batch_spec), out_shardings=shardings)
     return make(jnp.uint32(seed))
 
 
-def abstract_state(task: Task, batch_spec: Any, sharding: NamedSharding) -> TrainState:
-    """The state's shapes, dtypes and sharding, without computing anything."""
+def abstract_state(task: Task, batch_spec: Any, placement: Placement) -> TrainState:
+    """The state's shapes, dtypes and shardings, without computing anything."""
     shapes = jax.eval_shape(lambda seed: _init(task, seed, batch_spec), jax.ShapeDtypeStruct((), jnp.uint32))
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
+    copied = placement.replicated
+
+    def cut(path: Any, param: Any) -> jax.ShapeDtypeStruct:
+        name = path_name(path)
+        return _placed(param, placement.sharding(name, param.shape, task.partition(name, param.shape)))
+
+    def like_its_parameter(statistic: Any, param: Any) -> jax.ShapeDtypeStruct:
+        # A factored statistic (adafactor) has another shape. It is small, so it is copied.
+        return _placed(statistic, param.sharding if statistic.shape == param.shape else copied)
+
+    params = jax.tree_util.tree_map_with_path(cut, shapes.variables.params)
+    optimizer = optax.tree_utils.tree_map_params(
+        task.optimizer,
+        like_its_parameter,
+        shapes.optimizer,
+        params,
+        transform_non_params=lambda leaf: _placed(leaf, copied),
+    )
+    step, extra, key = jax.tree.map(
+        lambda leaf: _placed(leaf, copied), (shapes.step, shapes.variables.extra, shapes.key)
+    )
+    return TrainState(step, Variables(params, extra), optimizer, key)
+
+
+def _placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
+from jax.sharding import PartitionSpec
 
 from pipeline.shards.errors import OptionError
 
-__all__ = ["Batch", "LossFn", "Metric", "Task", "Variables"]
+__all__ = ["Batch", "LossFn", "Metric", "Partition", "Task", "Variables"]
 
 Batch = Mapping[str, Any]
 RESERVED = ("loss", "grad_norm")
@@ -26,6 +27,12 @@ class Variables(NamedTuple):
 
 LossFn = Callable[[Variables, Batch, jax.Array, bool], tuple[jax.Array, Variables, Any]]
 Metric = Callable[[Any, Batch], jax.Array]
+Partition = Callable[[str, tuple[int, ...]], PartitionSpec]
+
+
+def _copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
+    del name, shape
+    return PartitionSpec()
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,15 @@ class Task:
     loss_fn(variables, batch, rng, train) -> losses float [b], one a record; the variables after the step, of which
     the trainer takes `extra` when training; outputs, any pytree, for the metrics. Rows of padding are all zero,
     and what it gives for them is ignored.
-    metrics: name -> function(outputs, batch) -> values [b], one a record; the trainer takes their masked mean."""
+    metrics: name -> function(outputs, batch) -> values [b], one a record; the trainer takes their masked mean.
+    partition(name, shape) -> over which mesh axes ("data", "model") to split each dimension of the parameter of that
+    path ("dense/kernel"), its optimizer statistics too. Default: a whole copy on every device."""
 
     init: Callable[[jax.Array, Any], Variables]
     loss_fn: LossFn
     optimizer: optax.GradientTransformation
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    partition: Partition = _copied
 
     def __post_init__(self) -> None:
         for name in self.metrics:

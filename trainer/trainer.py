@@ -1,8 +1,8 @@
 """The Trainer: trains and evaluates a Task from any input. The front door of the package."""
 
 import logging
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ from trainer.checkpoint import Checkpoints
 from trainer.config import TrainerConfig, check_positive_int
 from trainer.evaluation import EvalResult, evaluate_epoch
 from trainer.inputs import InputFn
-from trainer.job import Job
+from trainer.job import Job, Opened
 from trainer.mesh import Placement
+from trainer.preflight import agree, facts_of
+from trainer.store import open_store
 from trainer.summaries import EventWriter
 from trainer.task import Task
 from trainer.training import TrainResult, train_run
+from trainer.watchdog import Watchdog
 
 __all__ = ["Trainer"]
 
@@ -31,7 +34,7 @@ class Trainer:
 
     def __init__(self, task: Task, config: TrainerConfig, devices: Sequence[Any] | None = None) -> None:
         self.config = config
-        self._job = Job(task, config, Placement.of(devices))
+        self._job = Job(task, config, Placement.of(devices, config.model_parallelism))
         for batch in (config.global_batch_size, config.resolved_eval_batch_size):
             self._job.placement.hosts(batch)  # a size that the devices do not divide fails here, not hours later
 
@@ -42,13 +45,15 @@ class Trainer:
         checkpoint, so the result is that of a straight run. Raises NanError, naming the step, before a broken state
         is saved; InputError for an input that ends early or changes its shapes."""
         max_steps = _goal(steps, max_steps, self.config.max_steps)
-        with Checkpoints(self.config.workdir, self.config.keep_max) as checkpoints:
+        with self._call() as (watchdog, checkpoints):
             start = checkpoints.latest() or 0
             end = start + steps if steps is not None else max_steps
             if start >= end:
+                self._agree(watchdog, None, start, end)
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
                 return TrainResult(start, start, None, {}, None, 0)
             opened = self._job.open("train", input_fn, start)
+            self._agree(watchdog, opened, start, end)
             return train_run(self._job, checkpoints, opened, start, end)
 
     def evaluate(self, input_fn: InputFn, *, step: int | None = None) -> EvalResult:
@@ -56,15 +61,30 @@ class Trainer:
 
         Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
         due gives proven=False); CheckpointError where there is no checkpoint."""
-        with Checkpoints(self.config.workdir) as checkpoints:
+        with self._call() as (watchdog, checkpoints):
             step = checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
+            self._agree(watchdog, opened, step, step)
             saved = checkpoints.restore(step, self._job.abstract_state(opened))
-        result = evaluate_epoch(self._job, opened, saved.state.variables, step)
+            result = evaluate_epoch(self._job, opened, saved.state.variables, step)
         if jax.process_index() == 0:
             with closing(EventWriter(Path(self.config.workdir) / "eval")) as events:
                 events.scalars(step, result.metrics)
         return result
+
+    @contextmanager
+    def _call(self) -> Iterator[tuple[Watchdog, Checkpoints]]:
+        checkpoints = Checkpoints(self.config.workdir, self.config.keep_max)
+        # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
+        with (
+            Watchdog(open_store(), self.config.host_timeout_seconds, checkpoints.saving) as watchdog,
+            checkpoints,
+            watchdog.reporting(),
+        ):
+            yield watchdog, checkpoints
+
+    def _agree(self, watchdog: Watchdog, opened: Opened | None, start: int, end: int) -> None:
+        agree(watchdog, lambda: facts_of(self._job, opened, start, end), self.config.stall_seconds)
 
 
 def _goal(steps: int | None, max_steps: int | None, default: int | None) -> int:

@@ -73,7 +73,7 @@ def _begin(job: Job, checkpoints: Checkpoints, opened: Opened, start: int) -> tu
         log.info("the input is a plain iterable: a resumed run starts it anew, it has no position to go on from")
     if start == 0:
         spec = job.placement.global_struct(opened.struct, opened.global_batch)
-        return init_state(job.task, config.seed, spec, job.placement.replicated), source.start
+        return init_state(job.task, config.seed, spec, job.placement), source.start
     saved = checkpoints.restore(start, job.abstract_state(opened))
     now = config.to_json()
     changed = [f"{key} {saved.config[key]!r} -> {now[key]!r}" for key in now if saved.config.get(key) != now[key]]

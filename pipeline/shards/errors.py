@@ -13,6 +13,7 @@ __all__ = [
     "EmptySplitError",
     "EvaluationError",
     "FingerprintError",
+    "HostError",
     "InfeedError",
     "InputError",
     "LabelError",
@@ -22,6 +23,7 @@ __all__ = [
     "RawDataError",
     "SchemaError",
     "ShardError",
+    "StallError",
     "StorageError",
     "did_you_mean",
 ]
@@ -45,6 +47,10 @@ class SchemaError(InfeedError, ValueError):
 
 class StorageError(InfeedError, OSError):
     """A path cannot be read or written, or is shorter than it should be."""
+
+
+class StallError(InfeedError, TimeoutError):
+    """A wait for data lasted longer than it may. The log has what every thread was doing."""
 
 
 class ManifestError(InfeedError):
@@ -89,6 +95,10 @@ class NanError(InfeedError, ArithmeticError):
 
 class CheckpointError(InfeedError):
     """A checkpoint is missing, damaged, or of another model."""
+
+
+class HostError(InfeedError):
+    """Another host failed or fell silent, or the hosts do not agree on what they are about to do."""
 
 
 class EvaluationError(InfeedError):

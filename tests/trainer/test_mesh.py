@@ -2,7 +2,10 @@
 
 import jax
 import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
 
+from pipeline.shards.errors import BatchSizeError, OptionError
 from trainer.inputs import batch_struct
 from trainer.mesh import Placement
 from trainer.steps import has_convolution
@@ -11,7 +14,7 @@ from trainer.steps import has_convolution
 def test_one_host_makes_all_rows_for_any_number_of_devices():
     assert Placement.of(jax.devices()).hosts(12).rows == (range(12),)
     assert Placement.of(jax.devices()[:1]).hosts(7).rows == (range(7),)
-    assert Placement.of(jax.devices()[:2]).local_devices == 2
+    assert Placement.of(jax.devices()[:2]).replicas == 2
 
 
 def test_rows_land_on_devices_in_order():
@@ -40,3 +43,35 @@ def test_a_convolution_is_found_inside_calls_and_branches():
     assert has_convolution(jax.make_jaxpr(convolve)(x))
     assert has_convolution(jax.make_jaxpr(hidden)(x))
     assert not has_convolution(jax.make_jaxpr(lambda x: x @ x.T)(np.ones((2, 2))))
+
+
+def test_devices_of_one_replica_hold_the_same_rows():
+    placement = Placement.of(jax.devices(), model_parallelism=2)
+    hosts = placement.hosts(6)
+    assert (hosts.devices, hosts.rows) == (2, (range(6),))
+    host = {"x": np.arange(6)[:, None].astype(np.float32)}
+    placed = placement.place(host, placement.global_struct(batch_struct(host), 6))["x"]
+    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [[0, 1, 2]] * 2 + [[3, 4, 5]] * 2
+
+
+def test_a_batch_need_only_be_divisible_by_the_data_axis():
+    with pytest.raises(BatchSizeError, match=r"global_batch=7 is not divisible by 2 devices.*: 6, 8\."):
+        Placement.of(jax.devices(), model_parallelism=2).hosts(7)
+
+
+def test_a_model_axis_that_the_devices_cannot_have_is_refused():
+    with pytest.raises(OptionError, match=r"model_parallelism=3 does not divide the 4 devices. Allowed: 1, 2, 4\."):
+        Placement.of(jax.devices(), model_parallelism=3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (P("modal"), r"the partition .* of dense/kernel names 'modal'. The mesh has: data, model"),
+        (P("model"), r"dense/kernel has the shape \[5, 8\].* cuts into 2 parts: 5 is not divisible by 2"),
+        (P(None, ("data", "model"), "model"), r"the shape \[5, 8\]; its partition .* has more dimensions"),
+    ],
+)
+def test_a_partition_that_does_not_fit_names_the_array(spec, text):
+    with pytest.raises(OptionError, match=text):
+        Placement.of(jax.devices(), model_parallelism=2).sharding("dense/kernel", (5, 8), spec)

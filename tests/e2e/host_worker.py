@@ -1,0 +1,244 @@
+"""One process of a run of several, started by the fixture `run_hosts`: python host_worker.py '<JSON of Order>'.
+
+It joins the others, runs one of the functions below, and leaves what it saw as JSON for the test to judge."""
+
+import json
+import os
+import signal
+import sys
+import time
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from jax.sharding import PartitionSpec as P
+
+from pipeline.shards.errors import InfeedError
+from trainer.config import TrainerConfig
+from trainer.distributed import Distributed, join
+from trainer.task import Task, Variables
+from trainer.trainer import Trainer
+
+AGREED = "now all agree"
+RAW, IMAGE, LABEL = "image/encoded", "image", "image/class/label"
+
+
+def dense_task(learning_rate=0.05, width=32):
+    """Two dense layers over the pixels, cut over the model axis, with noise from the step's key."""
+
+    def init(rng, spec):
+        a, b = jax.random.split(rng)
+        pixels = int(np.prod(spec["image"].shape[1:]))
+        params = {"a": jax.random.normal(a, (pixels, width)) / 32, "b": jax.random.normal(b, (width, 10)) / 8}
+        return Variables(params)
+
+    def loss_fn(variables, batch, rng, train):
+        x = batch["image"].reshape(len(batch["image"]), -1).astype(jnp.float32) / 128 - 1
+        if train:
+            x = x + 0.1 * jax.random.normal(rng, x.shape)
+        logits = jnp.tanh(x @ variables.params["a"]) @ variables.params["b"]
+        labels = batch[LABEL] - 1
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels), variables, (logits, labels)
+
+    def accuracy(outputs, batch):
+        return jnp.argmax(outputs[0], -1) == outputs[1]
+
+    cut = {"a": P(None, "model"), "b": P("model")}
+    return Task(init, loss_fn, optax.adam(learning_rate / 50), {"accuracy": accuracy}, lambda name, shape: cut[name])
+
+
+class Recorded:
+    """input_fns over the digits; `batches` gets [rows, ids, masks] of every batch that the trainer took."""
+
+    def __init__(self, data_dir, **options):
+        self.data_dir, self.options, self.batches = data_dir, options, []
+
+    def __call__(self, ctx):
+        from pipeline.datasets import eval_dataset, train_dataset
+        from pipeline.ops import DecodeJpeg, RandomShift
+
+        decode = DecodeJpeg(RAW, into=IMAGE, shape=(32, 32, 1))
+        common = {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "keys": (IMAGE, LABEL)} | self.options
+        if ctx.mode == "train":
+            ops = [decode, RandomShift(IMAGE, pixels=2)]
+            source = train_dataset(self.data_dir, "train", ops=ops, seed=ctx.seed, **common)
+        else:
+            source = eval_dataset(self.data_dir, "validation", ops=[decode], **common)
+        rows = [row for part in ctx.hosts.rows for row in part]
+        batches = source.batches
+
+        def recording(position=None):
+            for batch in batches(position):
+                self.batches.append([rows, batch["_index"].tolist(), batch["_mask"].tolist()])
+                yield batch
+
+        source.batches = recording
+        return source
+
+
+def checksums(state):
+    """Of every array, however it is cut: the parts of this process only."""
+    return [
+        zlib.crc32(b"".join(np.asarray(s.data).tobytes() for s in leaf.addressable_shards)) for leaf in leaves(state)
+    ]
+
+
+def whole(state):
+    """The parameters as lists, put together from all hosts."""
+    return [multihost_utils.process_allgather(leaf, tiled=True).tolist() for leaf in leaves(state)]
+
+
+def leaves(state):
+    return jax.tree.leaves(state.variables.params)
+
+
+def same_truth(order):
+    """Trains and evaluates once for every layout of `order`: {name: {devices, model, workdir, max_steps}}."""
+    for name, layout in order.layouts.items():
+        devices = [jax.devices()[i] for i in layout.get("devices", range(jax.device_count()))]
+        config = TrainerConfig(
+            workdir=layout["workdir"],
+            global_batch_size=32,
+            eval_batch_size=48,
+            iterations_per_loop=4,
+            checkpoint_every_steps=10,
+            model_parallelism=layout.get("model", 1),
+            host_timeout_seconds=60,
+            seed=7,
+        )
+        trainer = Trainer(dense_task(), config, devices)
+        train, evaluation = Recorded(order.data_dir), Recorded(order.data_dir)
+        trained = trainer.train(train, max_steps=layout["max_steps"])
+        result = trainer.evaluate(evaluation)
+        yield (
+            name,
+            {
+                "start_step": trained.start_step,
+                "loss": trained.metrics["loss"],
+                "trained": train.batches,
+                "evaluated": evaluation.batches,
+                "records": result.records,
+                "proven": result.proven,
+                "metrics": result.metrics,
+                "checksums": checksums(trained.state),
+                "params": whole(trained.state),
+            },
+        )
+
+
+def plain_batches(ctx, at=None, then=None):
+    """Endless random batches; before batch `at` comes `then()`."""
+    rng = np.random.default_rng(ctx.seed)
+    for step in range(10**6):
+        if step == at and then is not None:
+            then()
+        rows = rng.integers(0, 256, (ctx.per_host_batch_size, 8, 8)).astype(np.uint8)
+        yield {"image": rows, LABEL: rng.integers(1, 11, len(rows)).astype(np.int32)}
+
+
+def settings(order, **others):
+    defaults = {"global_batch_size": 16, "iterations_per_loop": 5, "checkpoint_every_steps": None}
+    return TrainerConfig(
+        workdir=order.workdir, host_timeout_seconds=order.host_timeout_seconds, **defaults | {"seed": 3} | others
+    )
+
+
+def wrong_index(order):
+    """Host `order.host` reads another copy of the data than the others; training must not begin anywhere."""
+    data_dir = order.wrong_dir if jax.process_index() == order.host else order.data_dir
+    config = settings(order, global_batch_size=32)
+    Trainer(dense_task(), config).train(Recorded(data_dir), max_steps=1000)
+    yield "trained", True
+
+
+def dying_input(order):
+    """The input of host `order.host` ends that way before step 23."""
+
+    def die():
+        Path(order.out, "died").write_text(str(time.time()))
+        if order.how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if order.how == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        raise OSError("the disk of this host is on fire")
+
+    def input_fn(ctx):
+        return plain_batches(ctx, 22, die if jax.process_index() == order.host else None)
+
+    Trainer(dense_task(), settings(order)).train(input_fn, max_steps=100_000)
+    yield "trained", True
+
+
+def stalled_shard(order):
+    """A shard of host `order.host` becomes a FIFO once its input is open: a disk that never answers."""
+
+    def input_fn(ctx):
+        source = Recorded(order.data_dir, read_ahead_bytes=1)(ctx)
+        if jax.process_index() == order.host:
+            for shard in Path(order.data_dir).glob("train-*"):
+                shard.unlink()
+                os.mkfifo(shard)
+        return source
+
+    config = settings(order, global_batch_size=32, stall_seconds=3.0)
+    Trainer(dense_task(), config).train(input_fn, max_steps=1000)
+    yield "trained", True
+
+
+def disagreements(order):
+    """One call for each way in which host `order.host` may differ; then one where all agree."""
+    mine = jax.process_index() == order.host
+
+    def different(ctx):
+        for batch in plain_batches(ctx):
+            yield batch | {"image": batch["image"][:, :4]}
+
+    attempts = {
+        "seed": (settings(order, seed=4 if mine else 3), dense_task(), plain_batches),
+        "iterations_per_loop": (settings(order, iterations_per_loop=4 if mine else 5), dense_task(), plain_batches),
+        "spec": (settings(order), dense_task(), different if mine else plain_batches),
+        "model": (settings(order), dense_task(width=16 if mine else 32), plain_batches),
+    }
+    for name, (config, task, input_fn) in attempts.items():
+        yield name, error_of(lambda c=config, t=task, i=input_fn: Trainer(t, c).train(i, max_steps=5))
+    small, large = Recorded(order.data_dir), Recorded(order.wrong_dir)
+    config = settings(order, global_batch_size=32)
+    yield "data", error_of(lambda: Trainer(dense_task(), config).train(large if mine else small, max_steps=5))
+    yield "steps", error_of(lambda: Trainer(dense_task(), config).train(small, max_steps=6 if mine else 5))
+    print(AGREED)
+    yield "nan", error_of(lambda: Trainer(dense_task(1e38), settings(order)).train(plain_batches, max_steps=50))
+    yield "at last", Trainer(dense_task(), settings(order)).train(plain_batches, max_steps=5).step
+
+
+def error_of(call):
+    try:
+        call()
+    except InfeedError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def main():
+    order = SimpleNamespace(**json.loads(sys.argv[1]))
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", order.devices)
+    if order.count > 1:
+        join(Distributed(coordinator_address=order.address, num_processes=order.count, process_id=order.index))
+    report = {}
+    try:
+        for name, seen in globals()[order.function](order):
+            report[name] = seen
+    except BaseException as error:
+        report["error"] = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        Path(order.out, f"{order.index}.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""When one host fails, every host ends, soon, and with the reason; before training begins if it could be known."""
+
+import shutil
+import time
+
+import pytest
+
+from converters import imagenet_to_gcs
+from pipeline.shards.manifest import read_manifest
+
+pytestmark = pytest.mark.long
+
+BOUND = 12.0  # host_timeout_seconds
+COLLECTIVE = "[Gloo] Rank"  # what the first collective of a process prints as it connects
+SLACK = 6.0  # a process that starts or ends on a busy machine
+
+
+@pytest.fixture
+def broken(run_hosts):
+    """Runs a function of the workers with a host that fails; nobody may hang."""
+
+    def run(function, count, **order):
+        return run_hosts(function, count, timeout_seconds=150, host_timeout_seconds=BOUND, **order)
+
+    return run
+
+
+@pytest.fixture
+def copies(digits, tmp_path):
+    """(good, bad): two copies of the digits, the bad one with a flipped bit in its index."""
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for copy in (good, bad):
+        shutil.copytree(digits[1], copy)
+    index = bad / "_index" / "train.npy"
+    data = bytearray(index.read_bytes())
+    data[-1] ^= 1
+    index.write_bytes(data)
+    return str(good), str(bad)
+
+
+@pytest.mark.parametrize(("count", "host"), [(2, 1), (2, 0), (4, 2)])
+def test_a_wrong_index_on_one_host_is_an_error_on_all_before_any_collective(broken, copies, count, host):
+    ended = broken("wrong_index", count, host=host, data_dir=copies[0], wrong_dir=copies[1])
+    for index, process in enumerate(ended):
+        assert process.code == 1, process.printed
+        assert COLLECTIVE not in process.printed
+        error = process.report["error"]
+        assert "train.npy" in error
+        assert error.startswith("ShardError: " if index == host else f"HostError: host {host} of {count} failed: ")
+
+
+@pytest.mark.parametrize(("count", "host"), [(2, 1), (2, 0), (4, 2)])
+def test_an_input_that_dies_on_one_host_ends_all_within_the_bound_with_its_message(broken, count, host):
+    ended = broken("dying_input", count, host=host, how="raised")
+    died = float((ended[0].out / "died").read_text())
+    for index, process in enumerate(ended):
+        assert process.at - died < BOUND + SLACK
+        assert "the disk of this host is on fire" in process.printed
+        assert process.code == (1 if index == host else process.code)
+        assert process.code in (1, 3)
+    assert ended[host].report["error"] == "OSError: the disk of this host is on fire"
+
+
+@pytest.mark.parametrize(("count", "how"), [(2, "killed"), (4, "killed"), (2, "stopped")])
+def test_a_host_that_dies_without_a_word_is_missed_and_named_within_the_bound(broken, count, how):
+    ended = broken("dying_input", count, host=1, how=how, frozen=1 if how == "stopped" else -1)
+    died = float((ended[0].out / "died").read_text())
+    for index, process in enumerate(ended):
+        if index != 1:
+            assert process.code in (1, 3), process.printed
+            assert process.at - died < BOUND + SLACK
+            assert f"host 1 of {count} failed: it gave no sign of life for 6 s" in process.printed
+
+
+def test_the_death_of_host_0_ends_the_others_at_once(broken):
+    ended = broken("dying_input", 2, host=0, how="killed")
+    died = float((ended[0].out / "died").read_text())
+    assert ended[1].code not in (0, None)
+    assert ended[1].at - died < BOUND + SLACK
+    assert "coordination service" in ended[1].printed  # JAX's own words: its service died with host 0
+
+
+def test_a_stalled_disk_on_one_host_ends_all_with_a_dump_of_its_threads(broken, copies):
+    begun = time.time()
+    ended = broken("stalled_shard", 2, host=1, data_dir=copies[0])
+    assert ended[1].report["error"].startswith("StallError: ")
+    assert "read_ranges" in ended[1].printed  # the dump shows where
+    for process in ended:
+        assert process.code in (1, 3)
+        assert process.at - begun < 60
+    assert "host 1 of 2 failed: " in ended[0].printed
+
+
+def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(broken, digits, tmp_path):
+    other = str(tmp_path / "other")
+    flags = [f"--raw_data_dir={digits[0]}", f"--label_file={digits[0]}/synsets.txt", "--target_shard_bytes=300KB"]
+    imagenet_to_gcs.main([*flags, f"--gcs_output_path={other}"])
+    ended = broken("disagreements", 2, host=1, data_dir=str(digits[1]), wrong_dir=other)
+    expected = {
+        "seed": "seed is 3 on host 0 and 4 on host 1.",
+        "iterations_per_loop": "iterations_per_loop is 5 on host 0 and 4 on host 1.",
+        "spec": "the batch's image is uint8 [8, 8] a row on host 0 and uint8 [4, 8] a row on host 1.",
+        "model": "model and optimizer is 9 arrays with checksum ",
+        "data": f"fingerprint is {fingerprint(digits[1])} on host 0 and {fingerprint(other)} on host 1.",
+        "steps": "end step is 5 on host 0 and 6 on host 1.",
+    }
+    for process in ended:
+        assert process.code == 0, process.printed
+        for name, text in expected.items():
+            assert process.report[name].startswith(f"HostError: the hosts do not agree: {text}")
+            assert process.report[name].endswith("Start the same command on every host, over the same data.")
+        before, after = process.printed.split("now all agree")
+        assert COLLECTIVE not in before
+        assert COLLECTIVE in after
+        assert process.report["nan"].startswith("NanError: ")
+        assert process.report["at last"] == 5
+
+
+def fingerprint(directory):
+    return read_manifest(str(directory)).splits["train"].fingerprint

@@ -1,0 +1,107 @@
+"""One truth on any number of hosts, over any mesh: the same records, the same metrics, proven; also after a restart.
+
+Four devices, as one process with four, two with two, four with one."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.long
+
+STEPS, STOP = 30, 20
+LAYOUTS = {  # of two processes with two devices each: 0 and 1, 2 and 3
+    "data": {},
+    "data, devices interleaved": {"devices": [0, 2, 1, 3]},
+    "model inside the hosts": {"model": 2},
+    "model across the hosts": {"devices": [0, 2, 1, 3], "model": 2},
+    "model over all": {"model": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(run_hosts, digits, tmp_path_factory):
+    """{name: [report of each process]}. A name's last word is its work directory; "2x2" goes on from "stopped 2x2"."""
+    work, data_dir = tmp_path_factory.mktemp("models"), str(digits[1])
+
+    def ran(count, devices, layouts):
+        layouts = {name: {"max_steps": STEPS, "workdir": str(work / name)} | layout for name, layout in layouts.items()}
+        ended = run_hosts("same_truth", count, devices, data_dir=data_dir, layouts=layouts)
+        assert [process.code for process in ended] == [0] * count, "\n".join(process.printed for process in ended)
+        return {name: [process.report[name] for process in ended] for name in layouts}
+
+    def stopped(name):
+        return LAYOUTS[name] | {"max_steps": STOP, "workdir": str(work / f"{name}, stopped")}
+
+    same = {"2x2": LAYOUTS["data"] | {"workdir": str(work / "data, stopped")}}
+    cut = "model across the hosts"
+    seen = ran(2, 2, LAYOUTS | {"stop": stopped("data"), "stop cut": stopped(cut)} | same)
+    for name, source in {"4x1": "data", "1x4": "data", "1x1": "data", "1x4 from a cut model": cut}.items():
+        shutil.copytree(work / f"{source}, stopped", work / name)
+        shutil.rmtree(work / name / "checkpoints" / str(STEPS), ignore_errors=True)
+    seen |= ran(1, 4, {"one host": {}, "1x4": {}, "1x4 from a cut model": {}, "1x1": {"devices": [0]}})
+    return seen | ran(4, 1, {"four hosts": {}, "4x1": {}})
+
+
+FRESH = [*LAYOUTS, "four hosts"]
+RESUMED = ["2x2", "4x1", "1x4", "1x1", "1x4 from a cut model"]
+
+
+def global_batches(hosts, what):
+    """[steps][row] -> record id, put together from the rows of all hosts; hosts that hold the same rows must agree."""
+    assert len({len(host[what]) for host in hosts}) == 1  # E3: every host makes the same number of steps
+    steps = []
+    for parts in zip(*(host[what] for host in hosts), strict=True):
+        batch = {}
+        for rows, ids, masks in parts:
+            assert [float(i >= 0) for i in ids] == masks
+            for row, record in zip(rows, ids, strict=True):
+                assert batch.setdefault(row, record) == record
+        assert sorted(batch) == list(range(len(batch)))
+        steps.append([batch[row] for row in range(len(batch))])
+    return steps
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_every_layout_trains_on_the_same_records(runs, name):
+    expected = global_batches(runs["one host"], "trained")
+    assert len(expected) == STEPS
+    assert {len(batch) for batch in expected} == {32}
+    assert global_batches(runs[name], "trained") == expected
+
+
+@pytest.mark.parametrize("name", ["one host", *FRESH, *RESUMED])
+def test_every_layout_evaluates_each_record_once_and_proves_it(runs, name):
+    for host in runs[name]:
+        assert (host["records"], host["proven"]) == (368, True)
+    ids = [record for batch in global_batches(runs[name], "evaluated") for record in batch]
+    assert ids == [*range(368), *[-1] * (-368 % 48)]
+
+
+@pytest.mark.parametrize("name", [*FRESH, *RESUMED])
+def test_every_layout_has_the_same_metrics_and_parameters_within_1e_4(runs, name):
+    expected = runs["one host"][0]
+    for host in runs[name]:
+        assert host["metrics"]["loss"] == pytest.approx(expected["metrics"]["loss"], rel=1e-4)
+        assert host["metrics"]["accuracy"] == expected["metrics"]["accuracy"]
+        for mine, theirs in zip(host["params"], expected["params"], strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_restart_on_other_hosts_goes_on_with_the_very_next_records(runs, name):
+    assert {host["start_step"] for host in runs[name]} == {STOP}
+    straight = global_batches(runs["one host"], "trained")
+    assert global_batches(runs[name], "trained") == straight[STOP:]
+
+
+def test_a_restart_on_the_same_mesh_ends_with_the_same_bits(runs):
+    straight, resumed = runs["data"], runs["2x2"]
+    assert [host["checksums"] for host in resumed] == [host["checksums"] for host in straight]
+    assert resumed[0]["metrics"] == straight[0]["metrics"]
+
+
+def test_a_cut_model_is_cut(runs):
+    # Each device's part is another one; a copy has the same checksum everywhere.
+    assert runs["model across the hosts"][0]["checksums"] != runs["model across the hosts"][1]["checksums"]
+    assert runs["data"][0]["checksums"] == runs["data"][1]["checksums"]

@@ -1,0 +1,111 @@
+"""Before the first compilation, all hosts compare what they are about to do: a difference would end in a hang.
+
+One small exchange: every host publishes its facts, host 0 compares, all read its verdict."""
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from pipeline.shards.errors import HostError
+from trainer.inputs import path_name
+from trainer.job import Job, Opened
+from trainer.watchdog import Watchdog
+
+__all__ = ["agree", "difference", "facts_of"]
+
+HOSTS_NAMED = 8
+PER_HOST = ("workdir",)  # a shared disk may be mounted at different places
+
+
+def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], seconds: float) -> None:
+    """Returns when all hosts are here with the same facts.
+
+    HostError, on every host, naming the first fact that differs and the hosts that have it; the hosts that are not
+    here after so many seconds; or what a host failed of on its way."""
+    roll, store = watchdog.roll, watchdog.roll.store
+    if store.count == 1:
+        return
+    store.put(roll.key(f"facts/{store.index}"), json.dumps(facts()))
+    if store.index == 0:
+        watchdog.wait(lambda: len(store.by_host(roll.key("facts"))) == store.count or None, seconds)
+        store.put(roll.key("verdict"), _verdict(store.by_host(roll.key("facts")), store.count, seconds))
+    # The others wait longer: it is host 0 that knows who is missing.
+    verdict = watchdog.wait(lambda: store.get(roll.key("verdict")), 2 * seconds)
+    if verdict:
+        raise HostError(verdict)
+    if verdict is None:
+        raise HostError(f"host 0 of {store.count} did not begin the same call within {2 * seconds:g} s.")
+
+
+def _verdict(facts: Mapping[int, str], count: int, seconds: float) -> str:
+    missing = sorted(set(range(count)) - facts.keys())
+    if missing:
+        return (
+            f"{_named(missing)} of {count} did not begin the same call within {seconds:g} s (stall_seconds). Its input "
+            "may be stalled, or its program is another: look at its log."
+        )
+    differs = difference([json.loads(facts[host]) for host in range(count)])
+    if differs is None:
+        return ""
+    return f"the hosts do not agree: {differs} Start the same command on every host, over the same data."
+
+
+def facts_of(job: Job, opened: Opened | None, start: int, end: int | None) -> dict[str, Any]:
+    """What must be the same on all hosts, as JSON: settings, devices, steps; of the input its data, sizes and order."""
+    devices = job.placement.mesh.devices
+    settings = {name: value for name, value in job.config.to_json().items() if name not in PER_HOST}
+    facts = settings | {
+        "jax": jax.__version__,
+        "mesh": f"{dict(job.placement.mesh.shape)}, devices {[device.id for device in devices.flat]}",
+        "start step": start,
+        "end step": end,
+    }
+    return facts if opened is None else facts | _facts_of_input(job, opened)
+
+
+def _facts_of_input(job: Job, opened: Opened) -> dict[str, Any]:
+    source = opened.source
+    leaves = jax.tree_util.tree_leaves_with_path(opened.struct)
+    # The first dimension is the host's own: hosts need not have equally many rows.
+    spec = {f"the batch's {path_name(path)}": f"{leaf.dtype} {list(leaf.shape[1:])} a row" for path, leaf in leaves}
+    order = {f"the input's {name}": value for name, value in source.state(source.start).items()}
+    model = jax.tree_util.tree_leaves_with_path(job.abstract_state(opened))
+    listing = "".join(f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n" for path, leaf in model)
+    facts = {
+        "mode": opened.mode,
+        "the input": type(source).__name__,
+        "fingerprint": source.fingerprint,
+        "num_records": source.num_records,
+        "steps_per_epoch": source.steps_per_epoch,
+        "global batch": opened.global_batch,
+        "expected_crc": source.expected_crc,
+    }
+    checksum = f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}"
+    return facts | spec | order | {"model and optimizer": checksum}
+
+
+def difference(facts: Sequence[Mapping[str, Any]]) -> str | None:
+    """One line that names the first fact that is not the same for all, and which hosts have what; None if all agree."""
+    for name in {name: None for host in facts for name in host}:
+        values = [str(host.get(name, "not there")) for host in facts]
+        if len(set(values)) > 1:
+            return f"{name} is {_who_has_what(values)}."
+    return None
+
+
+def _who_has_what(values: Sequence[str]) -> str:
+    hosts: dict[str, list[int]] = {}
+    for host, value in enumerate(values):
+        hosts.setdefault(value, []).append(host)
+    # The many first: the last one named is most likely the odd one.
+    groups = sorted(hosts.items(), key=lambda item: -len(item[1]))
+    return " and ".join(f"{value} on {_named(group)}" for value, group in groups)
+
+
+def _named(hosts: Sequence[int]) -> str:
+    shown = ", ".join(map(str, hosts[:HOSTS_NAMED]))
+    more = f" and {len(hosts) - HOSTS_NAMED} more" if len(hosts) > HOSTS_NAMED else ""
+    return f"host{'s' * (len(hosts) > 1)} {shown}{more}"

@@ -1,0 +1,119 @@
+"""When one host fails, all end: the others sit in a collective that cannot finish and that nothing can interrupt (E12).
+
+Every call of the trainer runs under a Watchdog. The host that fails says why; the others raise that, or, if they
+cannot, print it and exit. A process that is alone has nothing to fear and no thread."""
+
+import itertools
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn, TypeVar
+
+from pipeline.shards.errors import InfeedError
+from trainer.exits import EXIT_HOST_FAILED, break_apart, leave
+from trainer.roll import POLL_SECONDS, Failure, Roll, poll
+from trainer.store import Store
+
+__all__ = ["Watchdog"]
+
+LEAVE_SECONDS = 2.0  # what a host that hears of a failure has to leave by itself
+# What collectives say when the other side is gone. Of any other error no peer is to blame.
+ECHO = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
+
+T = TypeVar("T")
+
+
+class Watchdog:
+    """Watches over one call of the trainer, as a context manager.
+
+    timeout_seconds: from a host's death to the end of the others; half of it is how long one may be silent. busy:
+    whether a checkpoint is being written, which may still be finished in that time."""
+
+    def __init__(self, store: Store, timeout_seconds: float, busy: Callable[[], bool] = lambda: False) -> None:
+        self.roll, self._busy = Roll(store, timeout_seconds), busy
+        self._alone = store.count == 1
+        self._raising, self._left = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="trainer-watchdog", daemon=True)
+
+    def __enter__(self) -> "Watchdog":
+        self.check()
+        if not self._alone:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._alone:
+            return
+        self.roll.left("raised" if error else "done")
+        if error and not self.roll.ended_together():
+            break_apart(self.roll.depart)
+        self._left.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raises HostError if a host has failed."""
+        if failure := self.roll.failure():
+            raise failure.error(self.roll.store.count)
+
+    def wait(self, look: Callable[[], T | None], seconds: float) -> T | None:
+        """The first value that `look` gives; None if it gives none for so long. HostError if a host fails meanwhile."""
+
+        def look_around() -> T | None:
+            value = look()
+            if value is None:
+                self.check()
+            return value
+
+        return poll(look_around, time.monotonic() + seconds)
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Tells the other hosts of an exception, at once. HostError in its place if it only echoes their failure."""
+        try:
+            yield
+        except BaseException as error:
+            if self._alone:
+                raise
+            self._raising.set()
+            failure = self._reported(error)
+            if failure.host == self.roll.store.index or isinstance(error, InfeedError):
+                raise
+            raise failure.error(self.roll.store.count) from error
+
+    def _reported(self, error: BaseException) -> Failure:
+        if ECHO.match(str(error)):  # the peer's own word comes sooner or later, or its silence is noticed
+            stop = time.monotonic() + self.roll.silence_seconds + 3 * POLL_SECONDS
+            if failure := poll(self.roll.failure, stop):
+                return failure
+        text = str(error) if isinstance(error, InfeedError) else f"{type(error).__name__}: {error}"
+        return self.roll.report(text.split("\n", 1)[0])
+
+    def _watch(self) -> None:
+        for number in itertools.count():
+            self.roll.beat(number)
+            if failure := self.roll.failure():
+                self._see_off(failure)
+                break
+            if self._left.wait(POLL_SECONDS):
+                break
+
+    def _see_off(self, failure: Failure) -> None:
+        """Gives the main thread the time to leave, and ends the process if it does not."""
+        heard = time.monotonic()
+        while not self._left.wait(POLL_SECONDS / 5):
+            bound = self.roll.timeout_seconds - self.roll.silence_seconds - POLL_SECONDS
+            patient = self._raising.is_set() or self._busy()
+            if time.monotonic() - heard > (bound if patient else min(bound, LEAVE_SECONDS)):
+                self._kill(failure)
+
+    def _kill(self, failure: Failure) -> NoReturn:
+        store = self.roll.store
+        print(f"error: {failure.error(store.count)} Host {store.index} waited for it, and ends.", file=sys.stderr)
+        self.roll.left("killed")
+        if store.index == 0:
+            self.roll.ended_together()
+        self.roll.depart()
+        leave(EXIT_HOST_FAILED)
