@@ -26,13 +26,15 @@ def main(arguments: list[str]) -> int:
         import tyro
 
         from trainer.distributed import Distributed, join
+        from trainer.watchdog import telling_others
 
         recipe = importlib.import_module(RECIPES[name])
         fields = [("recipe", recipe.Config), ("distributed", Distributed, Distributed())]
         flags = tyro.conf.OmitArgPrefixes[make_dataclass("Flags", fields)]
         given: Any = tyro.cli(flags, args=options, prog=f"python -m trainer {name}", description=recipe.Config.__doc__)
         join(given.distributed)
-        recipe.run(given.recipe)
+        with telling_others():
+            recipe.run(given.recipe)
     except ModuleNotFoundError as error:
         hint = "" if "infeed[" in str(error) else " Install what training needs: pip install 'infeed[train]'."
         print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-__all__ = ["EXIT_HOST_FAILED", "EXIT_USER_ERROR", "break_apart", "end", "leave"]
+__all__ = ["EXIT_HOST_FAILED", "EXIT_USER_ERROR", "break_apart", "end", "is_apart", "leave"]
 
 EXIT_USER_ERROR = 2  # any InfeedError
 EXIT_HOST_FAILED = 3  # another host failed, and this one was stuck in a collective with it
@@ -21,6 +21,11 @@ def break_apart(last_words: Callable[[], None]) -> None:
     if _last_words is None:
         _last_words = last_words
         atexit.register(end, 1)  # for programs that do not call `end`
+
+
+def is_apart() -> bool:
+    """Whether the run of this process has broken apart."""
+    return _last_words is not None
 
 
 def end(code: int) -> NoReturn:

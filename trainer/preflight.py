@@ -3,41 +3,80 @@
 One small exchange: every host publishes its facts, host 0 compares, all read its verdict."""
 
 import json
+import secrets
+import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
 
-from pipeline.shards.errors import HostError
+from pipeline.shards.errors import HostError, StorageError
 from trainer.inputs import path_name
 from trainer.job import Job, Opened
+from trainer.roll import poll
 from trainer.watchdog import Watchdog
 
 __all__ = ["agree", "difference", "facts_of"]
 
 HOSTS_NAMED = 8
+SHARED_DISK_SECONDS = 5.0  # what a shared disk may take to show a new file to another host
 PER_HOST = ("workdir",)  # a shared disk may be mounted at different places
 
 
-def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], seconds: float) -> None:
-    """Returns when all hosts are here with the same facts.
+def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:
+    """Returns when all hosts are here with the same facts and see the same work directory.
 
     HostError, on every host, naming the first fact that differs and the hosts that have it; the hosts that are not
     here after so many seconds; or what a host failed of on its way."""
-    roll, store = watchdog.roll, watchdog.roll.store
+    store = watchdog.roll.store
     if store.count == 1:
         return
-    store.put(roll.key(f"facts/{store.index}"), json.dumps(facts()))
+    with _mark(Path(workdir), store.index == 0) as name:
+        if store.index == 0:
+            store.put(watchdog.roll.key("mark"), name)
+        # The others wait longer: it is host 0 that knows who is missing.
+        mark = watchdog.wait(lambda: store.get(watchdog.roll.key("mark")), 2 * seconds)
+        verdict = mark and _exchanged(watchdog, {"workdir": _whose(workdir, mark), **facts()}, seconds)
+    if verdict is None:
+        verdict = f"host 0 of {store.count} did not begin the same call within {2 * seconds:g} s."
+    if verdict:
+        raise HostError(verdict)
+
+
+@contextmanager
+def _mark(workdir: Path, mine: bool) -> Iterator[str]:
+    """A file that only hosts with the same work directory see. Without one, Orbax waits for ten minutes."""
+    name = f".hosts-{secrets.token_hex(8)}"
+    if not mine:
+        yield name
+        return
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        (workdir / name).touch()
+    except OSError as error:
+        raise StorageError(f"cannot write to workdir={workdir}: {error.strerror}.") from error
+    try:
+        yield name
+    finally:
+        (workdir / name).unlink(missing_ok=True)
+
+
+def _whose(workdir: str, mark: str) -> str:
+    seen = poll(lambda: (Path(workdir) / mark).exists() or None, time.monotonic() + SHARED_DISK_SECONDS)
+    return "host 0's" if seen else f"another directory ({workdir}; give one that all hosts share)"
+
+
+def _exchanged(watchdog: Watchdog, facts: Mapping[str, Any], seconds: float) -> str | None:
+    """What host 0 finds wrong, "" for nothing; None where it says nothing."""
+    roll, store = watchdog.roll, watchdog.roll.store
+    store.put(roll.key(f"facts/{store.index}"), json.dumps(facts))
     if store.index == 0:
         watchdog.wait(lambda: len(store.by_host(roll.key("facts"))) == store.count or None, seconds)
         store.put(roll.key("verdict"), _verdict(store.by_host(roll.key("facts")), store.count, seconds))
-    # The others wait longer: it is host 0 that knows who is missing.
-    verdict = watchdog.wait(lambda: store.get(roll.key("verdict")), 2 * seconds)
-    if verdict:
-        raise HostError(verdict)
-    if verdict is None:
-        raise HostError(f"host 0 of {store.count} did not begin the same call within {2 * seconds:g} s.")
+    return watchdog.wait(lambda: store.get(roll.key("verdict")), 2 * seconds)
 
 
 def _verdict(facts: Mapping[int, str], count: int, seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 Keys in a Store and rules about them; no thread, no exit, no jax arrays. The Watchdog acts on it."""
 
-import itertools
 import json
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ GONE_SECONDS = 10.0  # what host 0, whose end JAX does not survive elsewhere, wa
 FAILURE = "failure"  # of the run, not of one call: a host may hear of it in the next
 
 T = TypeVar("T")
-_calls = itertools.count()  # every host makes the same calls, so they number them alike
 
 
 class Failure(NamedTuple):
@@ -40,13 +38,23 @@ class Roll:
     def __init__(self, store: Store, timeout_seconds: float) -> None:
         self.store, self.timeout_seconds = store, timeout_seconds
         self.silence_seconds = timeout_seconds / 2
-        self._call = next(_calls)
+        self._call = self._number()
         self._beats: dict[int, tuple[str, float]] = {}
         self._silent: set[int] = set()
 
     def key(self, name: str) -> str:
         """`name` as a key of this call."""
         return f"{self._call}/{name}"
+
+    def _number(self) -> int:
+        """Every host makes the same calls, so they number them alike."""
+        mine = f"calls/{self.store.index}"
+        try:
+            number = int(self.store.get(mine) or 0)
+            self.store.put(mine, str(number + 1))
+        except StoreError as error:
+            raise _out_of_reach(error).error(self.store.count) from error
+        return number
 
     def failure(self) -> Failure | None:
         """The first failure that was reported; None as long as all is well."""

@@ -1,5 +1,6 @@
 """The Trainer: trains and evaluates a Task from any input. The front door of the package."""
 
+import functools
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -84,7 +85,8 @@ class Trainer:
             yield watchdog, checkpoints
 
     def _agree(self, watchdog: Watchdog, opened: Opened | None, start: int, end: int) -> None:
-        agree(watchdog, lambda: facts_of(self._job, opened, start, end), self.config.stall_seconds)
+        facts = functools.partial(facts_of, self._job, opened, start, end)
+        agree(watchdog, facts, self.config.workdir, self.config.stall_seconds)
 
 
 def _goal(steps: int | None, max_steps: int | None, default: int | None) -> int:

@@ -13,13 +13,15 @@ from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from pipeline.shards.errors import InfeedError
-from trainer.exits import EXIT_HOST_FAILED, break_apart, leave
+from trainer.exits import EXIT_HOST_FAILED, break_apart, is_apart, leave
 from trainer.roll import POLL_SECONDS, Failure, Roll, poll
-from trainer.store import Store
+from trainer.store import Store, open_store
 
-__all__ = ["Watchdog"]
+__all__ = ["Watchdog", "telling_others"]
 
-LEAVE_SECONDS = 2.0  # what a host that hears of a failure has to leave by itself
+LEAVE_SECONDS = 5.0  # what a host that hears of a failure has to leave by itself
+TOLD = "told_to_the_other_hosts"  # an attribute of an exception
+TELL_SECONDS = 30.0  # within which all end when it happens between the trainer's calls
 # What collectives say when the other side is gone. Of any other error no peer is to blame.
 ECHO = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
 
@@ -39,7 +41,6 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="trainer-watchdog", daemon=True)
 
     def __enter__(self) -> "Watchdog":
-        self.check()
         if not self._alone:
             self._thread.start()
         return self
@@ -48,10 +49,10 @@ class Watchdog:
         if self._alone:
             return
         self.roll.left("raised" if error else "done")
-        if error and not self.roll.ended_together():
-            break_apart(self.roll.depart)
         self._left.set()
         self._thread.join()
+        if error and not self.roll.ended_together():
+            break_apart(self.roll.depart)
 
     def check(self) -> None:
         """Raises HostError if a host has failed."""
@@ -73,15 +74,19 @@ class Watchdog:
     def reporting(self) -> Iterator[None]:
         """Tells the other hosts of an exception, at once. HostError in its place if it only echoes their failure."""
         try:
+            self.check()  # of the call before, which this host may have left in peace
             yield
         except BaseException as error:
             if self._alone:
                 raise
             self._raising.set()
             failure = self._reported(error)
-            if failure.host == self.roll.store.index or isinstance(error, InfeedError):
+            own = failure.host == self.roll.store.index or isinstance(error, InfeedError)
+            told = error if own else failure.error(self.roll.store.count)
+            setattr(told, TOLD, True)
+            if own:
                 raise
-            raise failure.error(self.roll.store.count) from error
+            raise told from error
 
     def _reported(self, error: BaseException) -> Failure:
         if ECHO.match(str(error)):  # the peer's own word comes sooner or later, or its silence is noticed
@@ -117,3 +122,16 @@ class Watchdog:
             self.roll.ended_together()
         self.roll.depart()
         leave(EXIT_HOST_FAILED)
+
+
+@contextmanager
+def telling_others() -> Iterator[None]:
+    """Around a whole program: an exception between the trainer's calls is told to the other hosts as one within."""
+    try:
+        yield
+    except BaseException as error:
+        store = open_store()
+        if store.count == 1 or is_apart() or hasattr(error, TOLD):
+            raise
+        with Watchdog(store, TELL_SECONDS) as watchdog, watchdog.reporting():
+            raise

@@ -52,6 +52,19 @@ def run_hosts(tmp_path_factory):
     return run
 
 
+@pytest.fixture
+def run_commands(tmp_path):
+    """run_commands([arguments of `python -m trainer digits` for process 0, for process 1, ...]) -> [Ended of each]."""
+
+    def run(arguments: list[list[str]], timeout_seconds: float = 120) -> list[Ended]:
+        command = [sys.executable, "-m", "trainer", "digits", f"--num-processes={len(arguments)}"]
+        command.append(f"--coordinator-address=127.0.0.1:{free_port()}")
+        commands = [[*command, f"--process-id={i}", *own] for i, own in enumerate(arguments)]
+        return run_all(commands, tmp_path, timeout_seconds, frozen=-1)
+
+    return run
+
+
 def run_all(commands: list[list[str]], out: Path, timeout_seconds: float, frozen: int) -> list[Ended]:
     """Runs the commands at once; ends them all when the time is up."""
     files = [(out / f"{i}.txt").open("wb") for i in range(len(commands))]
@@ -90,4 +103,4 @@ def environment() -> dict[str, str]:
     # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
     root = str(Path(__file__).parents[2])
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    return kept | {"PYTHONPATH": root, "PYTHONUNBUFFERED": "1"}
+    return kept | {"PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}

@@ -118,3 +118,13 @@ def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(broken, dig
 
 def fingerprint(directory):
     return read_manifest(str(directory)).splits["train"].fingerprint
+
+
+def test_a_flag_that_is_wrong_on_one_host_ends_the_command_on_all_with_one_line(run_commands, digits, tmp_path):
+    common = [f"--data-dir={digits[1]}", f"--workdir={tmp_path / 'model'}"]
+    first, second = run_commands([[*common, "--global-batch-size=64"], [*common, "--global-batch-size=63"]])
+    refused = "global_batch=63 is not divisible by 2 devices (2 hosts x 1). Nearest that are: 62, 64."
+    assert second.code == 2
+    assert first.code in (2, 3)  # 3 where the import of TensorFlow took longer than it may
+    assert second.printed.endswith(f"error: {refused}\n")
+    assert f"error: host 1 of 2 failed: {refused}" in first.printed.splitlines()[-1]

@@ -1,0 +1,53 @@
+"""How processes find each other; runs that do are in tests/e2e."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.shards.errors import OptionError
+from trainer.distributed import Distributed, join
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"process_id": 1}, "process_id=1 is given with coordinator_address=None. Give the host:port of process 0"),
+        ({"coordinator_address": "auto", "num_processes": 2}, "num_processes=2 is given with coordinator_address=auto"),
+        ({"coordinator_address": "host:1"}, "coordinator_address=host:1 with nothing else: several processes need"),
+        ({"coordinator_address": "host:1", "num_processes": 2}, "with num_processes=2: several processes need"),
+        (
+            {"coordinator_address": "host", "num_processes": 2, "process_id": 0},
+            "coordinator_address=host with num_processes=2, process_id=0: several processes need .*host:port",
+        ),
+        (
+            {"coordinator_address": "host:1", "num_processes": 2, "process_id": 2},
+            r"process_id=2 is not one of 2 processes. Allowed: 0\.\.1\.",
+        ),
+    ],
+)
+def test_flags_that_do_not_make_a_run_say_what_is_missing(settings, text):
+    with pytest.raises(OptionError, match=text):
+        Distributed(**settings)
+
+
+def test_a_process_that_is_alone_joins_nobody():
+    join(Distributed())
+
+
+def test_processes_that_do_not_meet_in_time_end_with_one_line():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = "from trainer.distributed import *; join(Distributed(coordinator_address='127.0.0.1:%d', num_processes=2,"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code % port} process_id=1, connect_seconds=1))"],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert (
+        f"error: all 2 processes did not meet at coordinator_address=127.0.0.1:{port} within 1 s (connect_seconds). "
+        "Start each with the same address and its own process_id.\n"
+    ) in done.stderr
+    assert "Check failure" not in done.stderr

@@ -1,0 +1,159 @@
+"""What hosts compare before they begin, with threads for hosts; real processes are in tests/e2e."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import HostError, InputError
+from trainer.job import Job
+from trainer.mesh import Placement
+from trainer.preflight import agree, difference, facts_of
+from trainer.store import LocalStore
+from trainer.watchdog import Watchdog
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch):
+    """Collects what would be the last words of this very process."""
+    words = []
+    monkeypatch.setattr("trainer.watchdog.break_apart", words.append)
+    return words
+
+
+@pytest.fixture
+def outcomes(tmp_path):
+    """outcomes([facts of each host]) -> what `agree` gives on each: None, or the text of its error."""
+
+    def run(facts, seconds=5.0, absent=(), workdir="model"):
+        store = LocalStore()
+
+        def outcome(index):
+            try:
+                with Watchdog(store.view(index, len(facts)), 2.0) as watchdog, watchdog.reporting():
+                    if isinstance(facts[index], Exception):
+                        raise facts[index]
+                    agree(watchdog, lambda: facts[index], str(tmp_path / workdir.format(index)), seconds)
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+
+        with ThreadPoolExecutor(len(facts)) as pool:
+            return list(pool.map(outcome, [index for index in range(len(facts)) if index not in absent]))
+
+    return run
+
+
+def test_hosts_that_agree_go_on(outcomes):
+    assert outcomes([{"seed": 3, "fingerprint": "abc"}] * 4) == [None] * 4
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_every_host_hears_which_one_differs_and_how(outcomes, odd):
+    facts = [{"seed": 3, "fingerprint": "xyz" if i == odd else "abc"} for i in range(4)]
+    others = ", ".join(str(i) for i in range(4) if i != odd)
+    text = f"HostError: the hosts do not agree: fingerprint is abc on hosts {others} and xyz on host {odd}. Start the"
+    assert [outcome[: len(text)] for outcome in outcomes(facts)] == [text] * 4
+
+
+def test_a_host_that_fails_on_its_way_is_the_error_of_all(outcomes, apart):
+    failed = InputError("index of train is damaged")
+    first, second, third = outcomes([{"seed": 3}, failed, {"seed": 3}])
+    assert first == third == "HostError: host 1 of 3 failed: index of train is damaged"
+    assert second == "InputError: index of train is damaged"
+    assert apart == []  # all have left by themselves, so they may try another call
+
+
+def test_a_host_that_does_not_come_is_named_and_the_others_can_only_end(outcomes, apart):
+    expected = "hosts 1, 3 of 4 did not begin the same call within 0.3 s (stall_seconds)."
+    assert [expected in outcome for outcome in outcomes([{}] * 4, seconds=0.3, absent=(1, 3))] == [True, True]
+    assert len(apart) == 2
+
+
+def test_a_missing_host_0_is_named_by_the_others(outcomes):
+    (outcome,) = outcomes([{}] * 2, seconds=0.2, absent=(0,))
+    assert outcome == "HostError: host 0 of 2 did not begin the same call within 0.4 s."
+
+
+def test_hosts_with_work_directories_of_their_own_are_told_before_a_checkpoint_waits_for_them(
+    outcomes, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("trainer.preflight.SHARED_DISK_SECONDS", 0.2)
+    (text, *others) = outcomes([{"seed": 3}] * 2, workdir="model of host {}")
+    assert others == [text]
+    assert text.startswith(
+        "HostError: the hosts do not agree: workdir is host 0's on host 0 and another directory "
+        f"({tmp_path}/model of host 1; give one that all hosts share) on host 1."
+    )
+    assert list((tmp_path / "model of host 0").iterdir()) == []
+
+
+def test_many_hosts_are_counted_not_all_listed():
+    text = difference([{"k": int(i == 7)} for i in range(1000)])
+    assert text == "k is 0 on hosts 0, 1, 2, 3, 4, 5, 6, 8 and 991 more and 1 on host 7."
+
+
+def test_a_fact_that_only_some_have_is_a_difference():
+    assert difference([{"seed": 1}, {"seed": 1, "num_records": 7}]) == (
+        "num_records is not there on host 0 and 7 on host 1."
+    )
+    assert difference([{"seed": 1}, {"seed": 1}]) is None
+
+
+def test_the_facts_hold_all_that_decides_what_the_devices_run(dense_task, vector_input, config):
+    job = Job(dense_task, config(seed=5), Placement.of(jax.devices(), 2))
+    facts = facts_of(job, job.open("train", vector_input), 10, 20)
+    assert {"workdir"} & facts.keys() == set()
+    assert (facts["seed"], facts["start step"], facts["end step"], facts["mode"]) == (5, 10, 20, "train")
+    assert (facts["fingerprint"], facts["num_records"], facts["global batch"]) == ("array100", 100, 16)
+    assert facts["mesh"] == "{'data': 2, 'model': 2}, devices [0, 1, 2, 3]"
+    assert facts["the batch's x"] == "float32 [8] a row"
+    assert facts["the input's position"] == 0
+    assert len(str(facts)) < 2000  # a thousand hosts send them to host 0
+
+
+def test_the_facts_tell_another_model_optimizer_and_mesh(dense_task, vector_input, vectors, make_input, config):
+    def facts(task=dense_task, devices=None, input_fn=vector_input):
+        job = Job(task, config(), Placement.of(devices))
+        return facts_of(job, job.open("train", input_fn), 0, 1)
+
+    narrow = {key: array[:, :5] if array.ndim > 1 else array for key, array in vectors.items()}
+    assert difference([facts(), facts()]) is None
+    interleaved = np.array(jax.devices())[[0, 2, 1, 3]].tolist()
+    assert difference([facts(), facts(devices=interleaved)]).startswith("mesh is {'data': 4, 'model': 1}, devices [0,")
+    assert difference([facts(), facts(input_fn=lambda ctx: make_input(narrow, ctx))]) == (
+        "the batch's x is float32 [8] a row on host 0 and float32 [5] a row on host 1."
+    )
+
+
+def test_alone_a_watchdog_starts_no_thread_and_compares_nothing():
+    before = threading.active_count()
+    with Watchdog(LocalStore(), 1.0) as watchdog, watchdog.reporting():
+        agree(watchdog, lambda: pytest.fail("facts were gathered"), "/nowhere", 1.0)
+        assert threading.active_count() == before
+    with pytest.raises(InputError, match="as it was"), Watchdog(LocalStore(), 1.0) as watchdog, watchdog.reporting():
+        raise InputError("as it was")
+
+
+def test_a_watchdog_leaves_no_thread():
+    store = LocalStore()
+    with Watchdog(store.view(1, 2), 1.0):
+        assert any(thread.name == "trainer-watchdog" for thread in threading.enumerate())
+    assert not any(thread.name == "trainer-watchdog" for thread in threading.enumerate())
+
+
+def test_the_echo_of_a_dead_host_becomes_its_failure():
+    store = LocalStore()
+
+    def echoing():
+        with Watchdog(store.view(0, 2), 3.0) as watchdog, watchdog.reporting():
+            threading.Timer(0.3, watchdog.roll.report, ("its machine is gone", 1)).start()
+            raise ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")
+
+    begun = time.monotonic()
+    with pytest.raises(HostError, match="host 1 of 2 failed: its machine is gone") as caught:
+        echoing()
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert time.monotonic() - begun < 10

@@ -1,0 +1,122 @@
+"""What hosts tell each other, with threads for hosts over one store; real processes are in tests/e2e."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pipeline.shards.errors import HostError
+from trainer.roll import Failure, Roll, poll
+from trainer.store import LocalStore, StoreError
+
+
+def rolls(count, timeout_seconds=5.0):
+    store = LocalStore()
+    return [Roll(store.view(i, count), timeout_seconds) for i in range(count)]
+
+
+def test_the_first_failure_is_the_one_that_counts():
+    first, second, third = rolls(3)
+    assert first.failure() is None
+    assert second.report("its disk is full") == Failure(1, "its disk is full")
+    assert third.report("a consequence") == Failure(1, "its disk is full")
+    assert str(first.failure().error(3)) == "host 1 of 3 failed: its disk is full"
+
+
+def test_host_0_misses_a_host_that_has_gone_silent_and_no_other():
+    first, silent, talking, left = rolls(4, timeout_seconds=0.4)
+    for roll in (silent, talking, left):
+        roll.beat(0)
+    left.left("done")
+    stop = time.monotonic() + 5
+    for number in range(1000):
+        first.beat(number)
+        talking.beat(number)
+        if (failure := first.failure()) or time.monotonic() > stop:
+            break
+        time.sleep(0.02)
+    assert failure.host == 1
+    assert "gave no sign of life for 0.2 s" in failure.text
+    assert "goes on from the newest checkpoint" in failure.text
+
+
+def test_a_host_that_has_not_begun_the_call_is_late_but_not_dead():
+    first, _ = rolls(2, timeout_seconds=0.02)
+    for number in range(3):
+        time.sleep(0.02)
+        first.beat(number)
+    assert first.failure() is None
+
+
+def in_threads(calls):
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
+
+
+def test_hosts_that_all_raised_ended_together_and_the_failure_is_forgotten():
+    hosts = rolls(3)
+    hosts[2].report("a NaN, on every host")
+    for roll in hosts:
+        roll.left("raised")
+    assert in_threads([roll.ended_together for roll in hosts]) == [True] * 3
+    assert hosts[1].failure() is None
+
+
+@pytest.mark.parametrize("how", ["killed", "done"])
+def test_hosts_that_did_not_all_raise_ended_apart(how):
+    hosts = rolls(3)
+    hosts[0].report("a failure of one")
+    for roll, left in zip(hosts, ["raised", how, "raised"], strict=True):
+        roll.left(left)
+    assert in_threads([roll.ended_together for roll in hosts]) == [False] * 3
+    assert hosts[1].failure() is not None
+
+
+def test_a_host_that_never_leaves_is_waited_for_no_longer_than_the_time_out():
+    first, second, _ = rolls(3, timeout_seconds=0.3)
+    begun = time.monotonic()
+    for roll in (first, second):
+        roll.left("raised")
+    assert in_threads([first.ended_together, second.ended_together]) == [False, False]
+    assert 0.3 <= time.monotonic() - begun < 3
+
+
+def test_calls_are_told_apart():
+    store = LocalStore()
+    first, again = (Roll(store.view(1, 2), 5.0) for _ in range(2))
+    other = Roll(store.view(0, 2), 5.0)
+    assert first.key("x") == other.key("x") != again.key("x")
+
+
+class GoneStore(LocalStore):
+    """The store of a run whose process 0 is dead."""
+
+    def _gone(self, *_):
+        raise StoreError("UNAVAILABLE: Socket closed\nmore of it")
+
+    def __init__(self):
+        super().__init__()
+        self.index, self.count = 1, 2
+
+    def die(self):
+        self.put = self.put_first = self.get = self.by_host = self.delete = self._gone
+
+
+def test_without_the_store_the_failure_is_that_of_host_0():
+    store = GoneStore()
+    roll = Roll(store, 0.1)
+    store.die()
+    text = r"host 0 of 2 failed: the coordination service, .* does not answer \(UNAVAILABLE: Socket closed\)\."
+    with pytest.raises(HostError, match=text):
+        raise roll.failure().error(2)
+    assert roll.report("mine").host == 0
+    for nothing_raised in (lambda: roll.beat(1), lambda: roll.left("done"), roll.depart):
+        nothing_raised()
+    with pytest.raises(HostError, match=text):
+        Roll(store, 0.1)
+
+
+def test_polling_ends_with_a_value_or_with_the_time():
+    answers = iter([None, None, "there"])
+    assert poll(lambda: next(answers), time.monotonic() + 5) == "there"
+    assert poll(lambda: None, time.monotonic() - 1) is None
