@@ -106,7 +106,7 @@ def same_truth(order):
             global_batch_size=32,
             eval_batch_size=48,
             iterations_per_loop=4,
-            checkpoint_every_steps=10,
+            checkpoint_every_steps=None,
             model_parallelism=layout.get("model", 1),
             host_timeout_seconds=60,
             seed=7,
