@@ -82,7 +82,9 @@ def test_every_layout_has_the_same_metrics_and_parameters_within_1e_4(runs, name
     expected = runs["one host"][0]
     for host in runs[name]:
         assert host["metrics"]["loss"] == pytest.approx(expected["metrics"]["loss"], rel=1e-4)
-        assert host["metrics"]["accuracy"] == expected["metrics"]["accuracy"]
+        for exact in ("accuracy", "place"):
+            assert host["metrics"][exact] == expected["metrics"][exact]
+        assert host["last step"]["place"] == expected["last step"]["place"]
         for mine, theirs in zip(host["params"], expected["params"], strict=True):
             np.testing.assert_allclose(mine, theirs, atol=1e-4)
 
