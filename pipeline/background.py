@@ -1,7 +1,7 @@
 """A thread that works ahead: runs an iterator and keeps a bounded amount of what it yields.
 
 Reading and decoding each run in one. Whoever holds it can leave at any time: closing never waits for the source,
-which may be a stalled disk. Stdlib only."""
+which may be a stalled disk; waiting for it may have a bound. Stdlib only."""
 
 import atexit
 import threading
@@ -11,10 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
+from pipeline.stall import checked_stall_seconds, stalled
+
 __all__ = ["Background"]
 
 T = TypeVar("T")
 EXIT_WAIT_SECONDS = 1.0  # for all threads together
+
+
+class _TooLate(Exception):  # noqa: N818
+    """Nothing came in so many seconds. Not a TimeoutError: a source may raise one of its own."""
 
 
 class _Shelf(Generic[T]):
@@ -37,9 +43,10 @@ class _Shelf(Generic[T]):
                 self.changed.notify_all()
             return not self.closed
 
-    def get(self) -> T:
+    def get(self, seconds: float | None) -> T:
         with self.changed:
-            self.changed.wait_for(lambda: self.closed or self.items or self.finished)
+            if not self.changed.wait_for(lambda: self.closed or self.items or self.finished, seconds):
+                raise _TooLate(seconds)
             if self.items and not self.closed:
                 item, cost = self.items.popleft()
                 self.held -= cost
@@ -80,11 +87,21 @@ class Background(Generic[T], Iterator[T]):
     """Yields what `source` yields, in order, while a thread works ahead by items of at most `limit` cost in all.
 
     An exception of the source is raised by `next` as it was: same type, same text. After `close`, or when the
-    holder is dropped, `next` stops, and the thread ends as soon as the source gives it control again."""
+    holder is dropped, `next` stops, and the thread ends as soon as the source gives it control again.
+
+    stall_seconds: how long one `next` may wait; None: for ever. After that it logs the stacks of all threads,
+    closes, and raises StallError. The time between two calls does not count. OptionError unless more than 0."""
 
     def __init__(
-        self, source: Iterable[T], *, limit: int, cost: Callable[[T], int] = lambda _: 1, name: str = "infeed"
+        self,
+        source: Iterable[T],
+        *,
+        limit: int,
+        cost: Callable[[T], int] = lambda _: 1,
+        name: str = "infeed",
+        stall_seconds: float | None = None,
     ) -> None:
+        self._stall_seconds = None if stall_seconds is None else checked_stall_seconds(stall_seconds)
         self._shelf: _Shelf[T] = _Shelf(limit)
         arguments = (self._shelf, iter(source), cost)
         # A daemon: a thread inside a stalled read cannot be interrupted and must not keep the process alive.
@@ -94,7 +111,12 @@ class Background(Generic[T], Iterator[T]):
         _alive.add(self)
 
     def __next__(self) -> T:
-        return self._shelf.get()
+        try:
+            return self._shelf.get(self._stall_seconds)
+        except _TooLate as late:
+            error = stalled(f"the next item of thread {self._thread.name!r}", *late.args)
+        self.close()
+        raise error
 
     def close(self) -> None:
         """Ends the iteration, also for a thread that waits in `next`. Returns at once; may be called twice."""

@@ -19,6 +19,7 @@ from pipeline.spec import ArraySpec
 __all__ = ["ArraySpec", "Batches", "Input", "Position", "eval_dataset", "train_dataset"]
 
 READ_AHEAD_BYTES = 64 * 1024**2
+STALL_SECONDS = 600.0
 
 
 def train_dataset(
@@ -35,6 +36,7 @@ def train_dataset(
     block_records: int | None = None,
     window_records: int | None = None,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
+    stall_seconds: float = STALL_SECONDS,
 ) -> Input:
     """Endless shuffled batches; the global batch is the same for any number of hosts.
 
@@ -42,7 +44,8 @@ def train_dataset(
     as int32, JAX's integer; a value that does not fit is a SchemaError. epochs="drop": N // global_batch steps, the
     dropped tail differs every epoch; "span": batches cross epochs, also how a split smaller than a batch trains.
     streams, block_records, window_records: see TrainOrder; the defaults depend on the data and the batch alone.
-    read_ahead_bytes: what the reading thread may hold.
+    read_ahead_bytes: what the reading thread may hold. stall_seconds: how long one batch may be waited for; longer
+    is a StallError, with the stacks of all threads in the log.
 
     Raises: ManifestError, OptionError, EmptySplitError, ShardError, SchemaError, BatchSizeError, before any record
     is read."""
@@ -60,7 +63,9 @@ def train_dataset(
         epochs=epochs,
     )
     decoder = Decoder(reader.manifest.schema, sum(map(len, rows)), ops=ops, keys=keys)
-    return Input(reader, order, decoder, rows, expected_crc=None, read_ahead_bytes=read_ahead_bytes)
+    return Input(
+        reader, order, decoder, rows, expected_crc=None, read_ahead_bytes=read_ahead_bytes, stall_seconds=stall_seconds
+    )
 
 
 def eval_dataset(
@@ -74,11 +79,13 @@ def eval_dataset(
     limit: int | None = None,
     pad_values: Mapping[str, float] | None = None,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
+    stall_seconds: float = STALL_SECONDS,
 ) -> Input:
     """Every record exactly once, in data order, in ceil(N / global_batch) batches on every host.
 
     The last batch is filled with rows whose `_mask` is 0.0; they hold pad_values (default 0), are read from nowhere
-    and pass through no op. limit: the first so many records only. keys, read_ahead_bytes: see train_dataset.
+    and pass through no op. limit: the first so many records only. keys, read_ahead_bytes and stall_seconds are as in
+    train_dataset.
 
     Raises: as train_dataset; a batch larger than the split is no error."""
     rows = hosts.host_rows(global_batch)
@@ -88,4 +95,12 @@ def eval_dataset(
     order = EvalOrder(min(limit or reader.num_records, reader.num_records), global_batch)
     decoder = Decoder(reader.manifest.schema, sum(map(len, rows)), ops=ops, keys=keys, pad_values=pad_values)
     expected_crc = int(reader.index.crcs[: order.num_records].sum(dtype=np.uint64)) % 2**32
-    return Input(reader, order, decoder, rows, expected_crc=expected_crc, read_ahead_bytes=read_ahead_bytes)
+    return Input(
+        reader,
+        order,
+        decoder,
+        rows,
+        expected_crc=expected_crc,
+        read_ahead_bytes=read_ahead_bytes,
+        stall_seconds=stall_seconds,
+    )

@@ -5,7 +5,7 @@ reading, one runs parse and ops; `as_dataset` gives the same batches as a tf.dat
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -17,9 +17,10 @@ from pipeline.decode import Decoder
 from pipeline.hashing import op_seeds
 from pipeline.order import Position, Rows
 from pipeline.reader import SplitReader
-from pipeline.shards.errors import FingerprintError, SchemaError
+from pipeline.shards.errors import FingerprintError, SchemaError, StallError
 from pipeline.shards.record import crc32c
 from pipeline.spec import ArraySpec
+from pipeline.stall import checked_stall_seconds, stalled
 from pipeline.tf_cpu import tf
 
 __all__ = ["Batches", "Input", "Order"]
@@ -59,22 +60,38 @@ class _Delivery:
 
 
 class Batches(Iterator[Batch]):
-    """The batches from a position on. `close` returns at once, whatever the threads behind it wait for."""
+    """The batches from a position on. `close` returns at once, whatever the threads behind it wait for.
 
-    def __init__(self, reading: Background[_Delivery], decode: Callable[[_Delivery], Batch]) -> None:
-        self._reading = reading
+    A `next` that waits longer than stall_seconds, for reading or then for decoding, ends in a StallError."""
+
+    def __init__(
+        self, reading: Background[_Delivery], decode: Callable[[_Delivery], Batch], stall_seconds: float
+    ) -> None:
+        self._reading, self._stall_seconds = reading, stall_seconds
         # Two batches at a time: 1.4x of one, though each uses all cores (32x32 JPEGs, 2 cores).
         self._pool = pool = ThreadPoolExecutor(DECODING, "infeed-decode")
         futures = (pool.submit(decode, delivery) for delivery in reading)
-        self._decoded = Background(futures, limit=DECODING, name="infeed-submit")
+        # One bound, here: `reading` with one too would count while no one waits, and both could end in one stall.
+        self._decoded = Background(futures, limit=DECODING, name="infeed-submit", stall_seconds=stall_seconds)
         # Dropped without close: a thread may sit in a stalled `next(reading)` and would keep it alive.
         weakref.finalize(self, reading.close).atexit = False
 
     def __next__(self) -> Batch:
         try:
-            return next(self._decoded).result()
+            return self._result(next(self._decoded))
         except CancelledError:
             raise StopIteration from None  # closed meanwhile
+        except StallError:
+            self.close()
+            raise
+
+    def _result(self, future: Future[Batch]) -> Batch:
+        try:
+            return future.result(self._stall_seconds)
+        except TimeoutError:
+            if future.done():  # at the last moment, or the error is its own
+                return future.result()
+        raise stalled("a batch that is being decoded ('infeed-decode')", self._stall_seconds)
 
     def close(self) -> None:
         """Ends the iteration. Threads end as soon as disk and TensorFlow give them control again."""
@@ -104,8 +121,10 @@ class Input:
         *,
         expected_crc: int | None,
         read_ahead_bytes: int,
+        stall_seconds: float,
     ) -> None:
         self._reader, self._order, self._decoder, self._rows = reader, order, decoder, rows
+        self._stall_seconds = checked_stall_seconds(stall_seconds)
         # More than the split is never useful ahead; a quarter of the budget is read at a time.
         self._read_ahead_bytes = min(read_ahead_bytes, 4 * reader.entry.num_bytes)
         self.spec: Mapping[str, ArraySpec] = decoder.spec
@@ -141,20 +160,20 @@ class Input:
         """The batches from a position on (default: the start): endless for training, one pass for evaluation.
 
         Errors keep their type and text. Raises CorruptRecordError and StorageError from reading; SchemaError naming
-        the record that cannot be parsed or decoded."""
-        return Batches(self._reading(position), self._decoded)
+        the record that cannot be parsed or decoded; StallError."""
+        return Batches(self._reading(position), self._decoded, self._stall_seconds)
 
     def as_dataset(self, position: Position | None = None) -> Any:
         """The same batches as a tf.data.Dataset, of a known cardinality.
 
-        Errors come as TensorFlow's own, with the text. Dropping an iterator waits for a stalled disk: `batches`
-        does not, and is faster (no copy into tf.data)."""
+        Errors come as TensorFlow's own, with the text. Dropping an iterator waits for a stalled disk, up to
+        stall_seconds: `batches` does not, and is faster (no copy into tf.data)."""
         start = self.start if position is None else position
         remaining = self._order.remaining(start)
         rows = [tf.TensorSpec(self.spec[key].shape, self.spec[key].dtype) for key in ("_mask", "_index", "_crc")]
 
         def deliveries() -> Iterator[tuple[Any, ...]]:
-            reading = self._reading(start)
+            reading = self._reading(start, self._stall_seconds)
             try:
                 for d in reading:
                     yield np.array(d.payloads, object), d.seeds, d.mask, d.index, d.crc
@@ -169,10 +188,12 @@ class Input:
         cardinality = tf.data.INFINITE_CARDINALITY if remaining is None else remaining
         return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
 
-    def _reading(self, position: Position | None) -> Background[_Delivery]:
+    def _reading(self, position: Position | None, stall_seconds: float | None = None) -> Background[_Delivery]:
         source = self._deliveries(self.start if position is None else position)
         limit = self._read_ahead_bytes * 3 // 4
-        return Background(source, limit=limit, cost=lambda delivery: delivery.num_bytes, name="infeed-read")
+        return Background(
+            source, limit=limit, cost=lambda d: d.num_bytes, name="infeed-read", stall_seconds=stall_seconds
+        )
 
     def _deliveries(self, position: Position) -> Iterator[_Delivery]:
         """Reads several batches at a time: a window's records lie close together, so large groups merge reads.

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from pipeline.background import Background
-from pipeline.shards.errors import InputError
+from pipeline.shards.errors import InputError, StallError
 from trainer.inputs import check_batch
 
 __all__ = ["Chunk", "Feeder", "chunks"]
@@ -38,9 +38,10 @@ def chunks(
     place: Callable[[Mapping[str, Any], bool], Any],
     *,
     scans: bool,
-) -> Iterator[Chunk]:
+) -> Iterator[Chunk | int]:
     """One Chunk for each of `lengths`, after `start` steps. `place(host_batch, stacked)` puts it on devices.
 
+    Before each come the steps whose batches have been read, as signs of life: k batches may take long.
     Without `lengths`: single batches until the input ends. InputError, naming the step, for a batch unlike `struct`
     and for an input that ends early. Exceptions of the input pass as they are, with a note that names the step."""
     try:
@@ -57,7 +58,7 @@ def _chunks(
     struct: Mapping[str, Any],
     place: Callable[[Mapping[str, Any], bool], Any],
     scans: bool,
-) -> Iterator[Chunk]:
+) -> Iterator[Chunk | int]:
     step, wanted = start, 0 if lengths is None else sum(lengths)
     for length in itertools.repeat(1) if lengths is None else lengths:
         host = []
@@ -71,6 +72,7 @@ def _chunks(
                     f"{start + 1} on, wanted {wanted}. Repeat the input, or ask for fewer steps."
                 )
             host.append(batch)
+            yield number + 1
         stacked = scans and length > 1
         if stacked:
             placed = (place(jax.tree.map(lambda *rows: np.stack(rows), *host), True),)
@@ -97,17 +99,32 @@ def _close(batches: Any) -> None:
 
 
 class Feeder(Iterator[Chunk]):
-    """Runs `source`, the chunks of `batches`, two ahead in a thread. `wait_seconds`: how long the host waited."""
+    """Runs `source`, the chunks of `batches`, two ahead in a thread. `wait_seconds`: how long the host waited.
 
-    def __init__(self, source: Iterator[Chunk], batches: Iterator[Any]) -> None:
+    stall_seconds: how long one batch may take; longer is a StallError, with the stacks of all threads in the log."""
+
+    def __init__(self, source: Iterator[Chunk | int], batches: Iterator[Any], stall_seconds: float) -> None:
         self.wait_seconds = 0.0
-        self._batches = batches
-        self._ahead = Background(source, limit=DEPTH, name="trainer-feeder")
+        self._batches, self._last_step = batches, 0
+        # A sign of life costs nothing: only chunks are placed on devices.
+        self._ahead = Background(
+            source,
+            limit=DEPTH,
+            cost=lambda item: int(isinstance(item, Chunk)),
+            name="trainer-feeder",
+            stall_seconds=stall_seconds,
+        )
 
     def __next__(self) -> Chunk:
         started = time.perf_counter()
         try:
-            return next(self._ahead)
+            while not isinstance(item := next(self._ahead), Chunk):
+                self._last_step = item
+            return item
+        except StallError as error:
+            last = f"the last batch that came was that of step {self._last_step}" if self._last_step else "none came"
+            error.add_note(f"waiting for the input: {last}")
+            raise
         finally:
             self.wait_seconds += time.perf_counter() - started
 

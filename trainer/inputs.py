@@ -43,6 +43,7 @@ class InputContext:
     hosts: Hosts
     seed: int
     start_step: int  # the first step that will be trained; 0 in evaluation
+    stall_seconds: float  # how long one batch may take before the run ends with an error
 
 
 @runtime_checkable

@@ -22,6 +22,8 @@ __all__ = ["Job", "Opened"]
 
 log = logging.getLogger("trainer")
 
+OWN_BOUND_SECONDS = 1.0  # an input with a bound of its own knows more, so its error should come first
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -53,7 +55,10 @@ class Job:
         hosts = self.placement.hosts(batch)
         host_batch = sum(len(rows) for rows in hosts.host_rows(batch))
         device_batch = batch // self.placement.replicas
-        source = as_input(input_fn(InputContext(mode, batch, host_batch, device_batch, hosts, config.seed, start_step)))
+        context = InputContext(
+            mode, batch, host_batch, device_batch, hosts, config.seed, start_step, config.stall_seconds
+        )
+        source = as_input(input_fn(context))
         if MASK not in source.spec:
             raise InputError(f"the input's spec has no {MASK}. An Input delivers {MASK} float32 [b] with every batch.")
         struct = batch_struct(source.spec)
@@ -97,6 +102,6 @@ class Job:
         Without `lengths` the input is read one batch at a time until it ends."""
         batches = opened.source.batches(position)
         source = chunks(batches, start, lengths, opened.struct, program.place, scans=program.scans)
-        with closing(Feeder(source, batches)) as feeder:
+        with closing(Feeder(source, batches, self.config.stall_seconds + OWN_BOUND_SECONDS)) as feeder:
             program.compile(set(lengths or [1]))
             yield feeder

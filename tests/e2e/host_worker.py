@@ -53,7 +53,13 @@ def dense_task(learning_rate=0.05, width=32):
         return jnp.arange(len(batch["_mask"])) * (batch.get("_index", 0) + 2) % 1009
 
     cut = {"a": P(None, "model"), "b": P("model")}
-    return Task(init, loss_fn, optax.adam(learning_rate / 50), {"accuracy": accuracy, "place": place}, lambda name, shape: cut[name])
+    return Task(
+        init,
+        loss_fn,
+        optax.adam(learning_rate / 50),
+        {"accuracy": accuracy, "place": place},
+        lambda name, shape: cut[name],
+    )
 
 
 class Recorded:
@@ -67,7 +73,8 @@ class Recorded:
         from pipeline.ops import DecodeJpeg, RandomShift
 
         decode = DecodeJpeg(RAW, into=IMAGE, shape=(32, 32, 1))
-        common = {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "keys": (IMAGE, LABEL)} | self.options
+        common = {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "keys": (IMAGE, LABEL)}
+        common |= {"stall_seconds": ctx.stall_seconds} | self.options
         if ctx.mode == "train":
             ops = [decode, RandomShift(IMAGE, pixels=2)]
             source = train_dataset(self.data_dir, "train", ops=ops, seed=ctx.seed, **common)

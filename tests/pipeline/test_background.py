@@ -1,12 +1,17 @@
 import gc
+import logging
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from pipeline.background import Background
+from pipeline.shards.errors import InfeedError, OptionError, StallError
+
+STALL_SECONDS, SOON = 0.3, 20.0  # the bound under test; what a slow machine may take beside it
 
 
 def infeed_threads() -> list[str]:
@@ -103,3 +108,106 @@ def test_a_process_with_a_stalled_source_exits():
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+class Stall:
+    """An iterable that gives some items and then waits to be let go."""
+
+    def __init__(self, *items: int) -> None:
+        self.items, self.let_go = items, threading.Event()
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.items
+        self.let_go.wait(2 * SOON)
+        yield -1
+
+
+def test_a_wait_that_is_too_long_is_one_error_and_one_dump_of_all_threads_by_name(caplog):
+    source, bystander = Stall(1, 2), Stall()
+    other = threading.Thread(target=lambda: list(bystander), name="a bystander")
+    other.start()
+    ahead = Background(source, limit=5, name="the-source", stall_seconds=STALL_SECONDS)
+    assert [next(ahead), next(ahead)] == [1, 2]
+    begin = time.monotonic()
+    with pytest.raises(StallError) as caught:
+        next(ahead)
+    assert STALL_SECONDS <= time.monotonic() - begin < SOON
+    assert list(ahead) == []
+    assert str(caught.value) == (
+        "waited 0.3 s for the next item of thread 'the-source', and nothing came. The log has the stack of every "
+        "thread (reading is in 'infeed-read'): see what it hangs in. Check the storage; if it is only slow, pass a "
+        "larger stall_seconds."
+    )
+    assert isinstance(caught.value, InfeedError)
+    assert isinstance(caught.value, TimeoutError)
+    [record] = caplog.records
+    assert (record.name, record.levelno) == ("pipeline", logging.ERROR)
+    dump = record.getMessage()
+    assert dump.startswith(f"{caught.value}\nThread ")
+    for thread in ("the-source", "a bystander"):
+        stack = dump.partition(f"Thread {thread}:\n")[2].partition("\nThread ")[0]
+        assert stack.index(
+            f'test_background.py", line {Stall.__iter__.__code__.co_firstlineno + 2}, in Stall.__iter__'
+        ) < (
+            stack.index("in Event.wait")  # the latest call last
+        )
+    assert "Thread MainThread:\n" in dump
+    begin = time.monotonic()
+    ahead.close()
+    assert time.monotonic() - begin < 0.5
+    for stall in (source, bystander):
+        stall.let_go.set()
+    assert ahead.join(SOON)
+    other.join()
+
+
+def test_what_the_consumer_takes_between_two_calls_does_not_count(caplog):
+    source = Stall(1)
+    ahead = Background(source, limit=5, stall_seconds=STALL_SECONDS)
+    assert next(ahead) == 1
+    time.sleep(2 * STALL_SECONDS)  # the source stalls meanwhile, and no one waits for it
+    source.let_go.set()
+    assert list(ahead) == [-1]
+    assert not caplog.records
+
+
+def test_a_slow_source_is_no_stall_each_wait_counts_anew(caplog):
+    def source():
+        for i in range(6):
+            time.sleep(0.2)
+            yield i
+
+    assert list(Background(source(), limit=5, stall_seconds=1.0)) == [0, 1, 2, 3, 4, 5]
+    assert not caplog.records
+
+
+def test_a_time_out_of_the_source_itself_passes_as_it_is(caplog):
+    def source():
+        yield 1
+        raise TimeoutError("the server did not answer")
+
+    ahead = Background(source(), limit=5, stall_seconds=SOON)
+    with pytest.raises(TimeoutError, match=r"^the server did not answer$"):
+        list(ahead)
+    assert not caplog.records
+
+
+def test_whoever_waits_is_let_go_by_close_without_an_error(caplog):
+    source, seen = Stall(), []
+    ahead = Background(source, limit=5, stall_seconds=2 * SOON)
+    waiting = threading.Thread(target=lambda: seen.extend(ahead))
+    waiting.start()
+    ahead.close()
+    waiting.join(SOON)
+    assert not waiting.is_alive()
+    assert seen == list(caplog.records) == []
+    source.let_go.set()
+
+
+@pytest.mark.parametrize("seconds", [0, -1.5, float("nan")])
+def test_a_bound_that_is_none_is_refused(seconds):
+    with pytest.raises(
+        OptionError, match=rf"stall_seconds={seconds} must be .* than 0.* float\('inf'\) waits for ever"
+    ):
+        Background([1], limit=1, stall_seconds=seconds)
+    assert list(Background([1, 2], limit=1, stall_seconds=float("inf"))) == [1, 2]

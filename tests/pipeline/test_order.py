@@ -10,22 +10,6 @@ from pipeline.order import EvalOrder, Position, TrainOrder, default_block_record
 from pipeline.shards.errors import BatchSizeError, EmptySplitError, OptionError
 
 
-@st.composite
-def train_orders(draw: st.DrawFn, epochs: str = "drop") -> TrainOrder:
-    streams, per_stream = draw(st.integers(1, 6)), draw(st.integers(1, 5))
-    batch = streams * per_stream
-    least = batch if epochs == "drop" else streams
-    return TrainOrder(
-        draw(st.integers(least, 150)),
-        batch,
-        seed=draw(st.integers(0, 2**70)),
-        streams=streams,
-        block_records=draw(st.integers(1, 40)),
-        window_records=draw(st.integers(1, 40)),
-        epochs=epochs,  # pyright: ignore[reportArgumentType]
-    )
-
-
 def batch_ids(order, position) -> list[int]:
     return order.rows(position, [range(order.global_batch)]).record_ids.tolist()
 
@@ -33,13 +17,6 @@ def batch_ids(order, position) -> list[int]:
 def epoch_ids(order, epoch: int) -> list[int]:
     steps = (order.advance(Position(epoch, 0), t) for t in range(order.steps_per_epoch))
     return [i for position in steps for i in batch_ids(order, position)]
-
-
-@given(train_orders(), st.integers(0, 3))
-def test_an_epoch_has_each_record_at_most_once_and_drops_less_than_a_batch(order, epoch):
-    ids = epoch_ids(order, epoch)
-    assert len(set(ids)) == len(ids) == order.num_records // order.global_batch * order.global_batch
-    assert set(ids) <= set(range(order.num_records))
 
 
 def test_an_epoch_that_the_batch_divides_has_every_record():
@@ -78,73 +55,6 @@ def test_epochs_and_seeds_differ_and_drop_different_tails():
     for a, b in itertools.combinations(runs, 2):
         assert a != b
         assert set(a) != set(b)
-
-
-@given(train_orders(epochs="span"), st.integers(1, 3))
-def test_span_delivers_every_record_once_before_any_twice(order, epochs):
-    # By stream: each rolls over on its own.
-    per_stream = order.global_batch // order.streams
-    steps = -(-epochs * order.num_records // order.global_batch) + 1
-    batches = [batch_ids(order, order.advance(order.start, t)) for t in range(steps)]
-    for c in range(order.streams):
-        stream = [i for ids in batches for i in ids[c * per_stream : (c + 1) * per_stream]]
-        low, high = c * order.num_records // order.streams, (c + 1) * order.num_records // order.streams
-        for begin in range(0, len(stream) - (high - low) + 1, high - low):
-            assert len(set(stream[begin : begin + high - low])) == high - low
-
-
-@given(st.sampled_from(["drop", "span"]).flatmap(lambda epochs: train_orders(epochs=epochs)), st.data())
-def test_the_global_batch_does_not_depend_on_the_hosts(order, data):
-    position = order.advance(order.start, data.draw(st.integers(0, 30)))
-    whole = order.rows(position, [range(order.global_batch)])
-    for count in divisors(order.global_batch):  # more hosts than streams too
-        hosts = [order.rows(position, Hosts(h, count).host_rows(order.global_batch)) for h in range(count)]
-        np.testing.assert_array_equal(np.concatenate([rows.record_ids for rows in hosts]), whole.record_ids)
-        np.testing.assert_array_equal(np.concatenate([rows.seeds for rows in hosts]), whole.seeds)
-
-
-@given(train_orders(), st.data())
-def test_any_rows_of_a_batch_are_those_rows(order, data):
-    rows = st.integers(0, order.global_batch - 1)
-    first, second = (data.draw(rows) for _ in range(2))
-    ranges = [range(second, order.global_batch), range(first, first + 1), range(0, second)]
-    whole = batch_ids(order, order.start)
-    assert order.rows(order.start, ranges).record_ids.tolist() == [whole[r] for rows in ranges for r in rows]
-
-
-@given(st.sampled_from(["drop", "span"]).flatmap(lambda epochs: train_orders(epochs=epochs)), st.integers(0, 60))
-def test_advancing_equals_stepping(order, steps):
-    position = order.start
-    for _ in range(steps):
-        position = order.advance(position, 1)
-    assert order.advance(order.start, steps) == position
-
-
-@given(train_orders(), st.integers(0, 40), st.integers(0, 40))
-def test_a_fresh_order_gives_any_batch_without_the_ones_before(order, before, step):
-    fresh = TrainOrder(order.num_records, order.global_batch, **order.settings)
-    for t in range(before):  # fills the caches of one of the two
-        batch_ids(order, order.advance(order.start, t))
-    position = order.advance(order.start, step)
-    assert batch_ids(fresh, position) == batch_ids(order, position)
-
-
-@given(train_orders(), st.integers(1, 4), st.data())
-def test_a_run_goes_on_with_another_batch_size_where_the_streams_divide_it(order, times, data):
-    # Up to the end of the epoch, not a record twice.
-    batch = order.streams * times
-    if batch > order.num_records:
-        return
-    stop = data.draw(st.integers(0, order.steps_per_epoch))
-    other = TrainOrder(order.num_records, batch, **order.settings)
-    seen = [i for t in range(stop) for i in batch_ids(order, order.advance(order.start, t))]
-    position = Position(0, stop * order.global_batch // order.streams)
-    while position.epoch == 0 and other.advance(position, 0).epoch == 0:
-        seen += batch_ids(other, position)
-        position = other.advance(position, 1)
-    assert other.rows(position, [range(batch)]).record_ids.tolist() == batch_ids(other, Position(1, 0))
-    assert len(set(seen)) == len(seen)
-    assert len(seen) > order.num_records - batch - other.streams
 
 
 @given(st.integers(1, 200), st.integers(1, 40), st.sampled_from([1, 2, 4]))

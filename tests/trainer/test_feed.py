@@ -1,5 +1,6 @@
 """The feeder: what it puts together, what it refuses, and that it always lets go."""
 
+import itertools
 import threading
 import time
 from contextlib import closing
@@ -7,7 +8,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import InputError, StorageError
+from pipeline.shards.errors import InputError, StallError, StorageError
 from trainer.feed import Feeder, chunks
 from trainer.inputs import batch_struct
 
@@ -19,9 +20,10 @@ def batch(value, rows=2):
 STRUCT = batch_struct(batch(0))
 
 
-def feed(batches, lengths, start=0, scans=True):
+def feed(batches, lengths, start=0, scans=True, stall_seconds=60.0):
     batches = iter(batches)
-    return Feeder(chunks(batches, start, lengths, STRUCT, lambda host, stacked: host, scans=scans), batches)
+    source = chunks(batches, start, lengths, STRUCT, lambda host, stacked: host, scans=scans)
+    return Feeder(source, batches, stall_seconds)
 
 
 def threads():
@@ -155,3 +157,28 @@ def test_the_time_that_the_host_waits_for_the_input_is_counted():
     with closing(feed(slow(), [1])) as feeder:
         next(feeder)
     assert 0.1 < feeder.wait_seconds < 2
+
+
+def test_an_input_that_stalls_ends_in_an_error_with_the_last_step_and_all_stacks(caplog):
+    stalled = Stalled()
+    batches = itertools.chain(map(batch, range(3)), stalled)
+    feeder = feed(batches, [2, 2], start=6, stall_seconds=0.2)
+    assert next(feeder).length == 2
+    with pytest.raises(StallError, match="waited 0.2 s for") as caught:
+        next(feeder)
+    assert caught.value.__notes__ == ["waiting for the input: the last batch that came was that of step 9"]
+    assert "Thread trainer-feeder:" in caplog.text
+    assert "test_feed.py" in caplog.text
+    feeder.close()
+    stalled.close()
+    assert wait_until(lambda: threads() == [])
+
+
+def test_k_slow_batches_are_no_stall():
+    def slow():
+        for i in range(6):
+            time.sleep(0.15)
+            yield batch(i)
+
+    with closing(feed(slow(), [6], stall_seconds=0.5)) as feeder:
+        assert next(feeder).length == 6

@@ -87,6 +87,7 @@ def _input_fns(config: Config) -> tuple[InputFn, InputFn]:
             ],
             keys=(IMAGE, LABEL),
             seed=ctx.seed,
+            stall_seconds=ctx.stall_seconds,
         )
 
     def eval_input(ctx: InputContext) -> Any:
@@ -100,6 +101,7 @@ def _input_fns(config: Config) -> tuple[InputFn, InputFn]:
             hosts=ctx.hosts,
             ops=[DecodeJpeg("image/encoded", into=IMAGE, shape=IMAGE_SHAPE)],
             keys=(IMAGE, LABEL),
+            stall_seconds=ctx.stall_seconds,
         )
 
     return train_input, eval_input

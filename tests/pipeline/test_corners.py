@@ -1,0 +1,171 @@
+"""Sizes at the edge, as all their hosts read them from real shards: evaluation (E1-E7, E16, E17) and training order."""
+
+import itertools
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from pipeline.datasets import Input, Position, eval_dataset, train_dataset
+from pipeline.hosts import Hosts
+from pipeline.order import divisors
+
+Batch = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Corner:
+    name: str
+    shards: tuple[int, ...]  # records in each
+    global_batch: int
+    hosts: int
+
+    @property
+    def num_records(self) -> int:
+        return sum(self.shards)
+
+    @property
+    def modes(self) -> list[str]:
+        return ["drop", "span"] if self.num_records >= self.global_batch else ["span"]
+
+
+CORNERS = [
+    Corner("one record, eight hosts", shards=(1,), global_batch=8, hosts=8),
+    Corner("fewer records than the batch", shards=(3, 2), global_batch=16, hosts=4),
+    Corner("fewer records than hosts, a shard each", shards=(1, 1, 1), global_batch=5, hosts=5),
+    Corner("fewer shards than hosts", shards=(9, 10), global_batch=8, hosts=4),
+    Corner("empty first, middle and last shards", shards=(0, 7, 0, 0, 6, 0), global_batch=4, hosts=2),
+    Corner("all records in one shard of many", shards=(0, 0, 0, 0, 0, 13, 0, 0), global_batch=4, hosts=4),
+    Corner("one record over a multiple of the batch", shards=(9, 8), global_batch=8, hosts=2),
+    Corner("one record under a multiple of the batch", shards=(10, 5), global_batch=8, hosts=2),
+    Corner("one full batch of a row a host", shards=(2, 4), global_batch=6, hosts=6),
+    Corner("a prime number of records, three hosts", shards=(11, 13, 7), global_batch=6, hosts=3),
+    Corner("hosts that do not divide the streams", shards=(4, 1), global_batch=12, hosts=3),  # C = 4
+    Corner("one host, a batch of one, a shard a record", shards=(1,) * 11, global_batch=1, hosts=1),
+]
+corners = pytest.mark.parametrize("corner", CORNERS, ids=lambda corner: corner.name)
+
+
+def taken(source: Input, position: Position | None = None, count: int | None = None) -> list[Batch]:
+    batches = source.batches(position)
+    try:
+        return list(itertools.islice(batches, count))
+    finally:
+        batches.close()
+
+
+def joined(hosts: Sequence[list[Batch]]) -> list[Batch]:
+    """The global batches, from those of each host."""
+    return [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in zip(*hosts, strict=True)]
+
+
+def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert {key: value.tobytes() for key, value in a.items()} == {key: value.tobytes() for key, value in b.items()}
+
+
+def rows_of(batches: list[Batch], key: str) -> np.ndarray:
+    return np.concatenate([b[key] for b in batches])
+
+
+def crc_sum(batches: list[Batch]) -> int:
+    return int(rows_of(batches, "_crc").sum(dtype=np.uint64)) % 2**32
+
+
+def trained(directory: str, corner: Corner, epochs: str, hosts: int, position: Position, count: int) -> list[Batch]:
+    """The global batches of all hosts, each from an Input of its own that went on from the state of another."""
+    options = {"global_batch": corner.global_batch, "epochs": epochs, "seed": 7, "keys": (), "window_records": 3}
+    saved = train_dataset(directory, **options)
+    state = json.dumps(saved.state(position))
+    inputs = [train_dataset(directory, hosts=Hosts(h, hosts), **options) for h in range(hosts)]
+    return joined([taken(source, source.restore(json.loads(state)), count) for source in inputs])
+
+
+@corners
+def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(numbers_of, corner):
+    N, B = corner.num_records, corner.global_batch
+    options = {"global_batch": B, "keys": ("number",), "pad_values": {"number": 2**31 - 1}}
+    each = [eval_dataset(numbers_of(*corner.shards), hosts=Hosts(h, corner.hosts), **options)
+            for h in range(corner.hosts)]  # fmt: skip
+    hosts = [taken(source) for source in each]
+    steps = -(-N // B)
+    assert [source.steps_per_epoch for source in each] == [len(b) for b in hosts] == [steps] * corner.hosts  # E3
+    for source, batches in zip(each, hosts, strict=True):  # E6
+        spec = {key: (s.shape, s.dtype) for key, s in source.spec.items()}
+        assert all({key: (v.shape, v.dtype) for key, v in b.items()} == spec for b in batches)
+    whole = joined(hosts)
+    mask, index = rows_of(whole, "_mask"), rows_of(whole, "_index")
+    assert index[mask == 1].tolist() == list(range(N))  # E1 E5
+    assert rows_of(whole, "number").tolist() == [*range(N), *[2**31 - 1] * (-N % B)]
+    assert mask.tolist() == [1.0] * N + [0.0] * (-N % B)  # E2 E4
+    assert set(index[mask == 0]) <= {-1}
+    assert {source.expected_crc for source in each} == {crc_sum(whole)}  # E17
+    one_host = eval_dataset(numbers_of(N), read_ahead_bytes=1, **options)  # E7: one shard, no read-ahead, too
+    assert_same(taken(one_host), whole)
+
+
+@corners
+def test_a_limit_is_the_first_records_on_any_hosts(numbers_of, corner):
+    directory, options = numbers_of(*corner.shards), {"global_batch": corner.global_batch, "keys": ()}
+    everything = taken(eval_dataset(directory, **options))
+    crcs = rows_of(everything, "_crc")
+    for limit in sorted({1, -(-corner.num_records // 2), corner.num_records + 1}):
+        due = min(limit, corner.num_records)
+        each = [
+            eval_dataset(directory, limit=limit, hosts=Hosts(h, corner.hosts), **options) for h in range(corner.hosts)
+        ]
+        whole = joined([taken(source) for source in each])
+        assert {source.steps_per_epoch for source in each} == {len(whole)} == {-(-due // corner.global_batch)}
+        padding = -due % corner.global_batch
+        assert rows_of(whole, "_index").tolist() == [*range(due), *[-1] * padding]
+        assert rows_of(whole, "_crc").tolist() == [*crcs[:due].tolist(), *[0] * padding]
+        assert {source.expected_crc for source in each} == {crc_sum(whole)}
+
+
+@corners
+def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(numbers_of, corner):
+    N, B = corner.num_records, corner.global_batch
+    directory = numbers_of(*corner.shards)
+    crcs = rows_of(taken(eval_dataset(directory, global_batch=1, keys=())), "_crc")
+    for epochs in corner.modes:
+        source = train_dataset(directory, global_batch=B, epochs=epochs, seed=7, keys=())
+        streams = source.state(source.start)["streams"]
+        steps = 2 * source.steps_per_epoch + 1
+        whole = trained(directory, corner, epochs, 1, source.start, steps)
+        assert_same(trained(directory, corner, epochs, corner.hosts, source.start, steps), whole)
+        for batch in whole:
+            assert batch["_mask"].tolist() == [1.0] * B
+            np.testing.assert_array_equal(batch["_crc"], crcs[batch["_index"]])
+        ids = np.stack([batch["_index"] for batch in whole])
+        if epochs == "drop":
+            for epoch in range(2):
+                seen = ids[epoch * (N // B) : (epoch + 1) * (N // B)].ravel().tolist()
+                assert len(seen) == len(set(seen)) == N // B * B
+        else:
+            assert sorted(first_epoch(ids, N, streams)) == list(range(N))
+
+
+def first_epoch(ids: np.ndarray, num_records: int, streams: int) -> list[int]:
+    """What the streams of "span" give until each begins again; their lengths may differ by one."""
+    by_stream = ids.reshape(len(ids), streams, -1).swapaxes(0, 1).reshape(streams, -1)
+    lengths = [(c + 1) * num_records // streams - c * num_records // streams for c in range(streams)]
+    return [i for row, length in zip(by_stream, lengths, strict=True) for i in row[:length].tolist()]
+
+
+@corners
+def test_training_goes_on_at_any_position_on_another_number_of_hosts(numbers_of, corner):
+    directory = numbers_of(*corner.shards)
+    random = np.random.default_rng(zlib.crc32(corner.name.encode()))
+    others = [count for count in divisors(corner.global_batch) if count != corner.hosts] or [corner.hosts]
+    for epochs in corner.modes:
+        source = train_dataset(directory, global_batch=corner.global_batch, epochs=epochs, seed=7)
+        stop = int(random.integers(0, 3 * source.steps_per_epoch + 1))
+        straight = trained(directory, corner, epochs, 1, source.start, stop + 4)
+        before = trained(directory, corner, epochs, corner.hosts, source.start, stop)
+        position = source.advance(source.start, stop)
+        after = trained(directory, corner, epochs, int(random.choice(others)), position, 4)
+        assert_same(before + after, straight)

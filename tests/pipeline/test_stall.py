@@ -1,0 +1,228 @@
+"""An Input over a disk that stalls ends in one error, with one dump of all stacks, and leaves nothing behind."""
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pipeline.datasets import Input, eval_dataset, train_dataset
+from pipeline.shards.errors import OptionError, StallError
+from pipeline.spec import ArraySpec
+from pipeline.stall import stacks
+from pipeline.tf_cpu import tf
+
+STALL_SECONDS, SOON = 0.3, 20.0  # the bound under test; what a slow machine may take beside it
+RECIPES = [(train_dataset, "train-00002-of-00003"), (eval_dataset, "validation-00001-of-00002")]
+recipes = pytest.mark.parametrize(("recipe", "shard"), RECIPES, ids=["train", "eval"])
+
+
+@pytest.fixture
+def stalling(images, tmp_path) -> Iterator[Callable[..., Input]]:
+    """An input whose shard, after opening, is a pipe that blocks whoever opens it to read."""
+    timers = []
+
+    def open_and_stall(recipe, shard: str, stall_seconds: float = STALL_SECONDS) -> Input:
+        directory = shutil.copytree(images, tmp_path / "stalled")
+        source = recipe(str(directory), global_batch=4, read_ahead_bytes=1, stall_seconds=stall_seconds)
+        (directory / shard).unlink()
+        os.mkfifo(directory / shard)
+        timers.append(threading.Timer(2 * SOON, end_stall, (tmp_path, shard)))  # a broken bound must not hang the tests
+        timers[0].start()
+        return source
+
+    yield open_and_stall
+    timers[0].cancel()
+
+
+def end_stall(tmp_path: Path, shard: str) -> None:
+    """An error unless a thread is inside of the pipe."""
+    os.close(os.open(tmp_path / "stalled" / shard, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def infeed_threads() -> list[str]:
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith("infeed"))
+
+
+def wait_for_threads(names: list[str]) -> None:
+    end = time.monotonic() + SOON
+    while infeed_threads() != names:
+        assert time.monotonic() < end, infeed_threads()
+        time.sleep(0.01)
+
+
+def reading_stack(text: str) -> str:
+    return text.partition("Thread infeed-read:\n")[2].partition("\nThread ")[0]
+
+
+def wait_until_inside() -> None:
+    """Until the reading thread opens a file and does not get on with it."""
+    end, stuck = time.monotonic() + SOON, 0
+    while stuck < 10:
+        assert time.monotonic() < end
+        stuck = stuck + 1 if reading_stack(stacks()).endswith("in LocalStorage.read_ranges") else 0
+        time.sleep(0.01)
+
+
+def dumps(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "pipeline"]  # TensorFlow has its own
+
+
+def assert_ends_in_one_stall(batches: Iterator, caplog: pytest.LogCaptureFixture) -> StallError:
+    begin = time.monotonic()
+    with pytest.raises(StallError) as caught:
+        list(batches)
+    assert time.monotonic() - begin < SOON
+    [dump] = dumps(caplog)
+    assert dump.startswith(f"{caught.value}\nThread ")
+    assert next(batches, "the end") == "the end"
+    return caught.value
+
+
+@pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
+@pytest.mark.parametrize("seconds", [0, -1.5, float("nan")])
+def test_a_bound_that_is_none_is_refused(images, recipe, seconds):
+    with pytest.raises(OptionError, match=rf"stall_seconds={seconds} must be more than 0"):
+        recipe(images, global_batch=4, stall_seconds=seconds)
+
+
+def test_an_infinite_bound_waits_for_ever(images):
+    assert len(list(eval_dataset(images, global_batch=4, stall_seconds=float("inf")).batches())) == 6
+
+
+@recipes
+def test_batches_over_a_stalled_disk_end_in_one_error_and_only_the_thread_inside_it_is_left(
+    stalling, tmp_path, caplog, recipe, shard
+):
+    batches = stalling(recipe, shard).batches()
+    assert_ends_in_one_stall(batches, caplog)
+    assert reading_stack(dumps(caplog)[0]).endswith("in LocalStorage.read_ranges")
+    begin = time.monotonic()
+    batches.close()
+    assert time.monotonic() - begin < 0.5
+    wait_for_threads(["infeed-read"])
+    end_stall(tmp_path, shard)
+    wait_for_threads([])
+    assert len(dumps(caplog)) == 1
+
+
+def test_a_stall_counts_from_the_call_that_waits(stalling, tmp_path, caplog):
+    _, shard = RECIPES[1]
+    batches = stalling(eval_dataset, shard).batches()
+    next(batches)
+    wait_until_inside()
+    time.sleep(2 * STALL_SECONDS)  # a training step, say
+    next(batches)  # two batches lie before the stall
+    assert not dumps(caplog)
+    begin = time.monotonic()
+    assert_ends_in_one_stall(batches, caplog)
+    assert time.monotonic() - begin >= STALL_SECONDS
+    end_stall(tmp_path, shard)
+    wait_for_threads([])
+
+
+@recipes
+def test_batches_close_at_once_during_a_stall_and_let_go_whoever_waits(stalling, tmp_path, caplog, recipe, shard):
+    batches = stalling(recipe, shard, stall_seconds=2 * SOON).batches()
+    waiting = threading.Thread(target=lambda: list(batches))
+    waiting.start()
+    wait_until_inside()
+    begin = time.monotonic()
+    batches.close()
+    waiting.join(SOON)
+    assert not waiting.is_alive()
+    assert time.monotonic() - begin < 1
+    wait_for_threads(["infeed-read"])
+    end_stall(tmp_path, shard)
+    wait_for_threads([])
+    assert not dumps(caplog)
+
+
+@recipes
+def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_path, caplog, recipe, shard):
+    dataset = stalling(recipe, shard).as_dataset()
+    begin = time.monotonic()
+    with pytest.raises(tf.errors.OpError, match=r"StallError: waited 0\.3 s for the next item of thread 'infeed-read'"):
+        list(dataset)
+    assert time.monotonic() - begin < SOON
+    assert len(dumps(caplog)) == 1
+    wait_for_threads(["infeed-read"])
+    end_stall(tmp_path, shard)
+    wait_for_threads([])
+
+
+def test_a_dropped_iterator_of_a_tf_dataset_waits_no_longer_than_the_bound(stalling, tmp_path):
+    _, shard = RECIPES[1]
+    iterator = iter(stalling(eval_dataset, shard).as_dataset())
+    next(iterator)
+    begin = time.monotonic()
+    del iterator
+    gc.collect()
+    assert time.monotonic() - begin < SOON
+    end_stall(tmp_path, shard)
+    wait_for_threads([])
+
+
+@dataclass(frozen=True)
+class StallingOp:
+    """Waits inside TensorFlow, as an op of the user may."""
+
+    let_go: threading.Event
+    reads = ("image/class/label",)
+
+    def output_spec(self, specs) -> dict[str, ArraySpec]:
+        return {"label": specs["image/class/label"]}
+
+    def __call__(self, features, seed):
+        label = features["image/class/label"]
+        return {"label": tf.ensure_shape(tf.numpy_function(self._wait, [label], tf.int64), [])}
+
+    def _wait(self, label):
+        self.let_go.wait(2 * SOON)
+        return label
+
+
+def test_a_decoder_that_stalls_is_a_stall_as_well(images, caplog):
+    let_go = threading.Event()
+    options = {"ops": (StallingOp(let_go),), "keys": ("label",), "stall_seconds": STALL_SECONDS}
+    batches = eval_dataset(images, global_batch=4, **options).batches()
+    error = assert_ends_in_one_stall(batches, caplog)
+    assert "a batch that is being decoded ('infeed-decode')" in str(error)
+    assert "in StallingOp._wait" in caplog.text
+    let_go.set()
+    wait_for_threads([])
+
+
+UNCAUGHT = """
+import os, sys
+from pipeline.datasets import eval_dataset
+source = eval_dataset(sys.argv[1], global_batch=4, read_ahead_bytes=1, stall_seconds=0.3)
+os.unlink(sys.argv[2]); os.mkfifo(sys.argv[2])
+for batch in source.batches():
+    print(batch["_index"].shape, flush=True)
+"""
+
+
+def test_a_process_over_a_stalled_disk_says_so_exits_by_itself_and_leaves_no_child(images, tmp_path):
+    directory = shutil.copytree(images, tmp_path / "stalled")
+    command = [sys.executable, "-c", UNCAUGHT, str(directory), str(directory / RECIPES[1][1])]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 1, err
+    assert "(4,)" in out
+    assert "Thread infeed-read:\n" in err  # nothing configured the log
+    assert err.splitlines()[-1].startswith("pipeline.shards.errors.StallError: waited 0.3 s for the next item")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
