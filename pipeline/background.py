@@ -114,7 +114,7 @@ class Background(Generic[T], Iterator[T]):
         try:
             return self._shelf.get(self._stall_seconds)
         except _TooLate as late:
-            error = stalled(f"the next item of thread {self._thread.name!r}", *late.args)
+            error = stalled(f"input from thread {self._thread.name!r}", *late.args)
         self.close()
         raise error
 

@@ -64,8 +64,10 @@ class Watchdog:
 
         def look_around() -> T | None:
             value = look()
-            if value is None:
-                self.check()
+            if value is None and self.roll.failure():
+                value = look()  # what it says may be the reason of the failure
+                if value is None:
+                    self.check()
             return value
 
         return poll(look_around, time.monotonic() + seconds)

@@ -189,9 +189,10 @@ def stalled_shard(order):
     """A shard of host `order.host` becomes a FIFO once its input is open: a disk that never answers."""
 
     def input_fn(ctx):
-        source = Recorded(order.data_dir, read_ahead_bytes=1)(ctx)
-        if jax.process_index() == order.host:
-            for shard in Path(order.data_dir).glob("train-*"):
+        mine = jax.process_index() == order.host
+        source = Recorded(order.wrong_dir if mine else order.data_dir, read_ahead_bytes=1)(ctx)
+        if mine:
+            for shard in Path(order.wrong_dir).glob("train-*"):
                 shard.unlink()
                 os.mkfifo(shard)
         return source

@@ -80,9 +80,10 @@ def test_the_death_of_host_0_ends_the_others_at_once(broken):
     assert "coordination service" in ended[1].printed  # JAX's own words: its service died with host 0
 
 
-def test_a_stalled_disk_on_one_host_ends_all_with_a_dump_of_its_threads(broken, copies):
+def test_a_stalled_disk_on_one_host_ends_all_with_a_dump_of_its_threads(broken, digits, tmp_path):
+    own = shutil.copytree(digits[1], tmp_path / "own")
     begun = time.time()
-    ended = broken("stalled_shard", 2, host=1, data_dir=copies[0])
+    ended = broken("stalled_shard", 2, host=1, data_dir=str(digits[1]), wrong_dir=str(own))
     assert ended[1].report["error"].startswith("StallError: ")
     assert "read_ranges" in ended[1].printed  # the dump shows where
     for process in ended:
