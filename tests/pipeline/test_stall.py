@@ -19,7 +19,7 @@ from pipeline.spec import ArraySpec
 from pipeline.stall import stacks
 from pipeline.tf_cpu import tf
 
-STALL_SECONDS, SOON = 0.3, 20.0  # the bound under test; what a slow machine may take beside it
+STALL_SECONDS, SOON = 0.5, 20.0  # the bound under test; what a slow machine may take beside it
 RECIPES = [(train_dataset, "train-00002-of-00003"), (eval_dataset, "validation-00001-of-00002")]
 recipes = pytest.mark.parametrize(("recipe", "shard"), RECIPES, ids=["train", "eval"])
 
@@ -31,7 +31,8 @@ def stalling(images, tmp_path) -> Iterator[Callable[..., Input]]:
 
     def open_and_stall(recipe, shard: str, stall_seconds: float = STALL_SECONDS) -> Input:
         directory = shutil.copytree(images, tmp_path / "stalled")
-        source = recipe(str(directory), global_batch=4, read_ahead_bytes=1, stall_seconds=stall_seconds)
+        # keys=(): a bound so short has no room for the tracing of a graph on a busy machine.
+        source = recipe(str(directory), global_batch=4, keys=(), read_ahead_bytes=1, stall_seconds=stall_seconds)
         (directory / shard).unlink()
         os.mkfifo(directory / shard)
         timers.append(threading.Timer(2 * SOON, end_stall, (tmp_path, shard)))  # a broken bound must not hang the tests
@@ -149,7 +150,7 @@ def test_batches_close_at_once_during_a_stall_and_let_go_whoever_waits(stalling,
 def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_path, caplog, recipe, shard):
     dataset = stalling(recipe, shard).as_dataset()
     begin = time.monotonic()
-    with pytest.raises(tf.errors.OpError, match=r"StallError: waited 0\.3 s for input from thread 'infeed-read'"):
+    with pytest.raises(tf.errors.OpError, match=r"StallError: waited 0\.5 s for input from thread 'infeed-read'"):
         list(dataset)
     assert time.monotonic() - begin < SOON
     assert len(dumps(caplog)) == 1
@@ -191,7 +192,7 @@ class StallingOp:
 
 def test_a_decoder_that_stalls_is_a_stall_as_well(images, caplog):
     let_go = threading.Event()
-    options = {"ops": (StallingOp(let_go),), "keys": ("label",), "stall_seconds": STALL_SECONDS}
+    options = {"ops": (StallingOp(let_go),), "keys": ("label",), "stall_seconds": 3.0}  # tracing counts, too
     batches = eval_dataset(images, global_batch=4, **options).batches()
     error = assert_ends_in_one_stall(batches, caplog)
     assert "a batch that is being decoded ('infeed-decode')" in str(error)
@@ -203,7 +204,7 @@ def test_a_decoder_that_stalls_is_a_stall_as_well(images, caplog):
 UNCAUGHT = """
 import os, sys
 from pipeline.datasets import eval_dataset
-source = eval_dataset(sys.argv[1], global_batch=4, read_ahead_bytes=1, stall_seconds=0.3)
+source = eval_dataset(sys.argv[1], global_batch=4, keys=(), read_ahead_bytes=1, stall_seconds=1.0)
 os.unlink(sys.argv[2]); os.mkfifo(sys.argv[2])
 for batch in source.batches():
     print(batch["_index"].shape, flush=True)
@@ -223,6 +224,6 @@ def test_a_process_over_a_stalled_disk_says_so_exits_by_itself_and_leaves_no_chi
     assert process.returncode == 1, err
     assert "(4,)" in out
     assert "Thread infeed-read:\n" in err  # nothing configured the log
-    assert err.splitlines()[-1].startswith("pipeline.shards.errors.StallError: waited 0.3 s for the next item")
+    assert err.splitlines()[-1].startswith("pipeline.shards.errors.StallError: waited 1 s for the next item")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
