@@ -224,6 +224,6 @@ def test_a_process_over_a_stalled_disk_says_so_exits_by_itself_and_leaves_no_chi
     assert process.returncode == 1, err
     assert "(4,)" in out
     assert "Thread infeed-read:\n" in err  # nothing configured the log
-    assert err.splitlines()[-1].startswith("pipeline.shards.errors.StallError: waited 1 s for the next item")
+    assert err.splitlines()[-1].startswith("pipeline.shards.errors.StallError: waited 1 s for input from")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
