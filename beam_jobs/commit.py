@@ -22,7 +22,7 @@ from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shar
 from pipeline.shards.record import crc32c
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import Storage, join
+from pipeline.shards.storage import Stat, Storage, join
 
 _SIDE_ENDS = (".plan.json", ".verdict.json", ".npy", ".jsonl")
 
@@ -158,11 +158,11 @@ class _Receipts:
                 f"the receipt of shard {result.shard} of {plan.split!r} in {output_dir} is gone or is another plan's: "
                 "a second conversion writes here. Stop one of them and run the other again."
             )
-        size = self.storage.size(join(output_dir, receipt.file))
-        if size != receipt.bytes:
+        path = join(output_dir, receipt.file)
+        found, ours = self.storage.stat(path), Stat(receipt.bytes, receipt.crc32c)
+        if not found.agrees_with(ours):
             raise ConversionError(
-                f"{join(output_dir, receipt.file)} has {size} bytes, its receipt says {receipt.bytes}. "
-                "Something else wrote it. Run the same command again."
+                f"{path} has {found}, its receipt says {ours}. Something else wrote it. Run the same command again."
             )
         return receipt
 

@@ -18,7 +18,7 @@ from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, by_bucket, key_
 from beam_jobs.receipts import verdict_on_error
 from beam_jobs.references import References, concat
 from beam_jobs.write import write_shard
-from pipeline.shards.storage import open_storage
+from pipeline.shards.schemes import open_storage
 
 __all__ = ["build"]
 

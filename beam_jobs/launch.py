@@ -13,8 +13,8 @@ from beam_jobs.preview import preview
 from beam_jobs.progress import watching
 from beam_jobs.receipts import Verdict
 from pipeline.shards.errors import ConversionError, InfeedError
+from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import open_storage
 
 __all__ = ["dry_run", "exit_with", "launch"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from beam_jobs.converter import Source
 from beam_jobs.plan import BucketSums, Job, SplitPlan, by_bucket, framed_bytes, measure
 from beam_jobs.references import References
-from pipeline.shards.storage import open_storage
+from pipeline.shards.schemes import open_storage
 
 __all__ = ["SplitPreview", "preview"]
 

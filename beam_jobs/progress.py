@@ -19,7 +19,8 @@ from rich.progress import (
 from beam_jobs.plan import Job
 from pipeline.shards.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
-from pipeline.shards.storage import join, open_storage
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import join
 
 __all__ = ["watching"]
 

@@ -16,7 +16,8 @@ import numpy as np
 from beam_jobs.plan import Job, SplitPlan
 from pipeline.shards.errors import InfeedError
 from pipeline.shards.naming import receipt_file, shard_file, verdict_file
-from pipeline.shards.storage import Storage, file_crc32c, join, open_storage
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import Stat, Storage, file_crc32c, join
 
 __all__ = ["Receipt", "Rejected", "Verdict", "finished_shard", "read_receipt", "verdict_on_error"]
 
@@ -84,7 +85,8 @@ def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | N
     if receipt is None or receipt.plan != plan.digest:
         return None
     path = join(job.output_dir, receipt.file)
-    if not storage.exists(path) or storage.size(path) != receipt.bytes:
+    ours = Stat(receipt.bytes, receipt.crc32c)
+    if not storage.exists(path) or not storage.stat(path).agrees_with(ours):
         return None
     intact = not job.verify_existing or file_crc32c(storage, path) == receipt.crc32c
     return receipt if intact else None

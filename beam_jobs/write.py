@@ -53,7 +53,7 @@ def _read(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes]]:
 
 def _check_unchanged(raw: Storage, refs: References) -> None:
     for file in refs.files:
-        size = raw.size(file.uri)
+        size = raw.stat(file.uri).bytes
         if size != file.bytes:
             raise RawDataError(
                 f"{file.uri} has {size} bytes; it had {file.bytes} when it was scanned. It changed during the "

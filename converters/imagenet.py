@@ -130,7 +130,7 @@ def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
     if source.kind == "tar":
         file = File(source.uri, source.file_bytes)
         return ((file, member) for member in members(storage, source.uri, source.offset, source.bytes))
-    files = (Member(name, 0, size, "file") for name, size in storage.list(source.uri).items())
+    files = (Member(name, 0, stat.bytes, "file") for name, stat in storage.list(source.uri).items())
     folders = (Member(name, 0, 0, "folder") for name in storage.subdirectories(source.uri))
     return ((File(join(source.uri, member.name), member.size), member) for member in itertools.chain(files, folders))
 

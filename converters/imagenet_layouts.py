@@ -14,7 +14,8 @@ from converters.imagenet import SPLITS, VALIDATION_LABELS
 from converters.synsets import check_known
 from converters.tars import members
 from pipeline.shards.errors import OptionError, RawDataError
-from pipeline.shards.storage import Storage, join, open_storage
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import Storage, join
 
 __all__ = ["TRAIN_TAR", "VALIDATION_TAR", "RawImagenet", "find_raw"]
 
@@ -65,7 +66,7 @@ def _uncompressed(storage: Storage, path: str, scratch_dir: str | None) -> str:
 
 
 def _in_tar(storage: Storage, split: str, path: str, synsets: Sequence[str]) -> Iterator[Source]:
-    file_bytes = storage.size(path)
+    file_bytes = storage.stat(path).bytes
     if split == "validation":
         yield Source(split, path, file_bytes, 0, file_bytes)
         return

@@ -15,7 +15,7 @@ from converters.imagenet_layouts import find_raw
 from converters.jpeg import VERIFY_LEVELS
 from converters.synsets import ilsvrc2012_synsets, read_synsets
 from pipeline.shards.errors import OptionError, did_you_mean
-from pipeline.shards.storage import open_storage
+from pipeline.shards.schemes import open_storage
 
 __all__ = ["main"]
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.shards.errors import ShardError, StorageError
+from pipeline.shards.errors import ShardError
 from pipeline.shards.index import Location, load_index
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.record import FRAME_BYTES, payload_of
-from pipeline.shards.storage import Storage, join, open_storage
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import Stat, Storage, join
 
 __all__ = ["SplitReader", "open_split"]
 
@@ -35,7 +36,7 @@ class SplitReader:
         self.entry = manifest.split(split)
         self._storage = storage
         self._paths = [join(manifest.directory, shard.file) for shard in self.entry.shards]
-        self._check_sizes()
+        self._check_shards()
         self.index = load_index(storage, manifest.directory, split, self.entry)
 
     @property
@@ -87,16 +88,16 @@ class SplitReader:
                 where=f"{self._paths[shard]}, record {record} at byte {start}",
             )
 
-    def _check_sizes(self) -> None:
+    def _check_shards(self) -> None:
+        """By one listing: sizes, and the checksums that a bucket keeps. A disk keeps none."""
+        there = self._storage.list(self.manifest.directory)
         wrong = []
         for path, shard in zip(self._paths, self.entry.shards, strict=True):
-            try:
-                size = self._storage.size(path)
-            except StorageError as e:
-                wrong.append(str(e))
-                continue
-            if size != shard.bytes:
-                wrong.append(f"{path} has {size} bytes, the manifest says {shard.bytes}.")
+            found = there.get(shard.file)
+            if found is None:
+                wrong.append(f"{path} is missing.")
+            elif not found.agrees_with(ours := Stat(shard.bytes, shard.crc32c)):
+                wrong.append(f"{path} has {found}, the manifest says {ours}.")
         if wrong:
             more = f" And {len(wrong) - 1} more shards of {self.split!r}." if len(wrong) > 1 else ""
             raise ShardError(

@@ -13,7 +13,8 @@ from typing import Any
 from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, SchemaError, did_you_mean
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
-from pipeline.shards.storage import Storage, join, open_storage
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import Storage, join
 
 __all__ = ["FORMAT_VERSION", "Manifest", "ShardEntry", "SplitEntry", "read_manifest", "write_manifest"]
 

@@ -16,8 +16,8 @@ from beam_jobs.write import write_shard
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
 from pipeline.shards.errors import ConversionError, RawDataError, StorageError
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.storage import LocalStorage
 
 STORAGE = LocalStorage()
 

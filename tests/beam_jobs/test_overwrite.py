@@ -5,8 +5,8 @@ import contextlib
 import pytest
 
 from pipeline.shards.errors import ConversionError
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.storage import LocalStorage
 
 OTHER_PLANS = {"seed": "--seed=7", "shards": "--num_train_shards=5", "verification": "--verify=decode"}
 

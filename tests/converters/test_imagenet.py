@@ -11,7 +11,7 @@ from converters.imagenet_layouts import find_raw
 from converters.synsets import ilsvrc2012_synsets, read_synsets
 from pipeline.shards.errors import LabelError, RawDataError
 from pipeline.shards.example import encode_example
-from pipeline.shards.storage import LocalStorage
+from pipeline.shards.local import LocalStorage
 
 STORAGE = LocalStorage()
 

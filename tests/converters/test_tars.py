@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 from converters.tars import TarError, members
-from pipeline.shards.storage import LocalStorage
+from pipeline.shards.local import LocalStorage
 
 
 def make(files, **options):

@@ -12,11 +12,12 @@ from PIL import Image
 
 from pipeline.shards.example import encode_example
 from pipeline.shards.index import encode_index
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, write_manifest
 from pipeline.shards.naming import index_file, shard_file
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
-from pipeline.shards.storage import LocalStorage, join
+from pipeline.shards.storage import join
 
 # A shared machine is slow at times; examples are bounded by their count.
 settings.register_profile("pipeline", deadline=None)

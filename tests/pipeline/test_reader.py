@@ -73,7 +73,7 @@ def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):
     shard = directory / "train-00002-of-00005"
     size = shard.stat().st_size
     os.truncate(shard, size - 1)
-    with pytest.raises(ShardError, match=rf"train-00002-of-00005 has {size - 1} bytes, the manifest says {size}\."):
+    with pytest.raises(ShardError, match=rf"train-00002-of-00005 has {size - 1} bytes, the manifest says {size} bytes with"):
         open_split(str(directory), "train")
     open_split(str(directory), "validation")  # has shards of its own
 
@@ -81,7 +81,7 @@ def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):
 def test_a_lost_shard_is_named_and_the_others_counted(directory):
     for number in (0, 2, 3):
         (directory / f"train-0000{number}-of-00005").unlink()
-    with pytest.raises(ShardError, match=r"cannot find .*train-00000-of-00005.* And 2 more shards of 'train'\."):
+    with pytest.raises(ShardError, match=r"train-00000-of-00005 is missing\. And 2 more shards of 'train'\."):
         open_split(str(directory), "train")
 
 

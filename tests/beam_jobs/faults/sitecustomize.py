@@ -13,7 +13,7 @@ moment, _, pattern = os.environ.get("KILL_AT", "").partition(":")
 
 if moment:
     sys.path.insert(0, os.environ["KILL_ROOT"])
-    from pipeline.shards.storage import LocalStorage
+    from pipeline.shards.local import LocalStorage
 
     def kill(at, path):
         if at == moment and fnmatch.fnmatch(os.path.basename(path), pattern):  # noqa: PTH119

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pipeline.shards.errors import ShardError
 from pipeline.shards.index import SplitIndex, decode_rows, encode_index, load_index
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.record import FRAME_BYTES, crc32c
-from pipeline.shards.storage import LocalStorage
 
 SHARDS = st.lists(st.lists(st.integers(0, 5000), max_size=8), min_size=1, max_size=6)
 

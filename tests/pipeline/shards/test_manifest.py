@@ -6,9 +6,9 @@ import json
 import pytest
 
 from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest, write_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.storage import LocalStorage
 
 ENTRY = SplitEntry((ShardEntry("train-00000-of-00001", 3, 100, 7),), 1, "plan", "keys", 0, fixups={"png_to_jpeg": 1})
 MANIFEST = Manifest("name", Schema("s", {"a": Feature("int64", (2, 3))}), {"train": ENTRY}, Labels("a", 1, ("x", "y")))

@@ -3,7 +3,9 @@
 import pytest
 
 from pipeline.shards.errors import OptionError, StorageError
-from pipeline.shards.storage import LocalStorage, Storage, join, open_storage
+from pipeline.shards.local import LocalStorage
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import Stat, Storage, join
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_a_range_past_the_end_is_an_error_and_never_short_data(storage, tmp_path
         list(storage.read_ranges([(f"{tmp_path}/a", 8, 4)]))
 
 
-@pytest.mark.parametrize("call", [LocalStorage.size, LocalStorage.read, LocalStorage.open])
+@pytest.mark.parametrize("call", [LocalStorage.stat, LocalStorage.read, LocalStorage.open])
 def test_a_missing_file_is_named(storage, tmp_path, call):
     with pytest.raises(StorageError, match=r"cannot \w+ .*/nothing: No such file"):
         call(storage, f"{tmp_path}/nothing")
@@ -78,7 +80,7 @@ def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, tmp
     for name in ("b", "a"):
         (tmp_path / name).write_bytes(name.encode() * 5)
         (tmp_path / f"dir {name}").mkdir()
-    assert list(storage.list(str(tmp_path)).items()) == [("a", 5), ("b", 5)]
+    assert list(storage.list(str(tmp_path)).items()) == [("a", Stat(5)), ("b", Stat(5))]
     assert list(storage.subdirectories(str(tmp_path))) == ["dir a", "dir b"]
     assert list(storage.subdirectories(f"{tmp_path}/nowhere")) == []
 

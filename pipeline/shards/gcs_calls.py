@@ -1,0 +1,138 @@
+"""How gs:// is called: one client a process, retries with jitter and a budget, and errors that name the object.
+
+Credentials are google-auth's defaults; without any, the client is anonymous, which public buckets allow."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import google.auth
+import requests
+from google.api_core import exceptions as api
+from google.api_core.retry import Retry
+from google.auth import exceptions as auth
+from google.cloud import storage
+from google.cloud.exceptions import NotFound, PreconditionFailed
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from requests.adapters import HTTPAdapter
+
+from pipeline.shards.errors import StorageError
+
+__all__ = [
+    "TIMEOUT_SECONDS",
+    "MissingError",
+    "NotFound",
+    "PreconditionFailed",
+    "ShortBody",
+    "call",
+    "client",
+    "retrying",
+]
+
+TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of an answer
+RETRY_SECONDS = 120.0  # the budget of one call
+RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+CONNECTIONS = 64  # of the pool: more threads than that would wait for each other
+
+T = TypeVar("T")
+
+
+class ShortBody(Exception):  # noqa: N818
+    """A body ended before its time; it is read again."""
+
+
+class MissingError(StorageError):
+    """There is no such object."""
+
+
+@functools.cache
+def client() -> Any:
+    """This process's client. STORAGE_EMULATOR_HOST sends it to another server, as everywhere at Google's."""
+    try:
+        # An emulator needs none, and asking for them may wait for a metadata server that does not exist.
+        credentials, project = (None, None) if os.environ.get("STORAGE_EMULATOR_HOST") else google.auth.default()
+    except auth.DefaultCredentialsError:
+        credentials, project = None, None
+    if credentials is None:
+        made = storage.Client.create_anonymous_client()
+    else:
+        made = storage.Client(project=project or "none", credentials=credentials)
+    adapter = HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS)
+    made._http.mount("https://", adapter)  # 10 connections otherwise, and a warning for each one more
+    made._http.mount("http://", adapter)
+    return made
+
+
+def retrying(tried: Callable[[Exception], Any], seconds: float | None = None) -> Retry:
+    """The policy of one call; `tried` hears of every failure that is worth another attempt."""
+    budget = RETRY_SECONDS if seconds is None else seconds
+    return Retry(_is_transient, initial=0.5, maximum=16.0, multiplier=2.0, timeout=budget, on_error=tried)
+
+
+def call(path: str, action: str, function: Callable[[], T]) -> T:
+    """What `function` returns, tried again on passing failures.
+
+    Raises MissingError, StorageError naming path, status and attempts, or PreconditionFailed as it is."""
+    failures: list[Exception] = []
+    try:
+        return retrying(failures.append)(function)()
+    except PreconditionFailed:
+        raise
+    except (api.GoogleAPIError, auth.GoogleAuthError, requests.RequestException, InvalidResponse, ShortBody) as error:
+        raise named(path, action, error, max(1, len(failures))) from error
+    except DataCorruption as error:
+        raise StorageError(f"cannot {action} {path}: it arrived with another checksum than the bucket's.") from error
+
+
+def named(path: str, action: str, error: Exception, attempts: int) -> StorageError:
+    """The error for a user: what, status, how often it was tried, what to do."""
+    cause = getattr(error, "cause", None) or error  # RetryError holds the last failure
+    status = _status(cause)
+    tried = f" ({attempts} attempts in {RETRY_SECONDS:g} s)" if attempts > 1 else ""
+    what = f"cannot {action} {path}: "
+    if status == 404:
+        bucket = path.split("/")[2]
+        there = _bucket_exists(bucket)
+        return MissingError(
+            f"{what}{'there is no such object' if there else f'bucket {bucket!r} does not exist'} (404)."
+        )
+    if status == 401 or isinstance(cause, auth.GoogleAuthError):
+        return StorageError(
+            f"{what}no valid credentials ({status or type(cause).__name__}). Run `gcloud auth application-default "
+            "login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
+        )
+    if status == 403:
+        return StorageError(
+            f"{what}permission denied, or a quota is used up (403). The account needs the role Storage Object User "
+            f"on the bucket. The server says: {_first_line(cause)}"
+        )
+    return StorageError(f"{what}{f'status {status}' if status else type(cause).__name__}{tried}: {_first_line(cause)}")
+
+
+def _bucket_exists(bucket: str) -> bool:
+    """Asks only where something was missing. Listing is what a reader may do; looking at the bucket may be refused."""
+    try:
+        next(iter(client().list_blobs(bucket, max_results=1, timeout=TIMEOUT_SECONDS[1], retry=None)), None)
+    except NotFound:
+        return False
+    except (api.GoogleAPIError, requests.RequestException):
+        return True  # not known: the object is what the user asked for
+    return True
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, auth.TransportError):
+        return not error.args or not isinstance(error.args[0], Exception) or _is_transient(error.args[0])
+    lost = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError, ShortBody)
+    return isinstance(error, (*lost, ConnectionError)) or _status(error) in RETRIED
+
+
+def _status(error: BaseException) -> int | None:
+    if isinstance(error, InvalidResponse):
+        return error.response.status_code
+    return int(error.code) if isinstance(error, api.GoogleAPICallError) and error.code else None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]

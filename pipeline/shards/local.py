@@ -1,0 +1,155 @@
+"""Storage on a local or mounted disk: files appear by rename, and survive a crash of the machine."""
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Container, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline.shards.errors import StorageError
+from pipeline.shards.storage import Sink, Stat, join
+
+__all__ = ["LocalStorage"]
+
+_HIDDEN = re.compile(r"\.(.+)\.\d+\.[0-9a-f]{8}\.tmp")  # see _hidden_beside
+
+
+@contextlib.contextmanager
+def _naming(path: str, action: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, StorageError):
+            raise
+        raise StorageError(f"cannot {action} {path}: {e.strerror or e}.") from e
+
+
+class LocalStorage:
+    """A local or mounted disk."""
+
+    def stat(self, path: str) -> Stat:
+        """See Storage."""
+        with _naming(path, "find"):
+            return Stat(Path(path).stat().st_size)
+
+    def exists(self, path: str) -> bool:
+        """See Storage."""
+        return Path(path).exists()
+
+    def read(self, path: str) -> bytes:
+        """See Storage."""
+        with _naming(path, "read"):
+            return Path(path).read_bytes()
+
+    def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
+        """See Storage. Keeps the last file open: ranges of one tar cost one open in all."""
+        open_path, fd = "", -1
+        try:
+            for path, offset, size in ranges:
+                with _naming(path, "read"):
+                    if path != open_path:
+                        if fd >= 0:
+                            os.close(fd)
+                            open_path, fd = "", -1
+                        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                        open_path = path
+                    yield _read_exactly(fd, path, offset, size)
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def open(self, path: str) -> BinaryIO:
+        """See Storage."""
+        with _naming(path, "open"):
+            return Path(path).open("rb")
+
+    @contextlib.contextmanager
+    def publish(self, path: str) -> Iterator[Sink]:
+        """See Storage: a hidden temporary file beside the target, fsync, rename, fsync of the directory."""
+        target = Path(path)
+        with _naming(path, "write"), _hidden_beside(target) as hidden:
+            with hidden.open("xb", buffering=1 << 20) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(target)
+            _fsync_directory(target.parent)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See Storage: a hard link cannot replace, so it decides between two creators."""
+        target = Path(path)
+        with _naming(path, "create"), _hidden_beside(target) as hidden:
+            with hidden.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(hidden, target)
+            except FileExistsError:
+                return False
+            return True
+
+    def list(self, directory: str) -> dict[str, Stat]:
+        """See Storage."""
+        with _naming(directory, "list"):
+            return {e.name: Stat(e.stat().st_size) for e in _entries(directory) if e.is_file()}
+
+    def subdirectories(self, directory: str) -> Sequence[str]:
+        """See Storage."""
+        with _naming(directory, "list"):
+            return [entry.name for entry in _entries(directory) if entry.is_dir()]
+
+    def delete(self, path: str) -> None:
+        """See Storage."""
+        with _naming(path, "delete"):
+            Path(path).unlink(missing_ok=True)
+
+    def sweep(self, directory: str, names: Container[str]) -> None:
+        """See Storage. A writer that is still alive fails at its rename, and may try again."""
+        for hidden in self.list(directory):
+            match = _HIDDEN.fullmatch(hidden)
+            if match and match[1] in names:
+                self.delete(join(directory, hidden))
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+
+
+@contextlib.contextmanager
+def _hidden_beside(target: Path) -> Iterator[Path]:
+    """A name in the target's directory (so that a rename is atomic) that is gone after the block."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    hidden = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield hidden
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:
+    data = os.pread(fd, size, offset)
+    while len(data) < size:  # pread may return less than it was asked for: a signal, 2 GiB, a network disk
+        more = os.pread(fd, size - len(data), offset + len(data))
+        if not more:
+            raise StorageError(
+                f"{path} ends at byte {offset + len(data)}, but bytes {offset}..{offset + size} are needed. "
+                "It is truncated, or changed while it was read."
+            )
+        data += more
+    return data
+
+
+def _fsync_directory(directory: Path) -> None:
+    """Without it a crash of the machine can lose the rename though the data was synced."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
