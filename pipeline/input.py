@@ -4,6 +4,7 @@ The trainer and every other consumer see this and nothing below it. Two threads 
 reading, one runs parse and ops; `as_dataset` gives the same batches as a tf.data.Dataset."""
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -196,7 +197,20 @@ class Input:
         )
 
     def _deliveries(self, position: Position) -> Iterator[_Delivery]:
-        """Reads several batches at a time: a window's records lie close together, so large groups merge reads.
+        waiting: deque[list[Rows]] = deque()
+
+        def wanted() -> Iterator[np.ndarray]:
+            for group in self._groups(position):
+                waiting.append(group)
+                yield np.concatenate([rows.record_ids[rows.record_ids >= 0] for rows in group])
+
+        for payloads in self._reader.read(wanted()):
+            left = iter(payloads)
+            for rows in waiting.popleft():
+                yield self._delivery(rows, list(islice(left, int((rows.record_ids >= 0).sum()))))
+
+    def _groups(self, position: Position) -> Iterator[list[Rows]]:
+        """Batches that are read together: a window's records lie close together, so large groups merge reads.
 
         The first is one batch, so that it comes soon; groups double until they fill a quarter of the budget."""
         group: list[Rows] = []
@@ -209,17 +223,11 @@ class Input:
             position = self._order.advance(position, 1)
             steps = None if steps is None else steps - 1
             if group_bytes >= target_bytes:
-                yield from self._read(group)
+                yield group
                 target_bytes = min(2 * group_bytes, self._read_ahead_bytes // 4)
                 group, group_bytes = [], 0
         if group:
-            yield from self._read(group)
-
-    def _read(self, group: list[Rows]) -> Iterator[_Delivery]:
-        wanted = [rows.record_ids[rows.record_ids >= 0] for rows in group]
-        payloads = iter(self._reader.read(np.concatenate(wanted)))
-        for rows in group:
-            yield self._delivery(rows, list(islice(payloads, int((rows.record_ids >= 0).sum()))))
+            yield group
 
     def _delivery(self, rows: Rows, payloads: list[bytes]) -> _Delivery:
         real = rows.record_ids >= 0

@@ -2,7 +2,9 @@
 
 Both recipes read through it. It knows neither order nor TensorFlow."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -53,21 +55,28 @@ class SplitReader:
         """How many bytes these records take on disk."""
         return int(self.index.lengths[record_ids].sum(dtype=np.int64)) + FRAME_BYTES * len(record_ids)
 
-    def read(self, record_ids: np.ndarray) -> list[bytes]:
-        """The payloads of these records (int64 [n], each in 0..N-1; repeats allowed), in the order asked for.
+    def read(self, groups: Iterable[np.ndarray]) -> Iterator[list[bytes]]:
+        """The payloads of each group of records (int64 [n], each in 0..N-1; repeats allowed), in the order asked for.
 
-        Holds one read of about 4 MiB beside them. Raises CorruptRecordError naming shard, record and offset
-        when bytes are not those that the index promises, StorageError when they cannot be read."""
-        unique, inverse = np.unique(np.asarray(record_ids, np.int64), return_inverse=True)
-        if not len(unique):
-            return []
-        location = self.index.locate(unique)
-        payloads: list[bytes] = []
-        runs = merged_runs(location)
-        ranges = ((self._paths[shard], offset, size) for _, _, shard, offset, size in runs)
-        for (first, last, shard, offset, _), data in zip(runs, self._storage.read_ranges(ranges), strict=True):
-            payloads.extend(self._cut(location, first, last, shard, data, offset))
-        return [payloads[i] for i in inverse]
+        Groups are asked for as the storage reads ahead, so that requests of the next are under way with those of this.
+        Raises CorruptRecordError naming shard, record and offset when bytes are not those that the index promises,
+        StorageError when they cannot be read."""
+        plans: deque[_Plan] = deque()  # of the groups that the storage has taken ranges of
+        for data in self._storage.read_ranges(self._planned(groups, plans)):
+            yield from _finished(plans)  # without records
+            plan = plans[0]
+            plan.cut.extend(self._cut(plan.location, *plan.runs[-plan.missing], data))
+            plan.missing -= 1
+            yield from _finished(plans)
+        yield from _finished(plans)
+
+    def _planned(self, groups: Iterable[np.ndarray], plans: "deque[_Plan]") -> Iterator[tuple[str, int, int]]:
+        for record_ids in groups:
+            unique, inverse = np.unique(np.asarray(record_ids, np.int64), return_inverse=True)
+            location = self.index.locate(unique)
+            runs = merged_runs(location) if len(unique) else []
+            plans.append(_Plan(location, inverse, runs, len(runs)))
+            yield from ((self._paths[shard], offset, size) for _, _, shard, offset, size in runs)
 
     def where(self, record_id: int) -> str:
         """The place of a record, for messages: shard, record within it, offset."""
@@ -77,7 +86,10 @@ class SplitReader:
             f"(record {record_id} of {self.split!r})"
         )
 
-    def _cut(self, location: Location, first: int, last: int, shard: int, data: bytes, offset: int) -> Iterator[bytes]:
+    def _cut(
+        self, location: Location, first: int, last: int, shard: int, offset: int, size: int, data: bytes
+    ) -> Iterator[bytes]:
+        assert len(data) == size
         columns = (location.record, location.offset, location.length, location.crc)
         for record, start, length, crc in zip(*(column[first:last].tolist() for column in columns), strict=True):
             begin = start - offset
@@ -103,6 +115,25 @@ class SplitReader:
             raise ShardError(
                 f"{wrong[0]}{more} The shard is truncated, replaced or lost: convert the split again, or copy it again."
             )
+
+
+@dataclass
+class _Plan:
+    """How one group is read: runs of neighbours, of which the last `missing` are still to come."""
+
+    location: Location
+    inverse: np.ndarray
+    runs: list[tuple[int, int, int, int, int]]
+    missing: int
+    cut: list[bytes] = field(default_factory=list)
+
+    def payloads(self) -> list[bytes]:
+        return [self.cut[i] for i in self.inverse]
+
+
+def _finished(plans: deque[_Plan]) -> Iterator[list[bytes]]:
+    while plans and not plans[0].missing:
+        yield plans.popleft().payloads()
 
 
 def merged_runs(location: Location) -> list[tuple[int, int, int, int, int]]:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_gcs.server import start
 from PIL import Image
 
 from converters import digits_raw, imagenet_to_gcs
+from pipeline.shards import gcs_calls
 
 
 def make_tar(files):
@@ -110,3 +112,25 @@ def shard_digests():
         return {str(f.relative_to(directory)): hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(files)}
 
     return digests
+
+
+@pytest.fixture(scope="session")
+def gcs_server(tmp_path_factory):
+    """A real GCS server behind a gateway that can fail; one for all tests. Child processes reach it by its `env`."""
+    with start(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(gcs_server, monkeypatch, request):
+    """ "gs://name" of a new bucket, which our own client in this process reaches, too."""
+    name = f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
+    gcs_server.make_bucket(name)
+    for variable, value in gcs_server.env.items():
+        monkeypatch.setenv(variable, value)
+    gcs_calls.client.cache_clear()
+    yield f"gs://{name}"
+    if gcs_calls.client.cache_info().currsize:
+        gcs_calls.client().close()
+    gcs_calls.client.cache_clear()
+    gcs_server.reset()

@@ -4,11 +4,13 @@ Credentials are google-auth's defaults; without any, the client is anonymous, wh
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import google.auth
 import requests
+import urllib3
 from google.api_core import exceptions as api
 from google.api_core.retry import Retry
 from google.auth import exceptions as auth
@@ -27,11 +29,14 @@ __all__ = [
     "ShortBody",
     "call",
     "client",
+    "named",
     "retrying",
+    "status_of",
 ]
 
 TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of an answer
 RETRY_SECONDS = 120.0  # the budget of one call
+WAIT_SECONDS = (0.5, 16.0)  # before the second attempt, and at most; twice as long each time, times a random share
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 CONNECTIONS = 64  # of the pool: more threads than that would wait for each other
 
@@ -40,6 +45,10 @@ T = TypeVar("T")
 
 class ShortBody(Exception):  # noqa: N818
     """A body ended before its time; it is read again."""
+
+
+# A connection that could not be made, or that ended or fell silent in the middle.
+LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, ShortBody)
 
 
 class MissingError(StorageError):
@@ -64,22 +73,27 @@ def client() -> Any:
     return made
 
 
-def retrying(tried: Callable[[Exception], Any], seconds: float | None = None) -> Retry:
-    """The policy of one call; `tried` hears of every failure that is worth another attempt."""
-    budget = RETRY_SECONDS if seconds is None else seconds
-    return Retry(_is_transient, initial=0.5, maximum=16.0, multiplier=2.0, timeout=budget, on_error=tried)
+def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = None) -> Retry:
+    """The policy of one call; `tried` hears of every failure that is worth another attempt. left: nobody waits for
+    the result any more, so the next failure is the last."""
+
+    def again(error: Exception) -> bool:
+        return _is_transient(error) and not (left and left.is_set())
+
+    first, most = WAIT_SECONDS
+    return Retry(again, initial=first, maximum=most, multiplier=2.0, timeout=RETRY_SECONDS, on_error=tried)
 
 
-def call(path: str, action: str, function: Callable[[], T]) -> T:
+def call(path: str, action: str, function: Callable[[], T], left: threading.Event | None = None) -> T:
     """What `function` returns, tried again on passing failures.
 
     Raises MissingError, StorageError naming path, status and attempts, or PreconditionFailed as it is."""
     failures: list[Exception] = []
     try:
-        return retrying(failures.append)(function)()
+        return retrying(failures.append, left)(function)()
     except PreconditionFailed:
         raise
-    except (api.GoogleAPIError, auth.GoogleAuthError, requests.RequestException, InvalidResponse, ShortBody) as error:
+    except (api.GoogleAPIError, auth.GoogleAuthError, InvalidResponse, *LOST) as error:
         raise named(path, action, error, max(1, len(failures))) from error
     except DataCorruption as error:
         raise StorageError(f"cannot {action} {path}: it arrived with another checksum than the bucket's.") from error
@@ -88,7 +102,7 @@ def call(path: str, action: str, function: Callable[[], T]) -> T:
 def named(path: str, action: str, error: Exception, attempts: int) -> StorageError:
     """The error for a user: what, status, how often it was tried, what to do."""
     cause = getattr(error, "cause", None) or error  # RetryError holds the last failure
-    status = _status(cause)
+    status = status_of(cause)
     tried = f" ({attempts} attempts in {RETRY_SECONDS:g} s)" if attempts > 1 else ""
     what = f"cannot {action} {path}: "
     if status == 404:
@@ -124,11 +138,11 @@ def _bucket_exists(bucket: str) -> bool:
 def _is_transient(error: Exception) -> bool:
     if isinstance(error, auth.TransportError):
         return not error.args or not isinstance(error.args[0], Exception) or _is_transient(error.args[0])
-    lost = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError, ShortBody)
-    return isinstance(error, (*lost, ConnectionError)) or _status(error) in RETRIED
+    return isinstance(error, LOST) or status_of(error) in RETRIED
 
 
-def _status(error: BaseException) -> int | None:
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status that an exception of the client stands for, if it does."""
     if isinstance(error, InvalidResponse):
         return error.response.status_code
     return int(error.code) if isinstance(error, api.GoogleAPICallError) and error.code else None

@@ -8,7 +8,15 @@ from typing import Any
 import google_crc32c
 
 from pipeline.shards.errors import StorageError
-from pipeline.shards.gcs_calls import TIMEOUT_SECONDS, MissingError, PreconditionFailed, call, named, retrying
+from pipeline.shards.gcs_calls import (
+    TIMEOUT_SECONDS,
+    MissingError,
+    PreconditionFailed,
+    call,
+    named,
+    retrying,
+    status_of,
+)
 
 __all__ = ["Upload"]
 
@@ -88,6 +96,8 @@ class Upload:
         except PreconditionFailed:
             raise
         except Exception as error:
+            if status_of(error) == 412:  # the client's upload code has an exception of its own for it
+                raise PreconditionFailed(str(error)) from error
             raise named(self._path, "write", error, len(self._failures) + 1) from error
 
     def _found(self) -> Any:

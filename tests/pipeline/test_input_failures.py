@@ -113,9 +113,13 @@ def test_batches_dropped_over_a_stalled_disk_leave_only_the_thread_inside_it(ima
 def test_it_reads_ahead_by_no_more_than_its_budget(images, monkeypatch):
     read, asked = SplitReader.read, []
 
-    def counting(self, ids):
-        asked.append(self.framed_bytes(ids))
-        return read(self, ids)
+    def counting(self, groups):
+        def counted():
+            for ids in groups:
+                asked.append(self.framed_bytes(ids))
+                yield ids
+
+        return read(self, counted())
 
     monkeypatch.setattr(SplitReader, "read", counting)
     source = train_dataset(images, global_batch=2, read_ahead_bytes=4000)

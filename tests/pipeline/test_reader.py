@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reader import MAX_READ_BYTES, MERGE_GAP_BYTES, merged_runs, open_split
+from pipeline.reader import MAX_READ_BYTES, MERGE_GAP_BYTES, SplitReader, merged_runs, open_split
 from pipeline.shards.errors import (
     CorruptRecordError,
     EmptySplitError,
@@ -33,9 +33,30 @@ def numbers(payloads: list[bytes]) -> list[int]:
     return [decode_example(payload)["number"][0] for payload in payloads]
 
 
-@given(ids=st.lists(st.integers(0, sum(SIZES) - 1), max_size=30))
-def test_any_records_come_in_the_order_asked_for(numbers_of, ids):
-    assert numbers(open_split(numbers_of(*SIZES), "train").read(np.array(ids, np.int64))) == ids
+def read(reader: SplitReader, ids: np.ndarray) -> list[bytes]:
+    (payloads,) = reader.read([ids])
+    return payloads
+
+
+@given(groups=st.lists(st.lists(st.integers(0, sum(SIZES) - 1), max_size=10), max_size=5))
+def test_any_records_come_in_the_groups_and_the_order_asked_for(numbers_of, groups):
+    reader = open_split(numbers_of(*SIZES), "train")
+    found = reader.read(np.array(ids, np.int64) for ids in groups)
+    assert [numbers(payloads) for payloads in found] == groups
+
+
+def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
+    # On a disk, which does not read ahead: the first batch is not kept waiting for the second.
+    asked = []
+
+    def groups():
+        for ids in ([3, 4], [], [7]):
+            asked.append(ids)
+            yield np.array(ids, np.int64)
+
+    found = open_split(numbers_of(*SIZES), "train").read(groups())
+    assert (numbers(next(found)), asked) == ([3, 4], [[3, 4]])
+    assert [numbers(payloads) for payloads in found] == [[], [7]]
 
 
 def test_neighbours_cost_one_read(numbers_of, monkeypatch):
@@ -49,7 +70,7 @@ def test_neighbours_cost_one_read(numbers_of, monkeypatch):
         return read_ranges(self, ranges)
 
     monkeypatch.setattr(type(reader._storage), "read_ranges", counting)
-    reader.read(np.array([11, 4, 0, 2, 6, 5]))
+    read(reader, np.array([11, 4, 0, 2, 6, 5]))
     assert [Path(path).name for path, _, _ in asked] == ["train-00000-of-00005", "train-00002-of-00005"]
 
 
@@ -73,7 +94,8 @@ def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):
     shard = directory / "train-00002-of-00005"
     size = shard.stat().st_size
     os.truncate(shard, size - 1)
-    with pytest.raises(ShardError, match=rf"train-00002-of-00005 has {size - 1} bytes, the manifest says {size} bytes with"):
+    text = rf"train-00002-of-00005 has {size - 1} bytes, the manifest says {size} bytes with"
+    with pytest.raises(ShardError, match=text):
         open_split(str(directory), "train")
     open_split(str(directory), "validation")  # has shards of its own
 
@@ -104,28 +126,28 @@ def test_a_flipped_bit_names_shard_record_and_offset(directory, byte):
     shard.write_bytes(data)
     text = rf"train-00002-of-00005, record 3 at byte {begin}: .* the index says"
     with pytest.raises(CorruptRecordError, match=text):
-        reader.read(np.arange(12))
-    assert numbers(reader.read(np.array([7, 9]))) == [7, 9]  # its neighbours are whole
+        read(reader, np.arange(12))
+    assert numbers(read(reader, np.array([7, 9]))) == [7, 9]  # its neighbours are whole
 
 
 def test_an_intact_record_in_the_wrong_place_is_refused(directory):
     # Its own checksums are right; only the index knows better.
     shard = directory / "train-00000-of-00005"
     reader = open_split(str(directory), "train")
-    first, second = (frame(payload) for payload in reader.read(np.array([3, 4])))
+    first, second = (frame(payload) for payload in read(reader, np.array([3, 4])))
     assert len(first) == len(second)
     data = shard.read_bytes()
     assert data.endswith(first + second)
     shard.write_bytes(data[: -len(first + second)] + second + first)
     with pytest.raises(CorruptRecordError, match=r"train-00000-of-00005, record 3 .* crc32c is .*, the index says"):
-        reader.read(np.array([3]))
+        read(reader, np.array([3]))
 
 
 def test_a_shard_truncated_while_it_is_read_is_an_error_and_never_short_data(directory):
     reader = open_split(str(directory), "train")
     os.truncate(directory / "train-00000-of-00005", 60)
     with pytest.raises(StorageError, match=r"train-00000-of-00005 ends at byte 60"):
-        reader.read(np.arange(5))
+        read(reader, np.arange(5))
 
 
 def test_what_is_not_there_is_named(directory, write_dataset, tmp_path):

@@ -1,113 +1,160 @@
-"""The local disk behind the Storage interface."""
+"""The contract of a Storage, with a row for each: a disk, and a bucket of a real GCS server."""
+
+import os
 
 import pytest
 
 from pipeline.shards.errors import OptionError, StorageError
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.shards.storage import Stat, Storage, file_crc32c, join
+
+MEGABYTE = 10**6
+LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: several pieces of an upload
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def directory(request, tmp_path):
+    """An empty directory of each storage."""
+    return str(tmp_path) if request.param == "disk" else f"{request.getfixturevalue('bucket')}/some/dir"
 
 
 @pytest.fixture
-def storage():
-    return LocalStorage()
+def storage(directory):
+    return open_storage(directory)
 
 
-def test_the_local_disk_is_a_storage(storage):
+def write(storage, path, data):
+    with storage.publish(path) as sink:
+        sink.write(data)
+
+
+def test_it_is_a_storage(storage):
     assert isinstance(storage, Storage)
 
 
-def test_a_file_is_there_only_after_the_block_and_whole(storage, tmp_path):
-    path = f"{tmp_path}/deep/down/file"
+@pytest.mark.parametrize("data", [b"", b"onetwo", LARGE], ids=["empty", "small", "large"])
+def test_a_file_is_there_only_after_the_block_and_whole(storage, directory, data):
+    path = f"{directory}/deep/down/file"
+    middle = len(data) // 2
     with storage.publish(path) as sink:
-        sink.write(b"one")
-        sink.write(b"two")
+        sink.write(data[:middle])
+        sink.write(data[middle:])
         assert not storage.exists(path)
-    assert storage.read(path) == b"onetwo"
-    assert [p.name for p in (tmp_path / "deep/down").iterdir()] == ["file"]
+    assert storage.exists(path)
+    assert storage.read(path) == data
+    assert list(storage.list(f"{directory}/deep/down")) == ["file"]
+    assert storage.stat(path).bytes == len(data)
+    assert storage.stat(path).crc32c in (None, file_crc32c(storage, path))
 
 
-def test_an_exception_in_the_block_leaves_the_old_file_and_no_trace(storage, tmp_path):
-    path = f"{tmp_path}/file"
-    (tmp_path / "file").write_bytes(b"old")
+@pytest.mark.parametrize("new", [b"half", LARGE], ids=["small", "large"])
+def test_an_exception_in_the_block_leaves_the_old_file_and_no_trace(storage, directory, new):
+    path = f"{directory}/file"
+    write(storage, path, b"old")
     with pytest.raises(RuntimeError), storage.publish(path) as sink:
-        sink.write(b"half")
+        sink.write(new)
         raise RuntimeError
     assert storage.read(path) == b"old"
-    assert list(storage.list(str(tmp_path))) == ["file"]
+    assert list(storage.list(directory)) == ["file"]
 
 
-def test_of_two_creators_the_first_wins(storage, tmp_path):
-    assert storage.create(f"{tmp_path}/a/claim", b"first")
-    assert not storage.create(f"{tmp_path}/a/claim", b"second")
-    assert storage.read(f"{tmp_path}/a/claim") == b"first"
-    assert list(storage.list(f"{tmp_path}/a")) == ["claim"]
+@pytest.mark.parametrize("new", [b"new", LARGE], ids=["small", "large"])
+def test_publishing_replaces(storage, directory, new):
+    path = f"{directory}/file"
+    write(storage, path, b"old and longer")
+    write(storage, path, new)
+    assert storage.read(path) == new
 
 
-def test_ranges_come_in_order_from_several_files(storage, tmp_path):
-    (tmp_path / "a").write_bytes(b"0123456789")
-    (tmp_path / "b").write_bytes(b"abcdef")
-    ranges = [(f"{tmp_path}/a", 8, 2), (f"{tmp_path}/b", 0, 3), (f"{tmp_path}/a", 0, 1), (f"{tmp_path}/a", 5, 0)]
+def test_of_two_creators_the_first_wins(storage, directory):
+    assert storage.create(f"{directory}/a/claim", b"first")
+    assert not storage.create(f"{directory}/a/claim", b"second")
+    assert storage.read(f"{directory}/a/claim") == b"first"
+    assert list(storage.list(f"{directory}/a")) == ["claim"]
+
+
+def test_ranges_come_in_order_from_several_files(storage, directory):
+    write(storage, f"{directory}/a", b"0123456789")
+    write(storage, f"{directory}/b", b"abcdef")
+    ranges = [(f"{directory}/a", 8, 2), (f"{directory}/b", 0, 3), (f"{directory}/a", 0, 1), (f"{directory}/a", 5, 0)]
     assert list(storage.read_ranges(ranges)) == [b"89", b"abc", b"0", b""]
 
 
-def test_a_range_past_the_end_is_an_error_and_never_short_data(storage, tmp_path):
-    (tmp_path / "a").write_bytes(b"0123456789")
-    with pytest.raises(StorageError, match=r"/a ends at byte 10, but bytes 8\.\.12 are needed"):
-        list(storage.read_ranges([(f"{tmp_path}/a", 8, 4)]))
+def test_many_ranges_are_not_all_read_before_the_first_is_used(storage, directory):
+    write(storage, f"{directory}/a", LARGE)
+    asked = []
+
+    def ranges():
+        for i in range(1000):
+            asked.append(i)
+            yield f"{directory}/a", i, MEGABYTE
+
+    reading = storage.read_ranges(ranges())
+    assert next(reading) == LARGE[:MEGABYTE]
+    assert len(asked) <= 70
+    reading.close()
 
 
-@pytest.mark.parametrize("call", [LocalStorage.stat, LocalStorage.read, LocalStorage.open])
-def test_a_missing_file_is_named(storage, tmp_path, call):
-    with pytest.raises(StorageError, match=r"cannot \w+ .*/nothing: No such file"):
-        call(storage, f"{tmp_path}/nothing")
+@pytest.mark.parametrize("offset", [8, 10, 15])
+def test_a_range_past_the_end_is_an_error_and_never_short_data(storage, directory, offset):
+    write(storage, f"{directory}/a", b"0123456789")
+    with pytest.raises(StorageError, match=rf"/a ends at byte \d+, but bytes {offset}\.\.{offset + 4} are needed"):
+        list(storage.read_ranges([(f"{directory}/a", offset, 4)]))
 
 
-def test_a_directory_that_cannot_be_written_is_named(storage, tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"cannot write .*/file/x: "), storage.publish(f"{tmp_path}/file/x"):
-        pass
+def test_a_file_is_read_from_any_place(storage, directory):
+    write(storage, f"{directory}/a", LARGE)
+    with storage.open(f"{directory}/a") as file:
+        assert file.read(4) == LARGE[:4]
+        for place in (5, 300_000, 17 * MEGABYTE, len(LARGE) - 3, 100):
+            file.seek(place)
+            assert file.read(1000) == LARGE[place : place + 1000]
+        file.seek(0)
+        assert file.read() == LARGE
+        assert file.read(1) == b""
 
 
-def test_deleting_twice_is_no_error(storage, tmp_path):
-    (tmp_path / "a").write_bytes(b"")
-    storage.delete(f"{tmp_path}/a")
-    storage.delete(f"{tmp_path}/a")
-    assert storage.list(str(tmp_path)) == storage.list(f"{tmp_path}/nowhere") == {}
+@pytest.mark.parametrize("call", ["stat", "read", "open"])
+def test_a_missing_file_is_named(storage, directory, call):
+    with pytest.raises(StorageError, match=r"cannot \w+ .*/nothing: "):
+        getattr(storage, call)(f"{directory}/nothing")
+    assert not storage.exists(f"{directory}/nothing")
 
 
-def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, tmp_path):
+def test_deleting_twice_is_no_error(storage, directory):
+    write(storage, f"{directory}/a", b"")
+    storage.delete(f"{directory}/a")
+    storage.delete(f"{directory}/a")
+    assert storage.list(directory) == storage.list(f"{directory}/nowhere") == {}
+
+
+def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, directory):
     for name in ("b", "a"):
-        (tmp_path / name).write_bytes(name.encode() * 5)
-        (tmp_path / f"dir {name}").mkdir()
-    assert list(storage.list(str(tmp_path)).items()) == [("a", Stat(5)), ("b", Stat(5))]
-    assert list(storage.subdirectories(str(tmp_path))) == ["dir a", "dir b"]
-    assert list(storage.subdirectories(f"{tmp_path}/nowhere")) == []
+        write(storage, f"{directory}/{name}", name.encode() * 5)
+        write(storage, f"{directory}/dir {name}/inside", b"")
+    found = {name: stat.bytes for name, stat in storage.list(directory).items()}
+    assert list(found.items()) == [("a", 5), ("b", 5)]
+    assert list(storage.subdirectories(directory)) == ["dir a", "dir b"]
+    assert list(storage.subdirectories(f"{directory}/nowhere")) == []
+    assert storage.exists(f"{directory}/dir a")
 
 
-def test_sweeping_removes_the_traces_of_killed_writers_of_these_names_alone(storage, tmp_path):
-    ours, other = ".train-00000-of-00001.123.0a1b2c3d.tmp", ".foreign.123.0a1b2c3d.tmp"
-    for name in (ours, other, ".train-00000-of-00001", "train-00000-of-00001", ".train-00000-of-00001.tmp"):
-        (tmp_path / name).write_bytes(b"")
-    storage.sweep(str(tmp_path), {"train-00000-of-00001"})
-    storage.sweep(f"{tmp_path}/nowhere", {"x"})
-    assert sorted(storage.list(str(tmp_path))) == sorted(
-        [other, ".train-00000-of-00001", "train-00000-of-00001", ".train-00000-of-00001.tmp"]
-    )
-
-
-def test_the_name_of_a_file_being_written_is_one_that_sweeping_knows(storage, tmp_path):
-    with pytest.raises(StorageError, match="cannot write"), storage.publish(f"{tmp_path}/shard"):
-        assert len(storage.list(str(tmp_path))) == 1
-        storage.sweep(str(tmp_path), {"shard"})
-        assert not storage.list(str(tmp_path))
+def test_a_stat_agrees_with_what_can_be_of_the_same_bytes():
+    assert Stat(5).agrees_with(Stat(5, 1))
+    assert Stat(5, 1).agrees_with(Stat(5, 1))
+    assert not Stat(5, 1).agrees_with(Stat(5, 2))
+    assert not Stat(5).agrees_with(Stat(6))
+    assert (str(Stat(5)), str(Stat(5, 255))) == ("5 bytes", "5 bytes with crc32c 000000ff")
 
 
 def test_an_unknown_scheme_is_refused():
-    with pytest.raises(OptionError, match=r"s3:// is not supported"):
+    with pytest.raises(OptionError, match=r"s3:// is not supported. Allowed: a path on a local disk, or gs://"):
         open_storage("s3://bucket/data")
+    assert isinstance(open_storage("data"), LocalStorage)
 
 
 def test_joining():
-    assert join("/a/b/", "c") == join("/a/b", "c") == "/a/b/c"
+    assert join("a/b", "c") == join("a/b/", "c") == "a/b/c"
     assert join("/", "c") == "/c"
+    assert join("gs://bucket", "c") == "gs://bucket/c"

@@ -1,0 +1,167 @@
+"""The conversion with everything in a bucket: the same bytes as on a disk, through failures, kills and twins."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fake_gcs import stand_ins
+from fake_gcs.server import Reset, Short, Stall, Status
+
+from converters import imagenet_to_gcs
+from pipeline.datasets import eval_dataset
+from pipeline.shards import gcs_calls
+from pipeline.shards.errors import ConversionError, InfeedError, ShardError
+from pipeline.shards.schemes import open_storage
+
+SECRET = "a-planted-secret-that-must-not-show"
+
+
+@pytest.fixture
+def raw(bucket, digits, gcs_server):
+    """gs://bucket/raw: the digits' tars and label files."""
+    for file in digits[0].iterdir():
+        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{file.name}", file.read_bytes())
+    return f"{bucket}/raw"
+
+
+def flags(raw, out):
+    return [
+        f"--raw_data_dir={raw}",
+        f"--gcs_output_path={out}",
+        f"--label_file={raw}/synsets.txt",
+        "--target_shard_bytes=100KB",
+    ]
+
+
+def command(raw, out, *more):
+    return [sys.executable, "-m", "converters.imagenet_to_gcs", *flags(raw, out), *more]
+
+
+def digests(directory):
+    """Name -> sha256 of all that has to be the same in equal conversions, on a disk or in a bucket."""
+    storage = open_storage(str(directory))
+    names = [name for name in storage.list(str(directory)) if "-of-" in name or name == "manifest.json"]
+    names += [f"_index/{name}" for name in storage.list(f"{directory}/_index")]
+    return {name: hashlib.sha256(storage.read(f"{directory}/{name}")).hexdigest() for name in sorted(names)}
+
+
+@pytest.fixture(scope="module")
+def expected(digits):
+    found = digests(digits[1])
+    assert len(found) == 15 + 4 + 1 + 2
+    return found
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_raw_data_and_shards_in_a_bucket_give_the_bytes_of_a_local_run(raw, bucket, expected, processes):
+    done = subprocess.run(command(raw, f"{bucket}/out", f"--local_processes={processes}"), check=False, timeout=120)
+    assert done.returncode == 0
+    assert digests(f"{bucket}/out") == expected
+
+
+def test_a_second_run_finds_everything_done_and_uploads_no_shard(raw, bucket, gcs_server, expected):
+    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    before = gcs_server.objects(bucket.removeprefix("gs://"), "out/train-")
+    gcs_server.reset()
+    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    assert gcs_server.requests(r"upload.*name=out/train-") == []
+    assert gcs_server.objects(bucket.removeprefix("gs://"), "out/train-") == before
+
+
+def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_writes_the_shard_no_second_time(
+    raw, bucket, gcs_server, expected
+):
+    receipt = r"upload.*_shards/train-00007"
+    gcs_server.fail(receipt, Stall(), times=None)
+    with subprocess.Popen(command(raw, f"{bucket}/out")) as process:
+        gcs_server.wait_for(receipt)
+        process.kill()
+    name = bucket.removeprefix("gs://")
+    shards = gcs_server.objects(name, "out/train-")
+    assert "out/train-00007-of-00015" in shards
+    assert "out/manifest.json" not in gcs_server.objects(name)
+    gcs_server.reset()
+    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    assert digests(f"{bucket}/out") == expected
+    after = gcs_server.objects(name, "out/train-")
+    assert {shard: after[shard] for shard in shards} == shards  # generations, too
+
+
+def test_two_conversions_of_the_same_data_at_once_both_succeed(raw, bucket, expected):
+    commands = [command(raw, f"{bucket}/out")] * 2
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda c: subprocess.run(c, check=False, timeout=120).returncode, commands))
+    assert done == [0, 0]
+    assert digests(f"{bucket}/out") == expected
+
+
+FAULTS = [Status(503), Status(429), Status(500, when="after"), Reset(), Reset(when="after"), Short()]
+
+
+def test_with_one_request_in_twenty_failing_it_completes_with_the_same_bytes(
+    raw, bucket, gcs_server, expected, monkeypatch
+):
+    monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.02, 0.1))
+    for number, fault in enumerate(FAULTS):
+        gcs_server.fail_share("GET.*alt=media" if isinstance(fault, Short) else ".", fault, 0.01, seed=number)
+    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    struck = [request for request in gcs_server.requests() if request.fault]
+    assert len(struck) > 0.03 * len(gcs_server.requests())
+    gcs_server.reset()
+    assert digests(f"{bucket}/out") == expected
+
+
+def test_with_every_request_failing_it_ends_with_object_status_and_attempts(raw, bucket, gcs_server, monkeypatch):
+    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 1.0)
+    gcs_server.fail("GET.*alt=media", Status(503), times=None)
+    with pytest.raises(InfeedError, match=r"cannot read gs://\S+/raw/\S+: status 503 \(\d+ attempts in 1 s\)"):
+        imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    assert "manifest.json" not in str(gcs_server.objects(bucket.removeprefix("gs://")).keys())
+
+
+def test_a_quota_that_is_used_up_in_the_middle_is_named_and_the_rerun_goes_on(raw, bucket, gcs_server, expected):
+    gcs_server.fail(r"upload.*name=out/train-00009", Status(403), times=None)
+    with pytest.raises(ConversionError, match=r"cannot write gs://\S+/out/train-00009-of-00015: .*\(403\)"):
+        imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    gcs_server.reset()
+    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    assert digests(f"{bucket}/out") == expected
+
+
+def test_a_shard_replaced_after_the_conversion_is_refused_before_a_record_is_read(raw, bucket, gcs_server):
+    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    name = bucket.removeprefix("gs://")
+    shard = bytearray(gcs_server.read(name, "out/validation-00001-of-00004"))
+    shard[-1] ^= 1
+    gcs_server.write(name, "out/validation-00001-of-00004", bytes(shard))  # the same size
+    gcs_server.reset()
+    with pytest.raises(ShardError, match=r"validation-00001-of-00004 has \d+ bytes with crc32c .*, the manifest says"):
+        eval_dataset(f"{bucket}/out", global_batch=64)
+    assert gcs_server.requests(r"alt=media.*-of-") == gcs_server.requests(r"-of-.*alt=media") == []
+
+
+def test_credentials_are_used_and_show_in_no_output_object_or_options(raw, bucket, gcs_server, tmp_path):
+    key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    env = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")}
+    del env["STORAGE_EMULATOR_HOST"]  # by https and with a token, as in production; the proxy brings it to the server
+    gcs_server.reset()
+    gcs_server.fail("upload.*_shards/train-00003", Status(403), times=1)
+    for _ in range(2):  # the first fails and says why
+        done = subprocess.run(command(raw, f"{bucket}/out"), check=False, capture_output=True, env=env, timeout=120)
+        assert SECRET.encode() not in done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    uploads = gcs_server.requests("upload.*out/")
+    assert uploads
+    assert all(request.authorization and request.host.endswith("googleapis.com") for request in uploads)
+    name = bucket.removeprefix("gs://")
+    objects = [found for found in gcs_server.objects(name, "out/") if "-of-" not in found or "_shards" in found]
+    assert len(objects) > 20
+    for found in objects:
+        content = gcs_server.read(name, found)
+        assert SECRET.encode() not in content
+        assert stand_ins.TOKEN.encode() not in content

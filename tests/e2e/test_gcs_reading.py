@@ -1,0 +1,131 @@
+"""Shards in a bucket: read by ours with few requests and through failures, and by TensorFlow's own gs://."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from fake_gcs.server import Reset, Short, Stall, Status
+
+from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.shards import gcs_calls
+from pipeline.shards.errors import CorruptRecordError, StallError, StorageError
+from pipeline.shards.naming import index_file
+
+KEYS = ("image/class/label",)
+IN_TENSORFLOW = """
+import json, sys, zlib
+import tensorflow as tf
+files = sorted(tf.io.gfile.glob(sys.argv[1] + "/train-*"))
+print(json.dumps([len(files), [zlib.crc32(r.numpy()) for r in tf.data.TFRecordDataset(files)]]))
+"""
+
+
+@pytest.fixture
+def shards(bucket, digits, gcs_server):
+    """gs://bucket/data: the digits' shards."""
+    for file in digits[1].rglob("*"):
+        if file.is_file():
+            name = f"data/{file.relative_to(digits[1])}"
+            gcs_server.write(bucket.removeprefix("gs://"), name, file.read_bytes())
+    return f"{bucket}/data"
+
+
+def numbers(batches):
+    return [(batch["_index"].tolist(), batch["_crc"].tolist()) for batch in batches]
+
+
+def test_a_bucket_gives_the_batches_of_a_disk(shards, digits):
+    for directory in (shards, str(digits[1])):
+        evaluation = eval_dataset(directory, global_batch=100, keys=KEYS)
+        train = train_dataset(directory, global_batch=64, keys=KEYS, seed=3)
+        batches = train.batches(train.advance(train.start, 17))
+        found = [numbers(evaluation.batches()), numbers(next(batches) for _ in range(30))]
+        batches.close()
+        if directory == shards:
+            expected = found
+    assert found == expected
+    assert sum(np.sum(np.array(crcs, np.uint64)) for _, crcs in found[0]) % 2**32 == evaluation.expected_crc
+
+
+def test_opening_takes_a_handful_of_requests_and_an_epoch_one_for_many_records(shards, gcs_server):
+    gcs_server.reset()
+    evaluation = eval_dataset(shards, global_batch=100, keys=KEYS)
+    opening = gcs_server.requests()
+    assert len(opening) <= 6
+    assert len([request for request in opening if index_file("validation") in request.line]) == 1
+    assert len(list(evaluation.batches())) == 4
+    reading = gcs_server.requests("-of-.*alt=media")
+    assert len(reading) <= 12  # of 368 records in 4 shards
+    assert sum(request.response_bytes for request in reading) < 1.1 * 385_000
+
+
+def test_with_one_request_in_ten_failing_every_record_comes_once(shards, gcs_server, monkeypatch):
+    monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.02, 0.1))
+    expected = numbers(eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches())
+    for seed, fault in enumerate([Status(503), Status(429), Reset(), Short()]):
+        gcs_server.fail_share("GET.*alt=media", fault, 0.03, seed=seed)
+    gcs_server.fail("GET.*-of-.*alt=media", Short())
+    assert numbers(eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches()) == expected
+    assert [request for request in gcs_server.requests() if request.fault]
+
+
+def test_a_bucket_that_fails_for_good_ends_the_epoch_with_object_status_and_attempts(shards, gcs_server, monkeypatch):
+    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 1.0)
+    evaluation = eval_dataset(shards, global_batch=16, keys=KEYS)
+    gcs_server.fail("GET.*-of-.*alt=media", Status(503), times=None)
+    with pytest.raises(StorageError, match=r"cannot read gs://\S+/data/validation-\S+: status 503 \(\d+ attempts"):
+        list(evaluation.batches())
+
+
+def test_a_stalled_get_ends_in_an_error_within_the_bound(shards, gcs_server):
+    evaluation = eval_dataset(shards, global_batch=16, keys=KEYS, stall_seconds=1.0)
+    gcs_server.fail("GET.*-of-.*alt=media", Stall(), times=None)
+    with pytest.raises(StallError, match="waited 1 s for input"):
+        list(evaluation.batches())
+
+
+STALLED = """
+import sys
+from pipeline.datasets import eval_dataset
+batches = eval_dataset(sys.argv[1], global_batch=16, keys=("image/class/label",), stall_seconds=2.0).batches()
+print("opened", flush=True)
+next(batches)
+"""
+
+
+def test_a_process_whose_get_stalls_exits_by_itself(shards, gcs_server):
+    gcs_server.fail("GET.*-of-.*alt=media", Stall(), times=None)
+    begun = time.monotonic()
+    command = [sys.executable, "-c", STALLED, shards]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, env=dict(os.environ))
+    assert time.monotonic() - begun < 25  # less than the 30 s of one silent request
+    assert (done.returncode, done.stdout) == (1, "opened\n")
+    assert "StallError: waited 2 s for input" in done.stderr.splitlines()[-1]
+
+
+def test_a_record_that_changes_after_the_opening_is_named(shards, bucket, gcs_server):
+    evaluation = eval_dataset(shards, global_batch=16, keys=KEYS)
+    name = bucket.removeprefix("gs://")
+    shard = bytearray(gcs_server.read(name, "data/validation-00002-of-00004"))
+    shard[len(shard) // 2] ^= 1
+    gcs_server.write(name, "data/validation-00002-of-00004", bytes(shard))
+    with pytest.raises(CorruptRecordError, match=r"gs://\S+/validation-00002-of-00004, record \d+ at byte \d+"):
+        list(evaluation.batches())
+
+
+@pytest.mark.long
+def test_tensorflows_own_gs_reads_the_same_records(shards, digits):
+    def read(directory):
+        done = subprocess.run(
+            [sys.executable, "-c", IN_TENSORFLOW, str(directory)], check=True, capture_output=True, timeout=120,
+            env=dict(os.environ),
+        )  # fmt: skip
+        return json.loads(done.stdout)
+
+    found = read(shards)
+    assert found == read(digits[1])
+    assert (found[0], len(found[1])) == (15, 1429)

@@ -1,0 +1,166 @@
+"""A bucket that fails: what passes is tried again, what does not is one clear error, and nothing is lost or doubled."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fake_gcs.server import Reset, Short, Stall, Status
+
+from pipeline.shards import gcs_calls
+from pipeline.shards.errors import StorageError
+from pipeline.shards.gcs import GcsStorage
+
+LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: three pieces of an upload
+SIZES = pytest.mark.parametrize("data", [b"small", LARGE], ids=["small", "large"])
+
+
+@pytest.fixture
+def storage(bucket, monkeypatch):
+    monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.05, 0.2))
+    return GcsStorage()
+
+
+@pytest.fixture
+def short_time_outs(monkeypatch):
+    for module in ("gcs", "gcs_calls", "gcs_upload"):
+        monkeypatch.setattr(f"pipeline.shards.{module}.TIMEOUT_SECONDS", (2.0, 0.4))
+
+
+def write(storage, path, data):
+    with storage.publish(path) as sink:
+        sink.write(data)
+
+
+FAULTS = [Status(429), Status(500), Status(503, retry_after=1), Status(408), Reset(), Short()]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=repr)
+def test_a_read_that_fails_in_passing_is_tried_again(storage, bucket, gcs_server, fault):
+    write(storage, f"{bucket}/x", LARGE)
+    gcs_server.fail("GET .*alt=media", fault, times=2)
+    ranges = [(f"{bucket}/x", i * 1000, 1000) for i in range(8)]
+    assert b"".join(storage.read_ranges(ranges)) == LARGE[:8000]
+    gcs_server.fail("GET .*alt=media", fault)
+    assert storage.read(f"{bucket}/x") == LARGE
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", [lambda when: Status(503, when=when), Reset], ids=["503", "reset"])
+@SIZES
+def test_a_write_that_fails_in_passing_is_there_once_and_whole(storage, bucket, gcs_server, data, kind, when):
+    # "after": it was done, and the answer was lost; the second attempt then finds its own work.
+    gcs_server.fail("(POST|PUT) /.*upload", kind(when), times=1, skip=1 if data is LARGE else 0)
+    write(storage, f"{bucket}/x", data)
+    assert storage.read(f"{bucket}/x") == data
+    assert list(gcs_server.objects(bucket.removeprefix("gs://"))) == ["x"]
+
+
+def test_a_claim_whose_answer_was_lost_is_still_ours(storage, bucket, gcs_server):
+    gcs_server.fail("POST .*upload", Status(503, when="after"))
+    assert storage.create(f"{bucket}/claim", b"mine")
+    gcs_server.fail("POST .*upload", Status(503, when="before"))
+    assert not storage.create(f"{bucket}/claim", b"another's")
+
+
+def test_a_read_that_stalls_is_tried_again(storage, bucket, gcs_server, short_time_outs):
+    write(storage, f"{bucket}/x", b"0123456789")
+    gcs_server.fail("GET .*alt=media", Stall(), times=1)
+    begun = time.monotonic()
+    assert storage.read(f"{bucket}/x") == b"0123456789"
+    assert 0.3 < time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    ("call", "fault", "text"),
+    [
+        ("read", Status(503), r"cannot read gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
+        ("read", Reset(), r"cannot read gs://\S+/x: ConnectionError \(\d+ attempts in 1 s\): "),
+        ("read", Short(), r"cannot read gs://\S+/x: \w+ \(\d+ attempts in 1 s\): "),
+        ("list", Status(429), r"cannot list gs://\S+: status 429 \(\d+ attempts in 1 s\): "),
+        ("delete", Status(500), r"cannot delete gs://\S+/x: status 500 \(\d+ attempts in 1 s\): "),
+        ("write", Status(503), r"cannot write gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
+        ("write large", Status(503), r"cannot write gs://\S+/x: .*503.*"),
+    ],
+)
+def test_what_fails_for_good_names_object_status_and_attempts_within_the_budget(
+    storage, bucket, gcs_server, monkeypatch, call, fault, text
+):
+    write(storage, f"{bucket}/x", b"0123456789")
+    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 1.0)
+    gcs_server.fail("/(b|o)[/?]" if "write" not in call else "upload", fault, times=None)
+    calls = {
+        "read": lambda: storage.read(f"{bucket}/x"),
+        "list": lambda: storage.list(bucket),
+        "delete": lambda: storage.delete(f"{bucket}/x"),
+        "write": lambda: write(storage, f"{bucket}/x", b"new"),
+        "write large": lambda: write(storage, f"{bucket}/x", LARGE),
+    }
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match=text):
+        calls[call]()
+    assert time.monotonic() - begun < 10
+    gcs_server.reset()
+    assert storage.read(f"{bucket}/x") == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (Status(403), r"/x: permission denied, or a quota is used up \(403\)\. The account needs the role"),
+        (Status(401), r"/x: no valid credentials \(\w+\)\. Run `gcloud auth application-default login`"),
+    ],
+)
+def test_a_refusal_is_an_error_at_once(storage, bucket, gcs_server, fault, text):
+    gcs_server.fail("alt=media", fault, times=None)
+    with pytest.raises(StorageError, match=text):
+        storage.read(f"{bucket}/x")
+    assert len(gcs_server.requests("alt=media")) == 1
+
+
+def test_a_bucket_that_does_not_exist_is_told_from_an_object_that_does_not(storage, bucket):
+    with pytest.raises(StorageError, match=r"cannot read gs://nowhere/x: bucket 'nowhere' does not exist \(404\)\."):
+        storage.read("gs://nowhere/x")
+    with pytest.raises(StorageError, match=r"cannot list gs://nowhere/d: bucket 'nowhere' does not exist"):
+        storage.list("gs://nowhere/d")
+    with pytest.raises(StorageError, match=r"cannot write gs://nowhere/x: bucket 'nowhere' does not exist"):
+        write(storage, "gs://nowhere/x", b"data")
+    with pytest.raises(StorageError, match=r"/x: there is no such object \(404\)\."):
+        storage.read(f"{bucket}/x")
+    with pytest.raises(StorageError, match=r"'gs://' is not a path in a bucket. It must be like gs://bucket/dir/name"):
+        storage.read("gs://")
+
+
+@SIZES
+def test_two_writers_of_the_same_bytes_at_once_both_succeed_and_leave_one_object(storage, bucket, gcs_server, data):
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: write(storage, f"{bucket}/x", data), range(4)))
+    assert storage.read(f"{bucket}/x") == data
+    assert len(gcs_server.objects(bucket.removeprefix("gs://"))) == 1
+
+
+def publish_beside_another(storage, path, gcs_server, another):
+    """A large upload in the middle of which somebody else finishes one; the bucket refuses ours at its end."""
+    with storage.publish(path) as sink:
+        sink.write(LARGE)
+        gcs_server.write(*path.removeprefix("gs://").split("/", 1), another)
+
+
+def test_a_twin_that_was_first_with_the_same_large_object_is_no_error(storage, bucket, gcs_server):
+    publish_beside_another(storage, f"{bucket}/x", gcs_server, LARGE)
+    assert storage.read(f"{bucket}/x") == LARGE
+
+
+def test_another_large_object_that_appears_during_an_upload_is_not_overwritten_blindly(storage, bucket, gcs_server):
+    with pytest.raises(StorageError, match="/x was written by someone else, with other bytes, while it was uploaded"):
+        publish_beside_another(storage, f"{bucket}/x", gcs_server, b"another's")
+    assert storage.read(f"{bucket}/x") == b"another's"
+
+
+def test_every_upload_carries_a_precondition(storage, bucket, gcs_server):
+    for data in (b"small", b"smaller", LARGE, LARGE[1:]):
+        write(storage, f"{bucket}/x", data)
+    storage.create(f"{bucket}/y", b"claim")
+    begun = [request for request in gcs_server.requests("POST .*upload") if request.query]
+    assert len(begun) >= 5
+    assert all(request.if_generation_match is not None for request in begun)
