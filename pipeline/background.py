@@ -26,7 +26,7 @@ class _TooLate(Exception):  # noqa: N818
 class _Shelf(Generic[T]):
     """What the thread and the holder share; the thread must not keep the holder alive."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: Callable[[], int]) -> None:
         self.changed = threading.Condition()
         self.items: deque[tuple[T, int]] = deque()
         self.limit, self.held = limit, 0
@@ -36,7 +36,7 @@ class _Shelf(Generic[T]):
     def put(self, item: T, cost: int) -> bool:
         with self.changed:
             # One item always fits, or an item over the limit would wait for ever.
-            self.changed.wait_for(lambda: self.closed or not self.items or self.held + cost <= self.limit)
+            self.changed.wait_for(lambda: self.closed or not self.items or self.held + cost <= self.limit())
             if not self.closed:
                 self.items.append((item, cost))
                 self.held += cost
@@ -86,6 +86,7 @@ def _work(shelf: _Shelf[T], source: Iterator[T], cost: Callable[[T], int]) -> No
 class Background(Generic[T], Iterator[T]):
     """Yields what `source` yields, in order, while a thread works ahead by items of at most `limit` cost in all.
 
+    limit: a number, or a function of what the source itself holds at the moment; it is called while an item waits.
     An exception of the source is raised by `next` as it was: same type, same text. After `close`, or when the
     holder is dropped, `next` stops, and the thread ends as soon as the source gives it control again.
 
@@ -96,13 +97,13 @@ class Background(Generic[T], Iterator[T]):
         self,
         source: Iterable[T],
         *,
-        limit: int,
+        limit: int | Callable[[], int],
         cost: Callable[[T], int] = lambda _: 1,
         name: str = "infeed",
         stall_seconds: float | None = None,
     ) -> None:
         self._stall_seconds = None if stall_seconds is None else checked_stall_seconds(stall_seconds)
-        self._shelf: _Shelf[T] = _Shelf(limit)
+        self._shelf: _Shelf[T] = _Shelf(limit if callable(limit) else lambda: limit)
         arguments = (self._shelf, iter(source), cost)
         # A daemon: a thread inside a stalled read cannot be interrupted and must not keep the process alive.
         self._thread = threading.Thread(target=_work, args=arguments, name=name, daemon=True)

@@ -2,6 +2,7 @@
 
 Two recipes that read as the data flows. Both return an Input; the trainer takes it as it is."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -12,13 +13,17 @@ from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.input import Batches, Input
 from pipeline.ops import Op
 from pipeline.order import EvalOrder, Position, TrainOrder, default_block_records
-from pipeline.reader import open_split
+from pipeline.reader import SplitReader, open_split
 from pipeline.shards.errors import OptionError
+from pipeline.shards.sizes import format_bytes
 from pipeline.spec import ArraySpec
 
 __all__ = ["ArraySpec", "Batches", "Input", "Position", "eval_dataset", "train_dataset"]
 
+log = logging.getLogger("pipeline")
+
 READ_AHEAD_BYTES = 64 * 1024**2
+MAX_WINDOW_BYTES = 2 * 1024**3
 STALL_SECONDS = 600.0
 
 
@@ -35,7 +40,7 @@ def train_dataset(
     streams: int | None = None,
     block_records: int | None = None,
     window_records: int | None = None,
-    read_ahead_bytes: int = READ_AHEAD_BYTES,
+    read_ahead_bytes: int | None = None,
     stall_seconds: float = STALL_SECONDS,
 ) -> Input:
     """Endless shuffled batches; the global batch is the same for any number of hosts.
@@ -44,8 +49,9 @@ def train_dataset(
     as int32, JAX's integer; a value that does not fit is a SchemaError. epochs="drop": N // global_batch steps, the
     dropped tail differs every epoch; "span": batches cross epochs, also how a split smaller than a batch trains.
     streams, block_records, window_records: see TrainOrder; the defaults depend on the data and the batch alone.
-    read_ahead_bytes: what the reading thread may hold. stall_seconds: how long one batch may be waited for; longer
-    is a StallError, with the stacks of all threads in the log.
+    read_ahead_bytes: what the reading thread may hold. None: 64 MiB; in a bucket as much as this host's share of the
+    shuffle windows, if that is more, up to 2 GiB: so a block is read in one request. stall_seconds: how long one
+    batch may be waited for; longer is a StallError, with the stacks of all threads in the log.
 
     Raises: ManifestError, OptionError, EmptySplitError, ShardError, SchemaError, BatchSizeError, before any record
     is read."""
@@ -63,9 +69,27 @@ def train_dataset(
         epochs=epochs,
     )
     decoder = Decoder(reader.manifest.schema, sum(map(len, rows)), ops=ops, keys=keys)
+    if read_ahead_bytes is None:
+        read_ahead_bytes = READ_AHEAD_BYTES
+        if reader.remote:
+            read_ahead_bytes = max(READ_AHEAD_BYTES, _window_bytes(reader, order, sum(map(len, rows)) / global_batch))
     return Input(
         reader, order, decoder, rows, expected_crc=None, read_ahead_bytes=read_ahead_bytes, stall_seconds=stall_seconds
     )
+
+
+def _window_bytes(reader: SplitReader, order: TrainOrder, share: float) -> int:
+    """What it takes to read whole blocks: the windows of this host, and the blocks that stand over their ends."""
+    records = min(order.num_records, order.streams * (order.window_records + order.block_records))
+    wanted = int(records * share * reader.mean_record_bytes)
+    if wanted > MAX_WINDOW_BYTES:
+        log.info(
+            "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Give read_ahead_bytes to "
+            "take all, or a smaller window_records.",
+            format_bytes(MAX_WINDOW_BYTES),
+            format_bytes(wanted),
+        )
+    return min(wanted, MAX_WINDOW_BYTES)
 
 
 def eval_dataset(

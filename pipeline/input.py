@@ -18,6 +18,7 @@ from pipeline.decode import Decoder
 from pipeline.hashing import op_seeds
 from pipeline.order import Position, Rows
 from pipeline.reader import SplitReader
+from pipeline.reading import Reading
 from pipeline.shards.errors import FingerprintError, SchemaError, StallError
 from pipeline.shards.record import crc32c
 from pipeline.spec import ArraySpec
@@ -26,6 +27,7 @@ from pipeline.tf_cpu import tf
 
 __all__ = ["Batches", "Input", "Order"]
 
+GROUP_BYTES = 16 * 1024**2  # read at a time
 DECODING = 2  # batches that are decoded at a time, and as many that wait
 Batch = dict[str, np.ndarray]
 
@@ -126,8 +128,9 @@ class Input:
     ) -> None:
         self._reader, self._order, self._decoder, self._rows = reader, order, decoder, rows
         self._stall_seconds = checked_stall_seconds(stall_seconds)
-        # More than the split is never useful ahead; a quarter of the budget is read at a time.
+        # More than the split is never useful ahead.
         self._read_ahead_bytes = min(read_ahead_bytes, 4 * reader.entry.num_bytes)
+        self._group_bytes = min(self._read_ahead_bytes // 4, GROUP_BYTES)
         self.spec: Mapping[str, ArraySpec] = decoder.spec
         self.num_records, self.steps_per_epoch = order.num_records, order.steps_per_epoch
         self.fingerprint, self.expected_crc = reader.entry.fingerprint, expected_crc
@@ -190,29 +193,30 @@ class Input:
         return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
 
     def _reading(self, position: Position | None, stall_seconds: float | None = None) -> Background[_Delivery]:
-        source = self._deliveries(self.start if position is None else position)
-        limit = self._read_ahead_bytes * 3 // 4
-        return Background(
-            source, limit=limit, cost=lambda d: d.num_bytes, name="infeed-read", stall_seconds=stall_seconds
-        )
-
-    def _deliveries(self, position: Position) -> Iterator[_Delivery]:
         waiting: deque[list[Rows]] = deque()
 
         def wanted() -> Iterator[np.ndarray]:
-            for group in self._groups(position):
+            for group in self._groups(self.start if position is None else position):
                 waiting.append(group)
                 yield np.concatenate([rows.record_ids[rows.record_ids >= 0] for rows in group])
 
-        for payloads in self._reader.read(wanted()):
+        reading = self._reader.read(wanted(), self._read_ahead_bytes)
+        return Background(
+            self._deliveries(reading, waiting),
+            limit=lambda: self._read_ahead_bytes - reading.held_bytes,
+            cost=lambda d: d.num_bytes,
+            name="infeed-read",
+            stall_seconds=stall_seconds,
+        )
+
+    def _deliveries(self, reading: Reading, waiting: deque[list[Rows]]) -> Iterator[_Delivery]:
+        for payloads in reading:
             left = iter(payloads)
             for rows in waiting.popleft():
                 yield self._delivery(rows, list(islice(left, int((rows.record_ids >= 0).sum()))))
 
     def _groups(self, position: Position) -> Iterator[list[Rows]]:
-        """Batches that are read together: a window's records lie close together, so large groups merge reads.
-
-        The first is one batch, so that it comes soon; groups double until they fill a quarter of the budget."""
+        """Batches that are planned together. The first is one batch, so that it comes soon; groups double to 16 MiB."""
         group: list[Rows] = []
         group_bytes = target_bytes = 0
         steps = self._order.remaining(position)
@@ -224,7 +228,7 @@ class Input:
             steps = None if steps is None else steps - 1
             if group_bytes >= target_bytes:
                 yield group
-                target_bytes = min(2 * group_bytes, self._read_ahead_bytes // 4)
+                target_bytes = min(2 * group_bytes, self._group_bytes)
                 group, group_bytes = [], 0
         if group:
             yield group

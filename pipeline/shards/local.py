@@ -29,6 +29,8 @@ def _naming(path: str, action: str) -> Iterator[None]:
 class LocalStorage:
     """A local or mounted disk."""
 
+    remote = False
+
     def stat(self, path: str) -> Stat:
         """See Storage."""
         with _naming(path, "find"):

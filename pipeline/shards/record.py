@@ -40,14 +40,14 @@ def frame(payload: bytes, payload_crc: int | None = None) -> bytes:
     return b"".join((length, _CRC.pack(masked(crc32c(length))), payload, _CRC.pack(masked(payload_crc))))
 
 
-def payload_of(framed: bytes, *, length: int, crc: int, where: str) -> bytes:
+def payload_of(framed: bytes | memoryview, *, length: int, crc: int, where: str) -> bytes:
     """The payload of one frame, once it is proven to be the record that the index promises.
 
     `crc` is the index's unmasked crc32c. The frame's own checksums alone would let a wrong but intact
     record through. `where` names shard, record and offset in the CorruptRecordError."""
-    payload = framed[HEADER_BYTES : HEADER_BYTES + length]
+    payload = bytes(framed[HEADER_BYTES : HEADER_BYTES + length])
     header_length, header_crc = _HEADER.unpack_from(framed)
-    if header_length != length or header_crc != masked(crc32c(framed[:8])):
+    if header_length != length or header_crc != masked(crc32c(bytes(framed[:8]))):
         raise CorruptRecordError(
             f"{where}: the record's header says {header_length} bytes, the index says {length}. "
             "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."

@@ -40,6 +40,9 @@ class Sink(Protocol):
 class Storage(Protocol):
     """Reads ranges, publishes whole files, lists. Every failure is a StorageError that names the path."""
 
+    remote: bool
+    """Whether a read waits for a network: then few large reads are worth the memory that they take."""
+
     def stat(self, path: str) -> Stat:
         """Size and checksum of the file."""
         ...

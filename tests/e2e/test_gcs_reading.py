@@ -63,6 +63,24 @@ def test_opening_takes_a_handful_of_requests_and_an_epoch_one_for_many_records(s
     assert sum(request.response_bytes for request in reading) < 1.1 * 385_000
 
 
+def test_training_takes_one_request_for_a_block_and_none_for_what_it_has(shards, gcs_server):
+    order = {"global_batch": 64, "streams": 8, "block_records": 8, "window_records": 32}
+    source = train_dataset(shards, keys=KEYS, read_ahead_bytes=600_000, **order)
+    gcs_server.reset()
+    batches = source.batches()
+    for _ in range(source.steps_per_epoch):
+        next(batches)
+    batches.close()
+    reading = gcs_server.requests("-of-.*alt=media")
+    assert len(reading) < 1429 / 8 * 1.5  # the files end inside blocks, and it reads ahead of what is taken
+    gcs_server.reset()
+    batches = train_dataset(shards, keys=KEYS, global_batch=64).batches()  # all of it fits
+    for _ in range(3 * source.steps_per_epoch):
+        next(batches)
+    batches.close()
+    assert len(gcs_server.requests("-of-.*alt=media")) == 15
+
+
 def test_with_one_request_in_ten_failing_every_record_comes_once(shards, gcs_server, monkeypatch):
     monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.02, 0.1))
     expected = numbers(eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches())

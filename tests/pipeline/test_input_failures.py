@@ -14,8 +14,8 @@ import pytest
 
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.reader import SplitReader
 from pipeline.shards.errors import CorruptRecordError, SchemaError, ShardError
+from pipeline.shards.local import LocalStorage
 from pipeline.tf_cpu import tf
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
@@ -111,26 +111,22 @@ def test_batches_dropped_over_a_stalled_disk_leave_only_the_thread_inside_it(ima
 
 
 def test_it_reads_ahead_by_no_more_than_its_budget(images, monkeypatch):
-    read, asked = SplitReader.read, []
+    read_ranges, sizes = LocalStorage.read_ranges, []
 
-    def counting(self, groups):
-        def counted():
-            for ids in groups:
-                asked.append(self.framed_bytes(ids))
-                yield ids
+    def counting(self, ranges):
+        for data in read_ranges(self, ranges):
+            sizes.append(len(data))
+            yield data
 
-        return read(self, counted())
-
-    monkeypatch.setattr(SplitReader, "read", counting)
-    source = train_dataset(images, global_batch=2, read_ahead_bytes=4000)
+    source = train_dataset(images, global_batch=2, read_ahead_bytes=4000, block_records=1)
+    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
     batches = source.batches()
     next(batches)
     time.sleep(0.2)
     batches.close()
     assert batches.join(5)
-    decoding = 6 * max(asked)  # batches that have left the reading thread
-    assert sum(asked) <= 4000 + decoding
-    assert max(asked) <= 4000 // 4 + asked[0]
+    decoding = 6 * 2 * max(sizes)  # batches that have left the reading thread
+    assert 2000 < sum(sizes) <= 4000 + decoding + max(sizes)
 
 
 STALLED = """

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reader import MAX_READ_BYTES, MERGE_GAP_BYTES, SplitReader, merged_runs, open_split
+from pipeline.reader import SplitReader, open_split
+from pipeline.reading import MAX_READ_BYTES, MERGE_GAP_BYTES, read_starts
 from pipeline.shards.errors import (
     CorruptRecordError,
     EmptySplitError,
@@ -54,7 +55,7 @@ def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
             asked.append(ids)
             yield np.array(ids, np.int64)
 
-    found = open_split(numbers_of(*SIZES), "train").read(groups())
+    found = iter(open_split(numbers_of(*SIZES), "train").read(groups()))
     assert (numbers(next(found)), asked) == ([3, 4], [[3, 4]])
     assert [numbers(payloads) for payloads in found] == [[], [7]]
 
@@ -82,12 +83,12 @@ def location(*records: tuple[int, int, int]) -> Location:
 def test_a_read_goes_over_small_gaps_and_stops_at_large_ones_and_at_4_mib():
     end = 100 + FRAME_BYTES
     near, far = end + MERGE_GAP_BYTES, end + MERGE_GAP_BYTES + 1
-    assert len(merged_runs(location((0, 0, 100), (0, near, 100)))) == 1
-    assert len(merged_runs(location((0, 0, 100), (0, far, 100)))) == 2
-    assert len(merged_runs(location((0, 0, 100), (1, end, 100)))) == 2
-    half = MAX_READ_BYTES // 2 - FRAME_BYTES
-    sizes = [size for *_, size in merged_runs(location(*((0, i * MAX_READ_BYTES // 2, half) for i in range(4))))]
-    assert sizes == [MAX_READ_BYTES, MAX_READ_BYTES]
+    assert len(read_starts(location((0, 0, 100), (0, near, 100)))) == 1
+    assert len(read_starts(location((0, 0, 100), (0, far, 100)))) == 2
+    assert len(read_starts(location((0, 0, 100), (1, end, 100)))) == 2
+    half = MAX_READ_BYTES // 2
+    halves = location(*((0, i * half, half - FRAME_BYTES) for i in range(4)))
+    assert read_starts(halves).tolist() == [0, 2]
 
 
 def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):

@@ -23,7 +23,7 @@ def storage(bucket, monkeypatch):
 
 @pytest.fixture
 def short_time_outs(monkeypatch):
-    for module in ("gcs", "gcs_calls", "gcs_upload"):
+    for module in ("gcs", "gcs_ranges", "gcs_calls", "gcs_upload"):
         monkeypatch.setattr(f"pipeline.shards.{module}.TIMEOUT_SECONDS", (2.0, 0.4))
 
 
