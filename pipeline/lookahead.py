@@ -23,7 +23,8 @@ class Lookahead(Iterator[np.ndarray]):
         self._sight: deque[tuple[np.ndarray, int]] = deque()
         self._sight_weight = 0
         self._seen = self._due = 0  # groups
-        self._uses: dict[int, int] = {}  # of the records in sight or not yet used, those that are still to come
+        self._in_sight: set[int] = set()  # records whose use is still to come
+        self._again: dict[int, int] = {}  # how many uses more than one, of the few that have them
         self._unread = self._needed_by = _NONE  # records, and the group that first needs each
 
     def __next__(self) -> np.ndarray:
@@ -52,14 +53,18 @@ class Lookahead(Iterator[np.ndarray]):
         self._unread, self._needed_by = self._unread[left], self._needed_by[left]
         return ids[now], np.cumsum(lengths[wanted]) - lengths[wanted]
 
-    def used(self, record_id: int) -> bool:
-        """Notes one use of a record; whether it was the last in sight."""
-        left = self._uses[record_id] - 1
-        if left:
-            self._uses[record_id] = left
-        else:
-            del self._uses[record_id]
-        return not left
+    def used(self, group: np.ndarray) -> list[int]:
+        """Notes one use of each record of a group; those for which it was the last in sight."""
+        ids = group.tolist()
+        last = ids if not self._again else [record_id for record_id in ids if not self._used_again(record_id)]
+        self._in_sight.difference_update(last)
+        return last
+
+    def _used_again(self, record_id: int) -> bool:
+        left = self._again.pop(record_id, 0)
+        if left > 1:
+            self._again[record_id] = left - 1
+        return left > 0
 
     def _look(self) -> None:
         unread, needed_by = [self._unread], [self._needed_by]
@@ -77,10 +82,15 @@ class Lookahead(Iterator[np.ndarray]):
         self._unread, self._needed_by = np.concatenate(unread), np.concatenate(needed_by)
 
     def _count(self, group: np.ndarray) -> np.ndarray:
-        fresh, uses = [], self._uses
-        for record_id in group.tolist():
-            before = uses.get(record_id, 0)
-            uses[record_id] = before + 1
-            if not before:
+        ids, known = group.tolist(), self._in_sight
+        if known.isdisjoint(ids) and len(set(ids)) == len(ids):  # as nearly always: 5x faster than one by one
+            known.update(ids)
+            return group
+        fresh = []
+        for record_id in ids:
+            if record_id in known:
+                self._again[record_id] = self._again.get(record_id, 0) + 1
+            else:
+                known.add(record_id)
                 fresh.append(record_id)
         return np.array(fresh, np.int64)

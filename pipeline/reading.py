@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.lookahead import Lookahead
+from pipeline.shards.errors import CorruptRecordError
 from pipeline.shards.index import Location, SplitIndex
 from pipeline.shards.record import FRAME_BYTES, payload_of
 from pipeline.shards.storage import Storage
@@ -80,27 +81,19 @@ class Reading(Iterable[list[bytes]]):
     def _keep(self, read: "_Read", data: bytes) -> None:
         assert len(data) == read.size
         self._reads_done += 1
-        view = memoryview(data)  # a payload is copied once, not with its frame first
         for record_id, record, offset, length, crc in read.records.rows(read.first, read.end):
-            begin = offset - read.offset
-            self._kept[record_id] = payload_of(
-                view[begin : begin + length + FRAME_BYTES],
-                length=length,
-                crc=crc,
-                where=f"{self._paths[read.shard]}, record {record} at byte {offset}",
-            )
+            try:
+                self._kept[record_id] = payload_of(data, offset - read.offset, length=length, crc=crc)
+            except CorruptRecordError as e:
+                raise CorruptRecordError(f"{self._paths[read.shard]}, record {record} at byte {offset}: {e}") from None
 
     def _whole(self) -> Iterator[list[bytes]]:
         while self._planned and self._planned[0][1] <= self._reads_done:
             group, _ = self._planned.popleft()
-            yield [self._used(record_id) for record_id in group.tolist()]
-
-    def _used(self, record_id: int) -> bytes:
-        if not self._lookahead.used(record_id):
-            return self._kept[record_id]
-        payload = self._kept.pop(record_id)
-        self.held_bytes -= len(payload)
-        return payload
+            payloads = [self._kept[record_id] for record_id in group.tolist()]
+            for record_id in self._lookahead.used(group):
+                self.held_bytes -= len(self._kept.pop(record_id))
+            yield payloads
 
 
 class _Records(NamedTuple):

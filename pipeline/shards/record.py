@@ -40,22 +40,23 @@ def frame(payload: bytes, payload_crc: int | None = None) -> bytes:
     return b"".join((length, _CRC.pack(masked(crc32c(length))), payload, _CRC.pack(masked(payload_crc))))
 
 
-def payload_of(framed: bytes | memoryview, *, length: int, crc: int, where: str) -> bytes:
-    """The payload of one frame, once it is proven to be the record that the index promises.
+def payload_of(data: bytes, begin: int, *, length: int, crc: int) -> bytes:
+    """The payload of the frame that begins at `begin`, once it is proven to be the record that the index promises.
 
     `crc` is the index's unmasked crc32c. The frame's own checksums alone would let a wrong but intact
-    record through. `where` names shard, record and offset in the CorruptRecordError."""
-    payload = bytes(framed[HEADER_BYTES : HEADER_BYTES + length])
-    header_length, header_crc = _HEADER.unpack_from(framed)
-    if header_length != length or header_crc != masked(crc32c(bytes(framed[:8]))):
+    record through. The CorruptRecordError does not say which record: the caller knows."""
+    start, end = begin + HEADER_BYTES, begin + HEADER_BYTES + length
+    header_length, header_crc = _HEADER.unpack_from(data, begin)
+    if header_length != length or header_crc != masked(crc32c(data[begin : begin + 8])):
         raise CorruptRecordError(
-            f"{where}: the record's header says {header_length} bytes, the index says {length}. "
+            f"the record's header says {header_length} bytes, the index says {length}. "
             "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."
         )
+    payload = data[start:end]
     delivered = crc32c(payload)
-    if delivered != crc or framed[HEADER_BYTES + length :] != _CRC.pack(masked(crc)):
+    if delivered != crc or _CRC.unpack_from(data, end)[0] != masked(crc):
         raise CorruptRecordError(
-            f"{where}: crc32c is {delivered:08x}, the index says {crc:08x}. "
+            f"crc32c is {delivered:08x}, the index says {crc:08x}. "
             "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."
         )
     return payload

@@ -22,7 +22,7 @@ def reads_of(groups, ahead):
         assert all(set(run) & set(group.tolist()) for run in found)  # and nothing that is not due by itself
         kept |= set(ids.tolist())
         assert kept >= set(group.tolist())
-        kept -= {record_id for record_id in group.tolist() if lookahead.used(record_id)}
+        kept -= set(lookahead.used(group))
         reads.append(found)
     assert not kept
     return reads
