@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
@@ -44,42 +45,30 @@ def chunks(
     Before each come the steps whose batches have been read, as signs of life: k batches may take long.
     Without `lengths`: single batches until the input ends. InputError, naming the step, for a batch unlike `struct`
     and for an input that ends early. Exceptions of the input pass as they are, with a note that names the step."""
-    try:
-        yield from _chunks(batches, start, lengths, struct, place, scans)
-    finally:
+    with ExitStack() as stack:
         # Here, in the thread that runs it, a generator can be closed; from another thread it cannot.
-        _close(batches)
-
-
-def _chunks(
-    batches: Iterator[Mapping[str, Any]],
-    start: int,
-    lengths: Sequence[int] | None,
-    struct: Mapping[str, Any],
-    place: Callable[[Mapping[str, Any], bool], Any],
-    scans: bool,
-) -> Iterator[Chunk | int]:
-    step, wanted = start, 0 if lengths is None else sum(lengths)
-    for length in itertools.repeat(1) if lengths is None else lengths:
-        host = []
-        for number in range(step, step + length):
-            batch = _read(batches, number, struct)
-            if batch is None and lengths is None:
-                return
-            if batch is None:
-                raise InputError(
-                    f"the input ended before step {number + 1}: it gave {number - start} batches from step "
-                    f"{start + 1} on, wanted {wanted}. Repeat the input, or ask for fewer steps."
-                )
-            host.append(batch)
-            yield number + 1
-        stacked = scans and length > 1
-        if stacked:
-            placed = (place(jax.tree.map(lambda *rows: np.stack(rows), *host), True),)
-        else:
-            placed = tuple(place(batch, False) for batch in host)
-        yield Chunk(step, length, placed, stacked)
-        step += length
+        stack.callback(_close, batches)
+        step, wanted = start, 0 if lengths is None else sum(lengths)
+        for length in itertools.repeat(1) if lengths is None else lengths:
+            host = []
+            for number in range(step, step + length):
+                batch = _read(batches, number, struct)
+                if batch is None and lengths is None:
+                    return
+                if batch is None:
+                    raise InputError(
+                        f"the input ended before step {number + 1}: it gave {number - start} batches from step "
+                        f"{start + 1} on, wanted {wanted}. Repeat the input, or ask for fewer steps."
+                    )
+                host.append(batch)
+                yield number + 1
+            stacked = scans and length > 1
+            if stacked:
+                placed = (place(jax.tree.map(lambda *rows: np.stack(rows), *host), True),)
+            else:
+                placed = tuple(place(batch, False) for batch in host)
+            yield Chunk(step, length, placed, stacked)
+            step += length
 
 
 def _read(batches: Iterator[Any], step: int, struct: Mapping[str, Any]) -> dict[str, Any] | None:
