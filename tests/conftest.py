@@ -121,6 +121,13 @@ def gcs_server(tmp_path_factory):
         yield server
 
 
+def _forget_client():
+    if gcs_calls.client.cache_info().currsize:
+        gcs_calls.client().close()
+    gcs_calls.client.cache_clear()
+    gcs_calls.credentials.cache_clear()
+
+
 @pytest.fixture
 def bucket(gcs_server, monkeypatch, request):
     """ "gs://name" of a new bucket, which our own client in this process reaches, too."""
@@ -128,9 +135,7 @@ def bucket(gcs_server, monkeypatch, request):
     gcs_server.make_bucket(name)
     for variable, value in gcs_server.env.items():
         monkeypatch.setenv(variable, value)
-    gcs_calls.client.cache_clear()
+    _forget_client()
     yield f"gs://{name}"
-    if gcs_calls.client.cache_info().currsize:
-        gcs_calls.client().close()
-    gcs_calls.client.cache_clear()
+    _forget_client()
     gcs_server.reset()

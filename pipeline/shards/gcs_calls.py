@@ -2,6 +2,7 @@
 
 Credentials are google-auth's defaults; without any, the client is anonymous, which public buckets allow."""
 
+import contextlib
 import functools
 import os
 import threading
@@ -14,6 +15,7 @@ import urllib3
 from google.api_core import exceptions as api
 from google.api_core.retry import Retry
 from google.auth import exceptions as auth
+from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from google.cloud.exceptions import NotFound, PreconditionFailed
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
@@ -22,6 +24,7 @@ from requests.adapters import HTTPAdapter
 from pipeline.shards.errors import StorageError
 
 __all__ = [
+    "CONNECTIONS",
     "TIMEOUT_SECONDS",
     "MissingError",
     "NotFound",
@@ -29,6 +32,7 @@ __all__ = [
     "ShortBody",
     "call",
     "client",
+    "credentials",
     "named",
     "retrying",
     "status_of",
@@ -56,17 +60,19 @@ class MissingError(StorageError):
 
 
 @functools.cache
+def credentials() -> Any:
+    """This process's credentials; anonymous ones where there are no others."""
+    # An emulator needs none, and asking for them may wait for a metadata server that does not exist.
+    if not os.environ.get("STORAGE_EMULATOR_HOST"):
+        with contextlib.suppress(auth.DefaultCredentialsError):
+            return google.auth.default()[0]
+    return AnonymousCredentials()
+
+
+@functools.cache
 def client() -> Any:
     """This process's client. STORAGE_EMULATOR_HOST sends it to another server, as everywhere at Google's."""
-    try:
-        # An emulator needs none, and asking for them may wait for a metadata server that does not exist.
-        credentials, project = (None, None) if os.environ.get("STORAGE_EMULATOR_HOST") else google.auth.default()
-    except auth.DefaultCredentialsError:
-        credentials, project = None, None
-    if credentials is None:
-        made = storage.Client.create_anonymous_client()
-    else:
-        made = storage.Client(project=project or "none", credentials=credentials)
+    made = storage.Client(project="none", credentials=credentials())  # objects belong to buckets, not to a project
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS)
     made._http.mount("https://", adapter)  # 10 connections otherwise, and a warning for each one more
     made._http.mount("http://", adapter)

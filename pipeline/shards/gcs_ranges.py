@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.shards.errors import StorageError
 from pipeline.shards.gcs_calls import TIMEOUT_SECONDS, NotFound, ShortBody, call, client
+from pipeline.shards.gcs_media import get_object
 
 __all__ = ["blob_at", "download", "is_there", "read_range", "read_ranges"]
 
@@ -109,24 +110,5 @@ def is_there(blob: Any) -> bool:
 
 def download(path: str, start: int | None = None, end: int | None = None) -> bytes:
     """One request for an object, or for its bytes start..end (inclusive). Tried once."""
-    body = _Body()
-    blob_at(path).download_to_file(
-        body,
-        start=start,
-        end=end,
-        raw_download=True,  # an object that says it is gzip would else come unpacked, and ranges would mean other bytes
-        single_shot_download=True,  # in pieces of 8 KB otherwise: 1.5 ms of CPU a megabyte
-        timeout=TIMEOUT_SECONDS,
-        retry=None,
-        checksum=None,
-    )
-    return body.data
-
-
-class _Body:
-    """Takes a body as it comes, in one piece: a BytesIO would copy it."""
-
-    data = b""
-
-    def write(self, data: bytes) -> None:
-        self.data = self.data + data if self.data else data
+    blob = blob_at(path)
+    return get_object(blob.bucket.name, blob.name, start, end)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fake_gcs.server import Reset, Short, Stall, Status
+from google.auth.credentials import AnonymousCredentials
 
 from pipeline.shards import gcs_calls
 from pipeline.shards.errors import StorageError
@@ -23,7 +24,7 @@ def storage(bucket, monkeypatch):
 
 @pytest.fixture
 def short_time_outs(monkeypatch):
-    for module in ("gcs", "gcs_ranges", "gcs_calls", "gcs_upload"):
+    for module in ("gcs", "gcs_media", "gcs_calls", "gcs_upload"):
         monkeypatch.setattr(f"pipeline.shards.{module}.TIMEOUT_SECONDS", (2.0, 0.4))
 
 
@@ -71,11 +72,29 @@ def test_a_read_that_stalls_is_tried_again(storage, bucket, gcs_server, short_ti
     assert 0.3 < time.monotonic() - begun < 10
 
 
+def test_a_token_that_is_taken_back_is_renewed_once(storage, bucket, gcs_server, monkeypatch):
+    class Account(AnonymousCredentials):
+        refreshed = 0
+
+        def refresh(self, request):
+            self.refreshed += 1
+
+    write(storage, f"{bucket}/x", b"0123456789")
+    monkeypatch.setattr("pipeline.shards.gcs_media.credentials", lambda: account)
+    account = Account()
+    gcs_server.fail("GET .*alt=media", Status(401), times=1)
+    assert storage.read(f"{bucket}/x") == b"0123456789"
+    gcs_server.fail("GET .*alt=media", Status(401), times=2)
+    with pytest.raises(StorageError, match=r"no valid credentials \(401\)"):
+        storage.read(f"{bucket}/x")
+    assert account.refreshed == 2
+
+
 @pytest.mark.parametrize(
     ("call", "fault", "text"),
     [
         ("read", Status(503), r"cannot read gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
-        ("read", Reset(), r"cannot read gs://\S+/x: ConnectionError \(\d+ attempts in 1 s\): "),
+        ("read", Reset(), r"cannot read gs://\S+/x: (Connection|Protocol)Error \(\d+ attempts in 1 s\): "),
         ("read", Short(), r"cannot read gs://\S+/x: \w+ \(\d+ attempts in 1 s\): "),
         ("list", Status(429), r"cannot list gs://\S+: status 429 \(\d+ attempts in 1 s\): "),
         ("delete", Status(500), r"cannot delete gs://\S+/x: status 500 \(\d+ attempts in 1 s\): "),
