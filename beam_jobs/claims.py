@@ -16,7 +16,6 @@ from pipeline.shards.naming import (
     receipt_file,
     rejects_file,
     shard_file,
-    verdict_file,
 )
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
 from pipeline.shards.storage import Storage, join
@@ -106,7 +105,7 @@ def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> 
         else:
             storage.delete(join(output_dir, MANIFEST_FILE))
             remove_sidecars(storage, output_dir, manifest)
-    for name in (index_file(split), rejects_file(split), verdict_file(split)):
+    for name in (index_file(split), rejects_file(split)):
         storage.delete(join(output_dir, name))
     for shard in range(old.num_shards):
         storage.delete(join(output_dir, receipt_file(split, shard, old.num_shards)))

@@ -5,6 +5,7 @@ repeat it. It trusts no runner: what was scanned must be what was written and re
 
 import dataclasses
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,17 +15,15 @@ import numpy as np
 
 from beam_jobs.claims import mergeable_manifest
 from beam_jobs.plan import Job, SplitPlan
-from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipt
+from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipt, sweep_verdicts
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, write_manifest
-from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_file
+from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file
 from pipeline.shards.record import crc32c
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Stat, Storage, join
-
-_SIDE_ENDS = (".plan.json", ".verdict.json", ".npy", ".jsonl")
 
 __all__ = ["ShardResult", "SourceSummary", "check_scanned", "commit_split"]
 
@@ -217,12 +216,13 @@ def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry)
 
 
 def _sweep(storage: Storage, plan: SplitPlan) -> None:
-    """Removes what killed workers of this split left half-written."""
-    files = {shard_file(plan.split, shard, plan.num_shards) for shard in range(plan.num_shards)}
-    side_files = {f"{file}.json" for file in files} | {f"{plan.split}{end}" for end in _SIDE_ENDS}
-    storage.sweep(plan.job.output_dir, files | {MANIFEST_FILE, *SIDECAR_FILES})
+    """Removes what killed workers of this split left half-written, and verdicts for killed launchers."""
+    output_dir, split = plan.job.output_dir, plan.split
+    shards = f"{split}-*-of-{plan.num_shards:05d}"
+    storage.sweep(output_dir, [shards, MANIFEST_FILE, *SIDECAR_FILES])
     for directory in ("_shards", "_index", "_rejects"):
-        storage.sweep(join(plan.job.output_dir, directory), side_files)
+        storage.sweep(join(output_dir, directory), [f"{shards}.json", f"{split}.*"])
+    sweep_verdicts(storage, output_dir, split, time.time())
 
 
 def _writer() -> str:

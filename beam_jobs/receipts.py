@@ -1,25 +1,29 @@
 """Receipts and verdicts: small JSON files by which the steps of a conversion trust each other.
 
-A receipt says what one finished shard holds; it is written after the shard. A verdict says how a run ended, for a
-launcher that may not have waited."""
+A receipt says what one finished shard holds; it is written after the shard. A verdict says how one run ended, for its
+launcher, which removes it; one that nobody asks for goes with a later commit."""
 
 import base64
 import contextlib
 import dataclasses
 import json
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
 from beam_jobs.plan import Job, SplitPlan
-from pipeline.shards.errors import InfeedError
+from pipeline.shards.errors import InfeedError, StorageError
 from pipeline.shards.naming import receipt_file, shard_file, verdict_file
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, file_crc32c, join
 
-__all__ = ["Receipt", "Rejected", "Verdict", "finished_shard", "read_receipt", "verdict_on_error"]
+__all__ = ["Receipt", "Rejected", "Verdict", "finished_shard", "read_receipt", "sweep_verdicts", "verdict_on_error"]
+
+_KEPT_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -104,19 +108,34 @@ class Verdict:
     bytes: int = 0
     shards: int = 0
     rejected: int = 0
+    at: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     def write(self, storage: Storage, output_dir: str) -> None:
         """Publishes the verdict."""
-        _write_json(storage, join(output_dir, verdict_file(self.split)), self)
+        _write_json(storage, join(output_dir, verdict_file(self.split, self.run_id)), self)
 
     @staticmethod
-    def read(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":
-        """The verdict of this run; None if it left none."""
-        path = join(output_dir, verdict_file(split))
+    def fetch(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":
+        """The verdict of this run, which is then gone; None if it left none.
+
+        Never that of another run: it may be of another plan, which says nothing of what this one was to write."""
+        path = join(output_dir, verdict_file(split, run_id))
         if not storage.exists(path):
             return None
         verdict = Verdict(**json.loads(storage.read(path)))
-        return verdict if verdict.run_id == run_id else None
+        with contextlib.suppress(InfeedError):  # one that may not be deleted is left, and no reason to fail
+            storage.delete(path)
+        return verdict
+
+
+def sweep_verdicts(storage: Storage, output_dir: str, split: str, now: float) -> None:
+    """Removes the verdicts that nobody fetched for a day: their launchers were killed, or did not wait."""
+    for name in storage.list(join(output_dir, "_shards")):
+        if fnmatchcase(f"_shards/{name}", verdict_file(split, "*")):
+            path = join(output_dir, f"_shards/{name}")
+            with contextlib.suppress(StorageError):  # its launcher was first
+                if json.loads(storage.read(path))["at"] < now - _KEPT_SECONDS:
+                    storage.delete(path)
 
 
 @contextlib.contextmanager

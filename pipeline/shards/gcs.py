@@ -7,7 +7,7 @@ import contextlib
 import io
 import threading
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, BinaryIO, cast
 
@@ -122,7 +122,7 @@ class GcsStorage:
         with contextlib.suppress(MissingError):
             call(path, "delete", lambda: _blob(path).delete(timeout=TIMEOUT_SECONDS, retry=None))
 
-    def sweep(self, directory: str, names: Container[str]) -> None:
+    def sweep(self, directory: str, names: Iterable[str]) -> None:
         """See Storage: an upload that was killed has left nothing to see, and the bucket forgets it after a week."""
 
 

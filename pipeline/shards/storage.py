@@ -4,7 +4,7 @@ Everything that reads or writes shards goes through it; schemes.py opens the one
 whole: a directory joined with a name. A file becomes visible whole or not at all."""
 
 import contextlib
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 import google_crc32c
@@ -82,8 +82,10 @@ class Storage(Protocol):
         """Removes one file; no error if it is gone already."""
         ...
 
-    def sweep(self, directory: str, names: Container[str]) -> None:
-        """Removes what publications of these names left in a directory when they were killed."""
+    def sweep(self, directory: str, names: Iterable[str]) -> None:
+        """Removes what publications of these names (* is any text) left in a directory when they were killed.
+
+        Those that are still under way are not touched."""
         ...
 
 

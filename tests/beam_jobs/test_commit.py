@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 import uuid
 
 import numpy as np
@@ -72,8 +73,24 @@ def test_a_whole_split_is_committed_with_its_verdict(gather, tmp_path):
     entry = read_manifest(f"{tmp_path}/out").split("train")
     assert entry.num_records == 18
     assert entry.sources["inputs"] == 3
-    assert Verdict.read(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) == verdict
-    assert Verdict.read(STORAGE, f"{tmp_path}/out", "train", "another run") is None
+
+
+def test_a_verdict_is_of_one_run_and_gone_when_its_launcher_has_fetched_it(gather, tmp_path):
+    verdict, failed = gather().commit(), Verdict("another run", "train", False, "refused")
+    failed.write(STORAGE, f"{tmp_path}/out")
+    assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) == verdict
+    assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) is None
+    assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", "another run") == failed
+
+
+def test_a_commit_removes_the_verdicts_that_nobody_fetched_for_a_day(gather, tmp_path):
+    for age_hours in (23, 25):
+        Verdict(f"run {age_hours}", "train", True, "", at=time.time() - 3600 * age_hours).write(
+            STORAGE, f"{tmp_path}/out"
+        )
+    verdict = gather().commit()
+    left = {path.name for path in (tmp_path / "out/_shards").glob("*verdict*")}
+    assert left == {"train.verdict.run 23.json", f"train.verdict.{verdict.run_id}.json"}
 
 
 def test_committing_twice_changes_nothing(gather, tmp_path):

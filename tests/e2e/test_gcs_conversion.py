@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fake_gcs import stand_ins
@@ -88,6 +89,15 @@ def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_writes_the_shard_
     assert digests(f"{bucket}/out") == expected
     after = gcs_server.objects(name, "out/train-")
     assert {shard: after[shard] for shard in shards} == shards  # generations, too
+
+
+def test_two_conversions_of_the_same_data_at_once_both_succeed(raw, bucket, gcs_server, expected):
+    commands = [command(raw, f"{bucket}/out")] * 2
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda c: subprocess.run(c, check=False, timeout=120).returncode, commands))
+    assert done == [0, 0]
+    assert digests(f"{bucket}/out") == expected
+    assert not [name for name in gcs_server.objects(bucket.removeprefix("gs://"), "out/") if "verdict" in name]
 
 
 FAULTS = [Status(503), Status(429), Status(500, when="after"), Reset(), Reset(when="after"), Short()]
