@@ -32,15 +32,21 @@ class Claim:
     records: int
     bytes: int
     seed: int
+    raw_checksum: str | None = None  # of the raw files. Here and not in the plan: only gs:// has it
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
         """The claim of a plan."""
-        return Claim(plan.digest, plan.num_shards, plan.total.records, plan.total.bytes, plan.job.seed)
+        total = plan.total
+        return Claim(plan.digest, plan.num_shards, total.records, total.bytes, plan.job.seed, plan.raw_checksum)
 
     def to_json(self) -> str:
         """One line of JSON."""
         return json.dumps(dataclasses.asdict(self)) + "\n"
+
+    def of_same_raw_files(self, other: "Claim") -> bool:
+        """Whether both can be of the same raw files: equal checksums where both have one."""
+        return None in (self.raw_checksum, other.raw_checksum) or self.raw_checksum == other.raw_checksum
 
     def __str__(self) -> str:
         return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
@@ -53,8 +59,14 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
     if storage.create(path, mine.to_json().encode()):
         return
     there = _read(storage, path)
-    if there.plan == mine.plan:
+    if there.plan == mine.plan and there.of_same_raw_files(mine):
         return
+    if not job.overwrite and there.plan == mine.plan:
+        raise ConversionError(
+            f"{job.output_dir} holds split {plan.split!r} of other raw data: since then a raw file was replaced by one "
+            f"of the same size (checksum of all: {there.raw_checksum} then, {mine.raw_checksum} now). Put it back, "
+            "give another directory, or replace the split with --overwrite."
+        )
     if not job.overwrite:
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. The raw data, "

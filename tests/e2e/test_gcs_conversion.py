@@ -12,9 +12,11 @@ from fake_gcs import stand_ins
 from fake_gcs.server import Reset, Short, Stall, Status
 
 from converters import imagenet_to_gcs
+from converters.imagenet import ImagenetConverter
 from pipeline.datasets import eval_dataset
 from pipeline.shards import gcs_calls
 from pipeline.shards.errors import ConversionError, InfeedError, ShardError
+from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schemes import open_storage
 
 SECRET = "a-planted-secret-that-must-not-show"
@@ -130,6 +132,49 @@ def test_a_quota_that_is_used_up_in_the_middle_is_named_and_the_rerun_goes_on(ra
         imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
     gcs_server.reset()
     imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    assert digests(f"{bucket}/out") == expected
+
+
+def other_bytes(data):
+    """The same tar, as far as its headers and sizes tell."""
+    return data.replace(b"\xff\xd9", b"\xff\xd8", 1)
+
+
+def test_a_tar_replaced_by_one_of_the_same_size_is_refused_until_it_may_overwrite(raw, bucket, gcs_server):
+    imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--splits=validation"])
+    name, tar = bucket.removeprefix("gs://"), "raw/ILSVRC2012_img_val.tar"
+    before = gcs_server.objects(name, "out/")
+    gcs_server.write(name, tar, other_bytes(gcs_server.read(name, tar)))
+    again = [*flags(raw, f"{bucket}/out"), "--splits=validation", "--max_bad_records=1"]
+    with pytest.raises(ConversionError, match=r"a raw file was replaced by one of the same size .* --overwrite"):
+        imagenet_to_gcs.main(again)
+    assert gcs_server.objects(name, "out/") == before
+    imagenet_to_gcs.main([*again, "--overwrite"])
+    assert read_manifest(f"{bucket}/out").split("validation").rejected == 1
+
+
+def test_a_tar_replaced_by_one_of_the_same_size_while_it_is_read_is_named(raw, bucket, gcs_server, monkeypatch):
+    name, tar = bucket.removeprefix("gs://"), "raw/ILSVRC2012_img_val.tar"
+    convert, other = ImagenetConverter.convert, other_bytes(gcs_server.read(name, tar))
+
+    def replaced_meanwhile(self, ref, data):
+        gcs_server.write(name, tar, other)
+        return convert(self, ref, data)
+
+    monkeypatch.setattr(ImagenetConverter, "convert", replaced_meanwhile)
+    message = (
+        r"gs://\S+val\.tar has (\d+) bytes with crc32c \w{8}; it had \1 bytes with crc32c \w{8} when it was scanned"
+    )
+    with pytest.raises(ConversionError, match=message):
+        imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--splits=validation"])
+    assert not [found for found in gcs_server.objects(name, "out/") if "-of-" in found]
+
+
+def test_a_conversion_from_a_disk_goes_on_from_a_bucket(raw, bucket, digits, gcs_server, expected):
+    imagenet_to_gcs.main(flags(digits[0], f"{bucket}/out"))
+    gcs_server.reset()
+    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    assert gcs_server.requests(r"upload.*name=out/train-") == []
     assert digests(f"{bucket}/out") == expected
 
 
