@@ -18,7 +18,7 @@ from pipeline.shards.naming import (
     shard_file,
 )
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
-from pipeline.shards.storage import Storage, join
+from pipeline.shards.storage import Storage, in_parallel, join
 
 __all__ = ["Claim", "claim", "mergeable_manifest"]
 
@@ -117,8 +117,9 @@ def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> 
         else:
             storage.delete(join(output_dir, MANIFEST_FILE))
             remove_sidecars(storage, output_dir, manifest)
-    for name in (index_file(split), rejects_file(split)):
-        storage.delete(join(output_dir, name))
-    for shard in range(old.num_shards):
-        storage.delete(join(output_dir, receipt_file(split, shard, old.num_shards)))
-        storage.delete(join(output_dir, shard_file(split, shard, old.num_shards)))
+    # Receipts before shards: a receipt is the word that its shard is there.
+    for name in (receipt_file, shard_file):
+        files = [name(split, shard, old.num_shards) for shard in range(old.num_shards)]
+        in_parallel(storage.delete, [join(output_dir, file) for file in files])
+    for file in (index_file(split), rejects_file(split)):
+        storage.delete(join(output_dir, file))

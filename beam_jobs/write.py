@@ -19,7 +19,7 @@ from pipeline.shards.errors import RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.naming import shard_file
 from pipeline.shards.record import crc32c, frame
-from pipeline.shards.storage import Sink, Storage, join
+from pipeline.shards.storage import Sink, Storage, in_parallel, join
 
 __all__ = ["write_shard"]
 
@@ -52,8 +52,8 @@ def _read(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes]]:
 
 
 def _check_unchanged(raw: Storage, refs: References) -> None:
-    for file in refs.files:
-        stat = raw.stat(file.uri)
+    stats = in_parallel(raw.stat, [file.uri for file in refs.files])  # of folders, each record is a file
+    for file, stat in zip(refs.files, stats, strict=True):
         if not stat.agrees_with(file.stat):
             raise RawDataError(
                 f"{file.uri} has {stat}; it had {file.stat} when it was scanned. It changed during the conversion. "

@@ -130,9 +130,11 @@ def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
     if source.kind == "tar":
         file = File(source.uri, source.stat)
         return ((file, member) for member in members(storage, source.uri, source.offset, source.bytes))
-    files = ((Member(name, 0, stat.bytes, "file"), stat) for name, stat in storage.list(source.uri).items())
-    folders = ((Member(name, 0, 0, "folder"), Stat(0)) for name in storage.subdirectories(source.uri))
-    found = itertools.chain(files, folders)
+    files, folders = storage.entries(source.uri)
+    found = itertools.chain(
+        ((Member(name, 0, stat.bytes, "file"), stat) for name, stat in files.items()),
+        ((Member(name, 0, 0, "folder"), Stat(0)) for name in folders),
+    )
     return ((File(join(source.uri, member.name), stat), member) for member, stat in found)
 
 

@@ -84,8 +84,7 @@ def _in_folder(storage: Storage, split: str, folder: str, synsets: Sequence[str]
     if split == "validation":
         yield Source(split, folder, Stat(0), kind="folder")
         return
-    stray = storage.list(folder)
-    classes = storage.subdirectories(folder)
+    stray, classes = storage.entries(folder)
     if stray or not classes:
         what = f"files beside its class folders ({', '.join(list(stray)[:3])})" if stray else "no class folders in it"
         raise RawDataError(f"{folder} has {what}. The extracted layout is train/<wnid>/*.JPEG.")
@@ -105,7 +104,8 @@ def _validation_labels(storage: Storage, raw_data_dir: str, synsets: Sequence[st
 
 
 def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
-    there = [*storage.subdirectories(raw_data_dir), *storage.list(raw_data_dir)]
+    files, folders = storage.entries(raw_data_dir)
+    there = [*folders, *files]
     labels = f" and {VALIDATION_LABELS} (one synset a line: line n is validation image n)" * (split == "validation")
     images = {"train": "train/<wnid>/*.JPEG", "validation": "validation/*.JPEG"}[split]
     return (

@@ -28,6 +28,7 @@ __all__ = ["GcsStorage"]
 
 REQUESTS_AHEAD = 32
 BYTES_AHEAD = 64 * 1024**2
+_LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of what comes unasked
 FIRST_READ_BYTES, MAX_READ_BYTES = 64 * 1024, 8 * 1024**2
 
 
@@ -100,22 +101,20 @@ class GcsStorage:
         return True
 
     def list(self, directory: str) -> dict[str, Stat]:
+        """See Storage. A request for each 1,000 names, one after the other."""
+        return self.entries(directory)[0]
+
+    def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
         """See Storage."""
         prefix = _blob(f"{directory.rstrip('/')}/").name
-        blobs = call(directory, "list", lambda: list(_listed(_blob(directory).bucket, prefix=prefix, delimiter="/")))
-        return {blob.name[len(prefix) :]: _stat(blob) for blob in blobs if blob.name != prefix}
 
-    def subdirectories(self, directory: str) -> Sequence[str]:
-        """See Storage."""
-        prefix = _blob(f"{directory.rstrip('/')}/").name
+        def listed() -> tuple[list[Any], set[str]]:
+            listing = _listed(_blob(directory).bucket, prefix=prefix, delimiter="/", fields=_LISTED_FIELDS)
+            return list(listing), set(listing.prefixes)  # known when the listing is at its end
 
-        def prefixes() -> set[str]:
-            listing = _listed(_blob(directory).bucket, prefix=prefix, delimiter="/", fields="prefixes,nextPageToken")
-            for _ in listing:
-                pass
-            return set(listing.prefixes)
-
-        return sorted(found[len(prefix) :].rstrip("/") for found in call(directory, "list", prefixes))
+        blobs, prefixes = call(directory, "list", listed)
+        files = {blob.name[len(prefix) :]: _stat(blob) for blob in blobs if blob.name != prefix}
+        return files, sorted(found[len(prefix) :].rstrip("/") for found in prefixes)
 
     def delete(self, path: str) -> None:
         """See Storage."""

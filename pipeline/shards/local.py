@@ -96,10 +96,10 @@ class LocalStorage:
         with _naming(directory, "list"):
             return {e.name: Stat(e.stat().st_size) for e in _entries(directory) if e.is_file()}
 
-    def subdirectories(self, directory: str) -> Sequence[str]:
+    def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
         """See Storage."""
         with _naming(directory, "list"):
-            return [entry.name for entry in _entries(directory) if entry.is_dir()]
+            return self.list(directory), [entry.name for entry in _entries(directory) if entry.is_dir()]
 
     def delete(self, path: str) -> None:
         """See Storage."""

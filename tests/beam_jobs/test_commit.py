@@ -151,6 +151,9 @@ def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
     shard.write_bytes(whole[:-1])
     with pytest.raises(ConversionError, match=r"train-00001-of-00003 has \d+ bytes, its receipt says"):
         gathered.commit()
+    shard.unlink()
+    with pytest.raises(ConversionError, match=r"train-00001-of-00003 is gone, its receipt says \d+ bytes"):
+        gathered.commit()
     shard.write_bytes(whole)
     receipt.write_text(receipt.read_text().replace(gathered.plan.digest, "0" * 32))
     with pytest.raises(ConversionError, match=r"the receipt of shard 1 of 'train' .* is gone or is another plan's"):
