@@ -16,10 +16,9 @@ from pipeline.shards.naming import (
     receipt_file,
     rejects_file,
     shard_file,
-    verdict_file,
 )
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
-from pipeline.shards.storage import Storage, join
+from pipeline.shards.storage import Storage, in_parallel, join
 
 __all__ = ["Claim", "claim", "mergeable_manifest"]
 
@@ -33,15 +32,21 @@ class Claim:
     records: int
     bytes: int
     seed: int
+    raw_checksum: str | None = None  # of the raw files. Here and not in the plan: only gs:// has it
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
         """The claim of a plan."""
-        return Claim(plan.digest, plan.num_shards, plan.total.records, plan.total.bytes, plan.job.seed)
+        total = plan.total
+        return Claim(plan.digest, plan.num_shards, total.records, total.bytes, plan.job.seed, plan.raw_checksum)
 
     def to_json(self) -> str:
         """One line of JSON."""
         return json.dumps(dataclasses.asdict(self)) + "\n"
+
+    def of_same_raw_files(self, other: "Claim") -> bool:
+        """Whether both can be of the same raw files: equal checksums where both have one."""
+        return None in (self.raw_checksum, other.raw_checksum) or self.raw_checksum == other.raw_checksum
 
     def __str__(self) -> str:
         return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
@@ -54,8 +59,14 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
     if storage.create(path, mine.to_json().encode()):
         return
     there = _read(storage, path)
-    if there.plan == mine.plan:
+    if there.plan == mine.plan and there.of_same_raw_files(mine):
         return
+    if not job.overwrite and there.plan == mine.plan:
+        raise ConversionError(
+            f"{job.output_dir} holds split {plan.split!r} of other raw data: since then a raw file was replaced by one "
+            f"of the same size (checksum of all: {there.raw_checksum} then, {mine.raw_checksum} now). Put it back, "
+            "give another directory, or replace the split with --overwrite."
+        )
     if not job.overwrite:
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. The raw data, "
@@ -106,8 +117,9 @@ def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> 
         else:
             storage.delete(join(output_dir, MANIFEST_FILE))
             remove_sidecars(storage, output_dir, manifest)
-    for name in (index_file(split), rejects_file(split), verdict_file(split)):
-        storage.delete(join(output_dir, name))
-    for shard in range(old.num_shards):
-        storage.delete(join(output_dir, receipt_file(split, shard, old.num_shards)))
-        storage.delete(join(output_dir, shard_file(split, shard, old.num_shards)))
+    # Receipts before shards: a receipt is the word that its shard is there.
+    for name in (receipt_file, shard_file):
+        files = [name(split, shard, old.num_shards) for shard in range(old.num_shards)]
+        in_parallel(storage.delete, [join(output_dir, file) for file in files])
+    for file in (index_file(split), rejects_file(split)):
+        storage.delete(join(output_dir, file))

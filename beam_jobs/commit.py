@@ -5,26 +5,25 @@ repeat it. It trusts no runner: what was scanned must be what was written and re
 
 import dataclasses
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 from beam_jobs.claims import mergeable_manifest
 from beam_jobs.plan import Job, SplitPlan
-from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipt
+from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipts, sweep_verdicts
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, write_manifest
-from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_file
+from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file
 from pipeline.shards.record import crc32c
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import Stat, Storage, join
-
-_SIDE_ENDS = (".plan.json", ".verdict.json", ".npy", ".jsonl")
+from pipeline.shards.storage import Storage, join
 
 __all__ = ["ShardResult", "SourceSummary", "check_scanned", "commit_split"]
 
@@ -74,17 +73,15 @@ def commit_split(
     results = sorted(results, key=lambda result: result.shard)
     check_scanned(plan, summaries)
     _check_written(plan, results)
-    receipts = _Receipts(storage, plan, results)
-    rejected = sorted(
-        (line for receipt in receipts for line in receipt.rejected), key=lambda line: (line.key, line.uri, line.offset)
-    )
+    whole = _prove(storage, plan, results)
+    rejected = sorted(whole.rejected, key=lambda line: (line.key, line.uri, line.offset))
     _write_ledger(storage, job.output_dir, split, rejected)
     records = sum(result.records for result in results)
     if len(rejected) > job.max_bad_records:
         raise ConversionError(_rejected_message(job, split, rejected))
     if not records:
         raise ConversionError(f"split {split!r} has no records: its sources hold nothing to convert.")
-    entry = _publish_index(storage, plan, receipts, rejected=len(rejected))
+    entry = _publish_index(storage, plan, whole)
     _publish_manifest(storage, job, split, entry)
     _sweep(storage, plan)
     message = f"{records:,} records, {format_bytes(entry.num_bytes)} in {plan.num_shards} shards"
@@ -138,33 +135,40 @@ def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callabl
             yield f"{what} {name(number) if wanted else number} arrived {seen[number]} times instead of {wanted}"
 
 
-@dataclass(frozen=True)
-class _Receipts:
-    """The receipts in shard order, read one at a time: their index rows need not be in memory together."""
+@dataclass
+class _Whole:
+    """What all receipts of a split add up to, in shard order."""
 
-    storage: Storage
-    plan: SplitPlan
-    results: Sequence[ShardResult]
+    shards: list[ShardEntry] = field(default_factory=list)
+    rows: list[np.ndarray] = field(default_factory=list)  # of the index
+    key_digest: int = 0
+    fixups: Counter[str] = field(default_factory=Counter)
+    rejected: list[Rejected] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[Receipt]:
-        for result in self.results:
-            yield self._proven(result)
+    def add(self, receipt: Receipt) -> None:
+        self.shards.append(ShardEntry(receipt.file, receipt.records, receipt.bytes, receipt.crc32c))
+        self.rows.append(receipt.index_rows())
+        self.key_digest = _modulo([self.key_digest, int(receipt.key_digest, 16)])
+        self.fixups.update(receipt.fixups)
+        self.rejected += receipt.rejected
 
-    def _proven(self, result: ShardResult) -> Receipt:
-        output_dir, plan = self.plan.job.output_dir, self.plan
-        receipt = read_receipt(self.storage, output_dir, plan.split, result.shard, plan.num_shards)
+
+def _prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) -> _Whole:
+    """Raises ConversionError unless each shard is there as its receipt says, and its receipt as the run says."""
+    whole, output_dir = _Whole(), plan.job.output_dir
+    for result, (receipt, there) in zip(results, read_receipts(storage, plan), strict=True):
         if receipt is None or receipt.plan != plan.digest or ShardResult.of(receipt) != result:
             raise ConversionError(
                 f"the receipt of shard {result.shard} of {plan.split!r} in {output_dir} is gone or is another plan's: "
                 "a second conversion writes here. Stop one of them and run the other again."
             )
-        path = join(output_dir, receipt.file)
-        found, ours = self.storage.stat(path), Stat(receipt.bytes, receipt.crc32c)
-        if not found.agrees_with(ours):
+        if there is None or not there.agrees_with(receipt.stat):
             raise ConversionError(
-                f"{path} has {found}, its receipt says {ours}. Something else wrote it. Run the same command again."
+                f"{join(output_dir, receipt.file)} {f'has {there}' if there else 'is gone'}, its receipt says "
+                f"{receipt.stat}. Something else wrote there. Run the same command again."
             )
-        return receipt
+        whole.add(receipt)
+    return whole
 
 
 def _write_ledger(storage: Storage, output_dir: str, split: str, rejected: Sequence[Rejected]) -> None:
@@ -183,25 +187,19 @@ def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> str
     )
 
 
-def _publish_index(storage: Storage, plan: SplitPlan, receipts: Iterable[Receipt], rejected: int) -> SplitEntry:
-    shards, rows, keys, fixups = [], [], [], Counter[str]()
-    for receipt in receipts:
-        shards.append(ShardEntry(receipt.file, receipt.records, receipt.bytes, receipt.crc32c))
-        rows.append(receipt.index_rows())
-        fixups.update(receipt.fixups)
-        keys.append(int(receipt.key_digest, 16))
-    data = encode_index(np.concatenate(rows))
+def _publish_index(storage: Storage, plan: SplitPlan, whole: _Whole) -> SplitEntry:
+    data = encode_index(np.concatenate(whole.rows))
     with storage.publish(join(plan.job.output_dir, index_file(plan.split))) as sink:
         sink.write(data)
     sources = [source for source in plan.job.sources if source.split == plan.split]
     return SplitEntry(
-        shards=tuple(shards),
+        shards=tuple(whole.shards),
         index_crc32c=crc32c(data),
         plan_digest=plan.digest,
-        key_digest=f"{_modulo(keys):032x}",
+        key_digest=f"{whole.key_digest:032x}",
         seed=plan.job.seed,
-        rejected=rejected,
-        fixups=dict(sorted(fixups.items())),
+        rejected=len(whole.rejected),
+        fixups=dict(sorted(whole.fixups.items())),
         sources={"inputs": len(sources), "bytes": sum(source.bytes for source in sources)},
     )
 
@@ -217,12 +215,13 @@ def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry)
 
 
 def _sweep(storage: Storage, plan: SplitPlan) -> None:
-    """Removes what killed workers of this split left half-written."""
-    files = {shard_file(plan.split, shard, plan.num_shards) for shard in range(plan.num_shards)}
-    side_files = {f"{file}.json" for file in files} | {f"{plan.split}{end}" for end in _SIDE_ENDS}
-    storage.sweep(plan.job.output_dir, files | {MANIFEST_FILE, *SIDECAR_FILES})
+    """Removes what killed workers of this split left half-written, and verdicts for killed launchers."""
+    output_dir, split = plan.job.output_dir, plan.split
+    shards = f"{split}-*-of-{plan.num_shards:05d}"
+    storage.sweep(output_dir, [shards, MANIFEST_FILE, *SIDECAR_FILES])
     for directory in ("_shards", "_index", "_rejects"):
-        storage.sweep(join(plan.job.output_dir, directory), side_files)
+        storage.sweep(join(output_dir, directory), [f"{shards}.json", f"{split}.*"])
+    sweep_verdicts(storage, output_dir, split, time.time())
 
 
 def _writer() -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from beam_jobs.references import Reference, References
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema
-from pipeline.shards.storage import Storage
+from pipeline.shards.storage import Stat, Storage
 
 __all__ = ["Converted", "Converter", "Reject", "Source"]
 
@@ -22,7 +22,7 @@ class Source:
 
     split: str
     uri: str
-    file_bytes: int  # of the whole file: a change between scan and gather is an error
+    stat: Stat  # of the whole file: a change between scan and gather is an error
     offset: int = 0
     bytes: int = 0  # of the range
     tag: str = ""  # for the converter: the class, say

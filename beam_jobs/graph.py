@@ -6,7 +6,8 @@
 Keys are integers (a Python hash differs between processes) and never None. Payload is never grouped. Rejects and
 counts travel inside the results: no tags, no counters, nothing from finish_bundle."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -14,10 +15,12 @@ from apache_beam import pvalue
 
 from beam_jobs.claims import claim
 from beam_jobs.commit import ShardResult, SourceSummary, check_scanned, commit_split
+from beam_jobs.converter import Source
 from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, by_bucket, key_digest, measure
-from beam_jobs.receipts import verdict_on_error
+from beam_jobs.receipts import finished_shards, verdict_on_error
 from beam_jobs.references import References, concat
 from beam_jobs.write import write_shard
+from pipeline.background import Background
 from pipeline.shards.schemes import open_storage
 
 __all__ = ["build"]
@@ -25,6 +28,7 @@ __all__ = ["build"]
 _SUMMARIES = -1  # the key under which source summaries pass both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
 _ONE = 0
+_SCANS_AT_ONCE = 16
 
 Keyed = tuple[int, Any]
 
@@ -33,7 +37,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
     """Adds the conversion of all splits of a job to a pipeline."""
     scanned = (
         pipeline
-        | "sources" >> beam.Create(list(enumerate(job.sources)))
+        | "sources" >> beam.Create(_groups(job))
         | "spread" >> beam.Reshuffle()
         | "scan" >> beam.ParDo(_Scan(job))
     )
@@ -49,17 +53,33 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
     )
 
 
+def _groups(job: Job) -> list[list[tuple[int, Source]]]:
+    """Numbered sources, those in buckets by sixteen, which are scanned at once: they wait rather than work."""
+    numbered = list(enumerate(job.sources))
+    remote = [each for each in numbered if "://" in each[1].uri]
+    groups = [remote[i : i + _SCANS_AT_ONCE] for i in range(0, len(remote), _SCANS_AT_ONCE)]
+    return groups + [[each] for each in numbered if "://" not in each[1].uri]
+
+
 class _Scan(beam.DoFn):
-    """(number, source) -> (bucket key, References) ..., (_SUMMARIES, SourceSummary)."""
+    """[(number, source), ...] -> (bucket key, References) ..., (_SUMMARIES, SourceSummary) of each."""
 
     def __init__(self, job: Job):
         self.job = job
 
-    def process(self, element: Keyed) -> Iterator[Keyed]:
-        number, source = element
+    def process(self, element: Sequence[tuple[int, Source]]) -> Iterator[Keyed]:
+        with contextlib.ExitStack() as stack:
+            ahead = [stack.enter_context(contextlib.closing(self._begin(source))) for _, source in element]
+            for (number, source), batches in zip(element, ahead, strict=True):
+                yield from self._rows(number, source, batches)
+
+    def _begin(self, source: Source) -> Background[References]:
+        return Background(self.job.converter.scan(open_storage(source.uri), source), limit=1, name="infeed-scan")
+
+    def _rows(self, number: int, source: Source, batches: Iterable[References]) -> Iterator[Keyed]:
         records = keys = 0
         with verdict_on_error(self.job, source.split):
-            for refs in self.job.converter.scan(open_storage(source.uri), source):
+            for refs in batches:
                 records += len(refs)
                 keys += key_digest(refs.key.tolist())
                 for bucket, rows in by_bucket(self.job, source.split, refs):
@@ -80,7 +100,9 @@ class _Measure(beam.DoFn):
 
 
 class _Assign(beam.DoFn):
-    """A bucket's rows -> (shard key, References) ...; the summaries' element also claims, and seeds every shard."""
+    """A bucket's rows -> (shard key, References) ...
+
+    The summaries' element also claims, and seeds every shard: with its result if an earlier run has finished it."""
 
     def __init__(self, job: Job):
         self.job = job
@@ -97,11 +119,19 @@ class _Assign(beam.DoFn):
             plan = _plan(self.job, split, sums)
             with verdict_on_error(self.job, split):
                 check_scanned(plan, [s for s in summaries if self.job.sources[s.source].split == split])
-                claim(open_storage(self.job.output_dir), plan)
+                finished = self._claim(plan)
             for shard in range(plan.num_shards):  # so that a shard without rows is written too
-                yield _key(self.job, split, shard), References.of([])
+                yield _key(self.job, split, shard), finished.get(shard, References.of([]))
         for summary in summaries:
             yield _SUMMARIES, summary
+
+    def _claim(self, plan: SplitPlan) -> dict[int, ShardResult]:
+        """By shard, what an earlier run finished. Looked up here, for all at once: gather would ask for each alone."""
+        storage = open_storage(self.job.output_dir)
+        claim(storage, plan)
+        if self.job.verify_existing:  # which reads all bytes: many workers do that
+            return {}
+        return {receipt.shard: ShardResult.of(receipt) for receipt in finished_shards(storage, plan)}
 
 
 class _Gather(beam.DoFn):
@@ -116,10 +146,14 @@ class _Gather(beam.DoFn):
             yield from ((_ONE, summary) for summary in values)
             return
         split, shard = _unkey(self.job, key)
+        values = list(values)
+        if finished := [value for value in values if isinstance(value, ShardResult)]:
+            yield _ONE, finished[0]
+            return
         raw = open_storage(next(source.uri for source in self.job.sources if source.split == split))
         output = open_storage(self.job.output_dir)
         with verdict_on_error(self.job, split):
-            refs = concat(list(values))
+            refs = concat(values)
             receipt = write_shard(raw, output, _plan(self.job, split, sums), shard, refs)
         yield _ONE, ShardResult.of(receipt)
 

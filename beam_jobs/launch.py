@@ -116,4 +116,4 @@ def exit_with(main: Callable[[], None]) -> None:
 
 
 def _verdict(job: Job, split: str) -> Verdict | None:
-    return Verdict.read(open_storage(job.output_dir), job.output_dir, split, job.run_id)
+    return Verdict.fetch(open_storage(job.output_dir), job.output_dir, split, job.run_id)

@@ -42,6 +42,7 @@ class BucketSums(NamedTuple):
     records: int = 0  # all rows, rejected ones too
     row_digest: int = 0  # sum of the rows' hashes modulo 2^128: free of order
     key_digest: int = 0  # the same of their keys alone
+    raw_digest: int = 0  # the same of their keys and raw files' checksums, of rows whose storage keeps one
 
     def __add__(self, other: "BucketSums") -> "BucketSums":  # type: ignore[override]
         mask = (1 << 128) - 1
@@ -50,6 +51,7 @@ class BucketSums(NamedTuple):
             self.records + other.records,
             (self.row_digest + other.row_digest) & mask,
             (self.key_digest + other.key_digest) & mask,
+            (self.raw_digest + other.raw_digest) & mask,
         )
 
 
@@ -117,6 +119,13 @@ class SplitPlan:
         }
         return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=16).hexdigest()
 
+    @cached_property
+    def raw_checksum(self) -> str | None:
+        """32 hex digits that change with any byte of the raw files; None for files on a disk, which has no checksums.
+
+        Not in `digest`: the same data give the same manifest from a disk and from gs://."""
+        return f"{self.total.raw_digest:032x}" if self.total.raw_digest else None
+
     def assign(self, bucket: int, pieces: Iterable[References]) -> Iterator[tuple[int, References]]:
         """(shard, rows) for every shard that a bucket reaches into; rows in order, duplicates rejected.
 
@@ -173,6 +182,7 @@ def measure(job: Job, refs: References) -> BucketSums:
         len(refs),
         _sum_of_hashes(repr(row).encode() for row in refs.values()),
         key_digest(refs.key.tolist()),
+        _sum_of_hashes(_keys_with_checksums(refs)),
     )
 
 
@@ -194,6 +204,12 @@ def in_order(job: Job, split: str, refs: References) -> References:
     uris = np.array([file.uri.encode("utf-8", "surrogateescape") for file in refs.files] or [b""], "S")
     place = uris[refs.file] if len(refs) else refs.key
     return refs.take(np.lexsort((refs.offset, place, refs.key, ranks(job.seed, split, refs.key))))
+
+
+def _keys_with_checksums(refs: References) -> Iterator[bytes]:
+    """Keys are in it so that two files that changed places are seen."""
+    ends = [None if file.stat.crc32c is None else b"\0%08x" % file.stat.crc32c for file in refs.files]
+    return (key + end for key, end in zip(refs.key.tolist(), (ends[i] for i in refs.file), strict=True) if end)
 
 
 def _repeats(refs: References) -> np.ndarray:

@@ -27,7 +27,7 @@ class SplitPreview:
     read_requests: int
 
 
-def preview(job: Job, threads: int = 8) -> Iterator[SplitPreview]:
+def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
     """A preview of each split. Raises what the scan raises."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)

@@ -1,25 +1,38 @@
 """Receipts and verdicts: small JSON files by which the steps of a conversion trust each other.
 
-A receipt says what one finished shard holds; it is written after the shard. A verdict says how a run ended, for a
-launcher that may not have waited."""
+A receipt says what one finished shard holds; it is written after the shard. A verdict says how one run ended, for its
+launcher, which removes it; one that nobody asks for goes with a later commit."""
 
 import base64
 import contextlib
 import dataclasses
 import json
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
 from beam_jobs.plan import Job, SplitPlan
-from pipeline.shards.errors import InfeedError
+from pipeline.shards.errors import InfeedError, StorageError
 from pipeline.shards.naming import receipt_file, shard_file, verdict_file
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, file_crc32c, join
 
-__all__ = ["Receipt", "Rejected", "Verdict", "finished_shard", "read_receipt", "verdict_on_error"]
+__all__ = [
+    "Receipt",
+    "Rejected",
+    "Verdict",
+    "finished_shard",
+    "finished_shards",
+    "read_receipts",
+    "sweep_verdicts",
+    "verdict_on_error",
+]
+
+_KEPT_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -63,30 +76,56 @@ class Receipt:
         """Publishes the receipt; the shard must be there already."""
         _write_json(storage, join(output_dir, receipt_file(self.split, self.shard, self.num_shards)), self)
 
+    @property
+    def stat(self) -> Stat:
+        """What the storage must say of the shard."""
+        return Stat(self.bytes, self.crc32c)
 
-def read_receipt(storage: Storage, output_dir: str, split: str, shard: int, num_shards: int) -> Receipt | None:
-    """The receipt of a shard, None where there is none that is readable (the shard is then written anew)."""
-    path = join(output_dir, receipt_file(split, shard, num_shards))
-    if not storage.exists(path):
-        return None
+
+def _decoded(data: bytes) -> Receipt | None:
+    """None if it is not readable: the shard is then written anew."""
     try:
-        data = json.loads(storage.read(path))
-        return Receipt(**{**data, "rejected": tuple(Rejected(**r) for r in data["rejected"])})
+        fields = json.loads(data)
+        return Receipt(**{**fields, "rejected": tuple(Rejected(**r) for r in fields["rejected"])})
     except (ValueError, KeyError, TypeError):
         return None
 
 
+def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt | None, Stat | None]]:
+    """For each shard in order: its receipt, and what is there of the shard; None where there is nothing (readable).
+
+    One listing of each directory, and the receipts read ahead of the caller: on gs:// requests for each shard alone,
+    one after the other, would take minutes."""
+    output_dir, split, num_shards = plan.job.output_dir, plan.split, plan.num_shards
+    shards, receipts = storage.list(output_dir), storage.list(join(output_dir, "_shards"))
+    files = {shard: receipt_file(split, shard, num_shards) for shard in range(num_shards)}
+    sizes = {
+        s: receipts[name].bytes for s, file in files.items() if (name := file.removeprefix("_shards/")) in receipts
+    }
+    contents = storage.read_ranges((join(output_dir, files[shard]), 0, size) for shard, size in sizes.items())
+    for shard in range(num_shards):
+        receipt = _decoded(next(contents)) if shard in sizes else None
+        yield receipt, shards.get(shard_file(split, shard, num_shards))
+
+
+def finished_shards(storage: Storage, plan: SplitPlan) -> Iterator[Receipt]:
+    """The receipts of the shards that an earlier run of the same plan finished, going by size (and crc32c on gs://)."""
+    for receipt, there in read_receipts(storage, plan):
+        if receipt and receipt.plan == plan.digest and there and there.agrees_with(receipt.stat):
+            yield receipt
+
+
 def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | None:
-    """The receipt of a shard that an earlier run of the same plan finished; None if it has to be written.
+    """The receipt of one shard that is finished by now; None if it has to be written.
 
     It counts as finished when it has its size, with --verify_existing only when all its bytes have their checksum."""
     job = plan.job
-    receipt = read_receipt(storage, job.output_dir, plan.split, shard, plan.num_shards)
+    path = join(job.output_dir, receipt_file(plan.split, shard, plan.num_shards))
+    receipt = _decoded(storage.read(path)) if storage.exists(path) else None
     if receipt is None or receipt.plan != plan.digest:
         return None
     path = join(job.output_dir, receipt.file)
-    ours = Stat(receipt.bytes, receipt.crc32c)
-    if not storage.exists(path) or not storage.stat(path).agrees_with(ours):
+    if not storage.exists(path) or not storage.stat(path).agrees_with(receipt.stat):
         return None
     intact = not job.verify_existing or file_crc32c(storage, path) == receipt.crc32c
     return receipt if intact else None
@@ -104,19 +143,34 @@ class Verdict:
     bytes: int = 0
     shards: int = 0
     rejected: int = 0
+    at: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     def write(self, storage: Storage, output_dir: str) -> None:
         """Publishes the verdict."""
-        _write_json(storage, join(output_dir, verdict_file(self.split)), self)
+        _write_json(storage, join(output_dir, verdict_file(self.split, self.run_id)), self)
 
     @staticmethod
-    def read(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":
-        """The verdict of this run; None if it left none."""
-        path = join(output_dir, verdict_file(split))
+    def fetch(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":
+        """The verdict of this run, which is then gone; None if it left none.
+
+        Never that of another run: it may be of another plan, which says nothing of what this one was to write."""
+        path = join(output_dir, verdict_file(split, run_id))
         if not storage.exists(path):
             return None
         verdict = Verdict(**json.loads(storage.read(path)))
-        return verdict if verdict.run_id == run_id else None
+        with contextlib.suppress(InfeedError):  # one that may not be deleted is left, and no reason to fail
+            storage.delete(path)
+        return verdict
+
+
+def sweep_verdicts(storage: Storage, output_dir: str, split: str, now: float) -> None:
+    """Removes the verdicts that nobody fetched for a day: their launchers were killed, or did not wait."""
+    for name in storage.list(join(output_dir, "_shards")):
+        if fnmatchcase(f"_shards/{name}", verdict_file(split, "*")):
+            path = join(output_dir, f"_shards/{name}")
+            with contextlib.suppress(StorageError):  # its launcher was first
+                if json.loads(storage.read(path))["at"] < now - _KEPT_SECONDS:
+                    storage.delete(path)
 
 
 @contextlib.contextmanager

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pipeline.shards.storage import Stat
+
 __all__ = ["File", "Reference", "References", "concat"]
 
 
 @dataclass(frozen=True)
 class File:
-    """A raw file, and the size it had when it was scanned."""
+    """A raw file, and the size (and checksum, where the storage keeps one) it had when it was scanned."""
 
     uri: str
-    bytes: int
+    stat: Stat
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ _PIECE_BYTES = 1 << 20
 
 def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str) -> str:
     """The path of the uncompressed file. Raises RawDataError when the compressed one is damaged; nothing stays then."""
-    version = f"{uri}\0{raw.stat(uri).bytes}".encode("utf-8", "surrogateescape")
+    version = f"{uri}\0{raw.stat(uri)}".encode("utf-8", "surrogateescape")
     source = hashlib.blake2b(version, digest_size=8).hexdigest()
     directory, name = join(output_dir, "_scratch"), f"{source}.tar"
     path = join(directory, name)

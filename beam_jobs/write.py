@@ -19,7 +19,7 @@ from pipeline.shards.errors import RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.naming import shard_file
 from pipeline.shards.record import crc32c, frame
-from pipeline.shards.storage import Sink, Storage, join
+from pipeline.shards.storage import Sink, Storage, in_parallel, join
 
 __all__ = ["write_shard"]
 
@@ -34,13 +34,13 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
         return done
     refs = in_order(plan.job, plan.split, refs)
     good, bad = refs.take(refs.good), refs.take(~refs.good)
-    _check_unchanged(raw, good)
     with output.publish(join(output_dir, shard_file(plan.split, shard, plan.num_shards))) as sink:
         writing = _Writing(plan, sink)
         for ref in bad:
             writing.reject(ref, "scan", ref.error)
         for ref, data in _read(raw, good):
             writing.convert(ref, data)
+        _check_unchanged(raw, good)  # after the last byte is read, before the shard can be seen
     receipt = writing.receipt(shard, handled_digest=key_digest(refs.key.tolist()))
     receipt.write(output, output_dir)
     return receipt
@@ -52,12 +52,12 @@ def _read(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes]]:
 
 
 def _check_unchanged(raw: Storage, refs: References) -> None:
-    for file in refs.files:
-        size = raw.stat(file.uri).bytes
-        if size != file.bytes:
+    stats = in_parallel(raw.stat, [file.uri for file in refs.files])  # of folders, each record is a file
+    for file, stat in zip(refs.files, stats, strict=True):
+        if not stat.agrees_with(file.stat):
             raise RawDataError(
-                f"{file.uri} has {size} bytes; it had {file.bytes} when it was scanned. It changed during the "
-                "conversion. Put it back, or run again to scan the new one."
+                f"{file.uri} has {stat}; it had {file.stat} when it was scanned. It changed during the conversion. "
+                "Put it back, or run again to scan the new one."
             )
 
 

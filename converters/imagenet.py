@@ -20,7 +20,7 @@ from converters.synsets import position
 from converters.tars import Member, TarError, members
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.storage import Storage, join
+from pipeline.shards.storage import Stat, Storage, join
 
 __all__ = ["SCHEMA", "SPLITS", "VALIDATION_LABELS", "ImagenetConverter"]
 
@@ -78,7 +78,7 @@ class ImagenetConverter:
                     yield References.of(rows)
                     rows = []
         except TarError as e:  # a row for the rest of the tar: it is missing, and the ledger must say so
-            file = File(source.uri, source.file_bytes)
+            file = File(source.uri, source.stat)
             rows.append(
                 self._row(
                     f"{source.split}/{source.tag or source.uri.rsplit('/')[-1]}/", file, source.offset, 0, "", str(e)
@@ -128,11 +128,14 @@ class ImagenetConverter:
 
 def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
     if source.kind == "tar":
-        file = File(source.uri, source.file_bytes)
+        file = File(source.uri, source.stat)
         return ((file, member) for member in members(storage, source.uri, source.offset, source.bytes))
-    files = (Member(name, 0, stat.bytes, "file") for name, stat in storage.list(source.uri).items())
-    folders = (Member(name, 0, 0, "folder") for name in storage.subdirectories(source.uri))
-    return ((File(join(source.uri, member.name), member.size), member) for member in itertools.chain(files, folders))
+    files, folders = storage.entries(source.uri)
+    found = itertools.chain(
+        ((Member(name, 0, stat.bytes, "file"), stat) for name, stat in files.items()),
+        ((Member(name, 0, 0, "folder"), Stat(0)) for name in folders),
+    )
+    return ((File(join(source.uri, member.name), stat), member) for member, stat in found)
 
 
 def _features(

@@ -15,7 +15,7 @@ from converters.synsets import check_known
 from converters.tars import members
 from pipeline.shards.errors import OptionError, RawDataError
 from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Storage, join
+from pipeline.shards.storage import Stat, Storage, join
 
 __all__ = ["TRAIN_TAR", "VALIDATION_TAR", "RawImagenet", "find_raw"]
 
@@ -66,32 +66,31 @@ def _uncompressed(storage: Storage, path: str, scratch_dir: str | None) -> str:
 
 
 def _in_tar(storage: Storage, split: str, path: str, synsets: Sequence[str]) -> Iterator[Source]:
-    file_bytes = storage.stat(path).bytes
+    stat = storage.stat(path)
     if split == "validation":
-        yield Source(split, path, file_bytes, 0, file_bytes)
+        yield Source(split, path, stat, 0, stat.bytes)
         return
     found = False
-    for member in members(storage, path, 0, file_bytes):
+    for member in members(storage, path, 0, stat.bytes):
         found = True
         synset = member.name.rsplit("/", 1)[-1].removesuffix(".tar")
         check_known(synset, synsets, f"member {member.name} of {path}")
-        yield Source(split, path, file_bytes, member.offset, member.size, synset)
+        yield Source(split, path, stat, member.offset, member.size, synset)
     if not found:
         raise RawDataError(f"{path} has no class tars in it. Is it the original train tar, fully copied?")
 
 
 def _in_folder(storage: Storage, split: str, folder: str, synsets: Sequence[str]) -> Iterator[Source]:
     if split == "validation":
-        yield Source(split, folder, 0, kind="folder")
+        yield Source(split, folder, Stat(0), kind="folder")
         return
-    stray = storage.list(folder)
-    classes = storage.subdirectories(folder)
+    stray, classes = storage.entries(folder)
     if stray or not classes:
         what = f"files beside its class folders ({', '.join(list(stray)[:3])})" if stray else "no class folders in it"
         raise RawDataError(f"{folder} has {what}. The extracted layout is train/<wnid>/*.JPEG.")
     for synset in classes:
         check_known(synset, synsets, f"folder {join(folder, synset)}")
-        yield Source(split, join(folder, synset), 0, tag=synset, kind="folder")
+        yield Source(split, join(folder, synset), Stat(0), tag=synset, kind="folder")
 
 
 def _validation_labels(storage: Storage, raw_data_dir: str, synsets: Sequence[str]) -> tuple[str, ...]:
@@ -105,7 +104,8 @@ def _validation_labels(storage: Storage, raw_data_dir: str, synsets: Sequence[st
 
 
 def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
-    there = [*storage.subdirectories(raw_data_dir), *storage.list(raw_data_dir)]
+    files, folders = storage.entries(raw_data_dir)
+    there = [*folders, *files]
     labels = f" and {VALIDATION_LABELS} (one synset a line: line n is validation image n)" * (split == "validation")
     images = {"train": "train/<wnid>/*.JPEG", "validation": "validation/*.JPEG"}[split]
     return (

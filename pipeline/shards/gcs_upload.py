@@ -3,6 +3,7 @@
 A twin that writes the same bytes at the same time is no error: bytes here do not depend on who writes them."""
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import google_crc32c
@@ -32,6 +33,7 @@ class Upload:
         self._writer: Any = None
         self._size, self._checksum = 0, google_crc32c.Checksum()
         self._failures: list[Exception] = []
+        self._refused = False  # another has written the object since we looked: only the checksum is still needed
 
     def write(self, data: bytes, /) -> int:
         """Appends `data`; sends what fills a piece."""
@@ -43,29 +45,25 @@ class Upload:
         if self._writer is None:
             self._writer = self._open()
             data, self._head = bytes(self._head) + bytes(data), bytearray()
-        self._sending(lambda: self._writer.write(data))
+        self._refused = self._refused or not self._sent(lambda: self._writer.write(data))
         return len(data)
 
     def finish(self) -> None:
         """Makes the object visible, and proves that the bucket holds these very bytes. StorageError if not."""
-        try:
-            if self._writer is None:
-                self._put(0)
-            else:
-                self._sending(self._writer.close)
-        except PreconditionFailed:
-            found = self._found()
-            if self._is_mine(found):
-                return
-            if self._writer is not None:
-                raise StorageError(
-                    f"{self._path} was written by someone else, with other bytes, while it was uploaded. "
-                    "Stop the other conversion and run the same command again."
-                ) from None
-            self._put(found.generation if found else 0)
-        # After a request that wrote it whole, the blob holds what the answer said.
-        if not self._is_mine(self._blob if self._writer is None else self._found()):
-            raise StorageError(f"{self._path} does not hold the bytes that were uploaded. Run the same command again.")
+        small = self._writer is None
+        taken = self._put(0) if small else not self._refused and self._sent(self._writer.close)
+        found = self._blob if small and taken else self._found()  # after one request the blob holds what it said
+        if small and not taken and not self._is_mine(found):
+            taken = self._put(found.generation if found else 0)
+            found = self._blob if taken else self._found()
+        if self._is_mine(found):
+            return
+        if not taken:
+            raise StorageError(
+                f"{self._path} was written by someone else, with other bytes, while it was uploaded. "
+                "Stop the other conversion and run the same command again."
+            )
+        raise StorageError(f"{self._path} does not hold the bytes that were uploaded. Run the same command again.")
 
     def abort(self) -> None:
         """Gives the upload up."""
@@ -85,20 +83,25 @@ class Upload:
             ignore_flush=True,
         )
 
-    def _put(self, generation: int) -> None:
+    def _put(self, generation: int) -> bool:
+        """Sends it in one request. False if the bucket's object is of another generation."""
         data = bytes(self._head)
         options = {"if_generation_match": generation, "timeout": TIMEOUT_SECONDS, "retry": None}
-        call(self._path, "write", lambda: self._blob.upload_from_string(data, **options))
+        try:
+            call(self._path, "write", lambda: self._blob.upload_from_string(data, **options))
+        except PreconditionFailed:
+            return False
+        return True
 
-    def _sending(self, send: Any) -> None:
+    def _sent(self, send: Callable[[], object]) -> bool:
+        """Sends a piece. False if the bucket's object is of another generation."""
         try:
             send()
-        except PreconditionFailed:
-            raise
         except Exception as error:
-            if status_of(error) == 412:  # the client's upload code has an exception of its own for it
-                raise PreconditionFailed(str(error)) from error
+            if status_of(error) == 412:  # by whichever of the client's two exceptions for it
+                return False
             raise named(self._path, "write", error, len(self._failures) + 1) from error
+        return True
 
     def _found(self) -> Any:
         # A blob of its own: one that has been looked at stands for that generation from then on.

@@ -1,10 +1,12 @@
 """Storage on a local or mounted disk: files appear by rename, and survive a crash of the machine."""
 
 import contextlib
+import fcntl
 import os
 import re
 import secrets
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
 
@@ -71,24 +73,22 @@ class LocalStorage:
     def publish(self, path: str) -> Iterator[Sink]:
         """See Storage: a hidden temporary file beside the target, fsync, rename, fsync of the directory."""
         target = Path(path)
-        with _naming(path, "write"), _hidden_beside(target) as hidden:
-            with hidden.open("xb", buffering=1 << 20) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            hidden.replace(target)
+        with _naming(path, "write"), _hidden_beside(target) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(target)
             _fsync_directory(target.parent)
 
     def create(self, path: str, data: bytes) -> bool:
         """See Storage: a hard link cannot replace, so it decides between two creators."""
         target = Path(path)
-        with _naming(path, "create"), _hidden_beside(target) as hidden:
-            with hidden.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+        with _naming(path, "create"), _hidden_beside(target) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
             try:
-                os.link(hidden, target)
+                os.link(file.name, target)
             except FileExistsError:
                 return False
             return True
@@ -98,22 +98,26 @@ class LocalStorage:
         with _naming(directory, "list"):
             return {e.name: Stat(e.stat().st_size) for e in _entries(directory) if e.is_file()}
 
-    def subdirectories(self, directory: str) -> Sequence[str]:
+    def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
         """See Storage."""
         with _naming(directory, "list"):
-            return [entry.name for entry in _entries(directory) if entry.is_dir()]
+            return self.list(directory), [entry.name for entry in _entries(directory) if entry.is_dir()]
 
     def delete(self, path: str) -> None:
         """See Storage."""
         with _naming(path, "delete"):
             Path(path).unlink(missing_ok=True)
 
-    def sweep(self, directory: str, names: Container[str]) -> None:
-        """See Storage. A writer that is still alive fails at its rename, and may try again."""
+    def sweep(self, directory: str, names: Iterable[str]) -> None:
+        """See Storage. Whoever writes a file holds a lock on it, which ends with the process, whatever ends that."""
+        names = list(names)
         for hidden in self.list(directory):
             match = _HIDDEN.fullmatch(hidden)
-            if match and match[1] in names:
-                self.delete(join(directory, hidden))
+            if match and any(fnmatchcase(match[1], name) for name in names):
+                path = Path(join(directory, hidden))
+                with _naming(str(path), "delete"), contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                    if _lock(file):
+                        path.unlink()
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:
@@ -125,14 +129,30 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 
 
 @contextlib.contextmanager
-def _hidden_beside(target: Path) -> Iterator[Path]:
-    """A name in the target's directory (so that a rename is atomic) that is gone after the block."""
+def _hidden_beside(target: Path) -> Iterator[BinaryIO]:
+    """A new file in the target's directory (so that a rename is atomic), locked; its name is gone after the block."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    hidden = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    while True:
+        hidden = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        with hidden.open("xb", buffering=1 << 20) as file:
+            try:
+                # A sweep may have met the file before its lock: then there is another one.
+                if _lock(file) and os.fstat(file.fileno()).st_nlink:
+                    yield file
+                    return
+            finally:
+                hidden.unlink(missing_ok=True)
+
+
+def _lock(file: BinaryIO) -> bool:
+    """False if another holds it. True also on a disk without locks, where a sweep takes every writer for dead."""
     try:
-        yield hidden
-    finally:
-        hidden.unlink(missing_ok=True)
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:

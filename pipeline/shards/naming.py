@@ -52,9 +52,9 @@ def plan_file(split: str) -> str:
     return f"_shards/{split}.plan.json"
 
 
-def verdict_file(split: str) -> str:
-    """How the last conversion of a split ended."""
-    return f"_shards/{split}.verdict.json"
+def verdict_file(split: str, run_id: str) -> str:
+    """How one run ended with a split, until its launcher has fetched it. Of one run: two may end at the same time."""
+    return f"_shards/{split}.verdict.{run_id}.json"
 
 
 def rejects_file(split: str) -> str:

@@ -4,14 +4,19 @@ Everything that reads or writes shards goes through it; schemes.py opens the one
 whole: a directory joined with a name. A file becomes visible whole or not at all."""
 
 import contextlib
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import google_crc32c
 
-__all__ = ["Sink", "Stat", "Storage", "file_crc32c", "join"]
+__all__ = ["Sink", "Stat", "Storage", "file_crc32c", "in_parallel", "join"]
 
+_AT_ONCE = 32
 _PIECE_BYTES = 8 * 1024**2
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Stat(NamedTuple):
@@ -77,22 +82,32 @@ class Storage(Protocol):
         """Name -> size and checksum of the files directly in a directory, in sorted order; {} where there is none."""
         ...
 
-    def subdirectories(self, directory: str) -> Sequence[str]:
-        """The names of the directories directly in a directory, sorted; none where there is no directory."""
+    def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
+        """What `list` gives, and the sorted names of the directories beside these files, for the price of one."""
         ...
 
     def delete(self, path: str) -> None:
         """Removes one file; no error if it is gone already."""
         ...
 
-    def sweep(self, directory: str, names: Container[str]) -> None:
-        """Removes what publications of these names left in a directory when they were killed."""
+    def sweep(self, directory: str, names: Iterable[str]) -> None:
+        """Removes what publications of these names (* is any text) left in a directory when they were killed.
+
+        Those that are still under way are not touched."""
         ...
 
 
 def join(directory: str, name: str) -> str:
     """One whole path."""
     return f"{directory.rstrip('/') or '/'}/{name}" if directory != "/" else f"/{name}"
+
+
+def in_parallel(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """The results in order, of up to 32 calls at once: on gs:// each alone would wait for its ~50 ms.
+
+    Raises what the first failing call raised; calls that were not begun then never are."""
+    with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(items)))) as pool:
+        return list(pool.map(function, items))
 
 
 def file_crc32c(storage: Storage, path: str) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 import uuid
 
 import numpy as np
@@ -72,8 +73,24 @@ def test_a_whole_split_is_committed_with_its_verdict(gather, tmp_path):
     entry = read_manifest(f"{tmp_path}/out").split("train")
     assert entry.num_records == 18
     assert entry.sources["inputs"] == 3
-    assert Verdict.read(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) == verdict
-    assert Verdict.read(STORAGE, f"{tmp_path}/out", "train", "another run") is None
+
+
+def test_a_verdict_is_of_one_run_and_gone_when_its_launcher_has_fetched_it(gather, tmp_path):
+    verdict, failed = gather().commit(), Verdict("another run", "train", False, "refused")
+    failed.write(STORAGE, f"{tmp_path}/out")
+    assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) == verdict
+    assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) is None
+    assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", "another run") == failed
+
+
+def test_a_commit_removes_the_verdicts_that_nobody_fetched_for_a_day(gather, tmp_path):
+    for age_hours in (23, 25):
+        Verdict(f"run {age_hours}", "train", True, "", at=time.time() - 3600 * age_hours).write(
+            STORAGE, f"{tmp_path}/out"
+        )
+    verdict = gather().commit()
+    left = {path.name for path in (tmp_path / "out/_shards").glob("*verdict*")}
+    assert left == {"train.verdict.run 23.json", f"train.verdict.{verdict.run_id}.json"}
 
 
 def test_committing_twice_changes_nothing(gather, tmp_path):
@@ -133,6 +150,9 @@ def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1])
     with pytest.raises(ConversionError, match=r"train-00001-of-00003 has \d+ bytes, its receipt says"):
+        gathered.commit()
+    shard.unlink()
+    with pytest.raises(ConversionError, match=r"train-00001-of-00003 is gone, its receipt says \d+ bytes"):
         gathered.commit()
     shard.write_bytes(whole)
     receipt.write_text(receipt.read_text().replace(gathered.plan.digest, "0" * 32))
@@ -199,10 +219,10 @@ def test_raw_data_that_changes_between_scan_and_gather_is_named(raw_imagenet, tm
     data = tar.read_bytes()
     tar.write_bytes(data + b"more")
     with pytest.raises(
-        RawDataError, match=rf"train\.tar has {len(data) + 4} bytes; it had {len(data)} when it was scanned"
+        RawDataError, match=rf"train\.tar has {len(data) + 4} bytes; it had {len(data)} bytes when it was scanned"
     ):
         write_shard(STORAGE, STORAGE, plan, 0, rows[0])
     tar.unlink()
-    with pytest.raises(StorageError, match=r"cannot find .*train\.tar: No such file"):
+    with pytest.raises(StorageError, match=r"cannot read .*train\.tar: No such file"):
         write_shard(STORAGE, STORAGE, plan, 0, rows[0])
     assert not list((tmp_path / "out").glob("*train-0*"))

@@ -76,7 +76,7 @@ def test_raw_data_that_changes_under_way_is_named_and_the_rerun_converts_the_new
 
     monkeypatch.setattr(graph, "write_shard", changed_first)
     with pytest.raises(
-        (RawDataError, ConversionError), match=r"train\.tar has \d+ bytes; it had \d+ when it was scanned"
+        (RawDataError, ConversionError), match=r"train\.tar has \d+ bytes; it had \d+ bytes when it was scanned"
     ):
         raw_imagenet.convert(tmp_path / "out", "--splits=train")
     assert not (tmp_path / "out/manifest.json").exists()

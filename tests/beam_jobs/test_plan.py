@@ -11,6 +11,7 @@ from beam_jobs.converter import Source
 from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, bucket_of, framed_bytes, measure, ranks
 from beam_jobs.references import File, Reference, References, concat
 from pipeline.shards.schema import Schema
+from pipeline.shards.storage import Stat
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,14 @@ class Sized:
 
 
 def make_job(**changes):
-    sources = (Source("train", "a.tar", 100, 0, 100),)
+    sources = (Source("train", "a.tar", Stat(100), 0, 100),)
     return Job(Sized(), sources, "out", **{"target_shard_bytes": 4000, **changes})
 
 
 def make_refs(sizes, error=()):
     rows = [
-        Reference(f"key {i}", File("a.tar", 100), i, n, "bad" if i in error else "", {}) for i, n in enumerate(sizes)
+        Reference(f"key {i}", File("a.tar", Stat(100)), i, n, "bad" if i in error else "", {})
+        for i, n in enumerate(sizes)
     ]
     return References.of(rows)
 
@@ -125,13 +127,13 @@ def test_shards_are_balanced_to_within_a_record():
 def test_the_number_of_buckets_changes_no_shard_and_no_digest():
     refs = make_refs(range(200))
     small = make_job()
-    large = dataclasses.replace(small, sources=(Source("train", "a.tar", 100, 0, 10**12),))
+    large = dataclasses.replace(small, sources=(Source("train", "a.tar", Stat(100), 0, 10**12),))
     assert large.num_buckets == 256 > small.num_buckets == 8
     assert shards_of(*plan_of(small, refs)) == shards_of(*plan_of(large, refs))
 
 
 def test_of_equal_keys_the_first_is_kept_and_the_others_say_why():
-    rows = [Reference("same", File(uri, 9), 0, 10, "", {}) for uri in ("b.tar", "a.tar", "c.tar")]
+    rows = [Reference("same", File(uri, Stat(9)), 0, 10, "", {}) for uri in ("b.tar", "a.tar", "c.tar")]
     plan, pieces = plan_of(make_job(), References.of(rows))
     ((_, refs),) = [found for bucket, batch in pieces.items() for found in plan.assign(bucket, batch)]
     assert [(row.file.uri, bool(row.error)) for row in refs] == [("a.tar", False), ("b.tar", True), ("c.tar", True)]
@@ -145,12 +147,22 @@ def test_the_digest_covers_what_decides_bytes_and_nothing_else():
         return plan_of(make_job(**changes), refs)[0].digest
 
     other = References.of([dataclasses.replace(row, size=row.size + 1) for row in refs])
-    moved = References.of([dataclasses.replace(row, offset=99, file=File("z.tar", 5)) for row in refs])
+    moved = References.of([dataclasses.replace(row, offset=99, file=File("z.tar", Stat(5, 7))) for row in refs])
     different = [digest(), digest(seed=1), digest(num_shards={"train": 2}), digest(other), digest(make_refs([10, 20]))]
     different.append(plan_of(dataclasses.replace(make_job(), converter=Sized(version=2)), refs)[0].digest)
     assert len(set(different)) == len(different)
     assert digest() == digest(moved)
     assert digest() == digest(run_id="x", max_bad_records=5, target_shard_bytes=4001)
+
+
+def test_the_checksum_of_the_raw_files_changes_with_each_of_them_and_is_none_on_a_disk():
+    def checksum(*crcs):
+        files = [File(f"{i}.JPEG", Stat(9, crc)) for i, crc in enumerate(crcs)]
+        rows = [dataclasses.replace(row, file=file) for row, file in zip(make_refs([9, 9]), files, strict=True)]
+        return plan_of(make_job(), References.of(rows))[0].raw_checksum
+
+    assert len({checksum(1, 2), checksum(2, 1), checksum(1, 3), checksum(None, 2), checksum(1, None)}) == 5
+    assert checksum(None, None) is None
 
 
 def test_sums_add_up_in_any_grouping():

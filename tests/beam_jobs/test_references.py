@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_jobs.references import File, Reference, References, concat
+from pipeline.shards.storage import Stat
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12) | st.just(
     "odd \udcff byte"
@@ -16,7 +17,7 @@ ROWS = st.lists(
     st.builds(
         Reference,
         key=NAMES,
-        file=st.sampled_from([File("a.tar", 10), File("b.tar", 20), File("a.tar", 30)]),
+        file=st.sampled_from([File("a.tar", Stat(10)), File("b.tar", Stat(20)), File("a.tar", Stat(10, 3))]),
         offset=st.integers(0, 2**62),
         size=st.integers(0, 2**40),
         error=st.sampled_from(["", "bad"]),
@@ -48,11 +49,11 @@ def test_taking_rows_keeps_only_the_files_they_need(rows, random):
 
 
 def test_values_leave_out_the_place_and_nothing_else():
-    row = Reference("k", File("a", 1), 5, 7, "", {"label": 3})
+    row = Reference("k", File("a", Stat(1)), 5, 7, "", {"label": 3})
 
     def values(**changes):
         return list(References.of([dataclasses.replace(row, **changes)]).values())
 
-    assert values() == values(file=File("b", 2)) == values(offset=6)
+    assert values() == values(file=File("b", Stat(2))) == values(offset=6)
     others = [values(), values(key="j"), values(size=8), values(error="x"), values(columns={"label": 4})]
     assert all(a != b for i, a in enumerate(others) for b in others[:i])

@@ -5,15 +5,18 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fake_gcs import stand_ins
 from fake_gcs.server import Reset, Short, Stall, Status
 
 from converters import imagenet_to_gcs
+from converters.imagenet import ImagenetConverter
 from pipeline.datasets import eval_dataset
 from pipeline.shards import gcs_calls
 from pipeline.shards.errors import ConversionError, InfeedError, ShardError
+from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schemes import open_storage
 
 SECRET = "a-planted-secret-that-must-not-show"
@@ -90,6 +93,15 @@ def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_writes_the_shard_
     assert {shard: after[shard] for shard in shards} == shards  # generations, too
 
 
+def test_two_conversions_of_the_same_data_at_once_both_succeed(raw, bucket, gcs_server, expected):
+    commands = [command(raw, f"{bucket}/out")] * 2
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda c: subprocess.run(c, check=False, timeout=120).returncode, commands))
+    assert done == [0, 0]
+    assert digests(f"{bucket}/out") == expected
+    assert not [name for name in gcs_server.objects(bucket.removeprefix("gs://"), "out/") if "verdict" in name]
+
+
 FAULTS = [Status(503), Status(429), Status(500, when="after"), Reset(), Reset(when="after"), Short()]
 
 
@@ -120,6 +132,49 @@ def test_a_quota_that_is_used_up_in_the_middle_is_named_and_the_rerun_goes_on(ra
         imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
     gcs_server.reset()
     imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    assert digests(f"{bucket}/out") == expected
+
+
+def other_bytes(data):
+    """The same tar, as far as its headers and sizes tell."""
+    return data.replace(b"\xff\xd9", b"\xff\xd8", 1)
+
+
+def test_a_tar_replaced_by_one_of_the_same_size_is_refused_until_it_may_overwrite(raw, bucket, gcs_server):
+    imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--splits=validation"])
+    name, tar = bucket.removeprefix("gs://"), "raw/ILSVRC2012_img_val.tar"
+    before = gcs_server.objects(name, "out/")
+    gcs_server.write(name, tar, other_bytes(gcs_server.read(name, tar)))
+    again = [*flags(raw, f"{bucket}/out"), "--splits=validation", "--max_bad_records=1"]
+    with pytest.raises(ConversionError, match=r"a raw file was replaced by one of the same size .* --overwrite"):
+        imagenet_to_gcs.main(again)
+    assert gcs_server.objects(name, "out/") == before
+    imagenet_to_gcs.main([*again, "--overwrite"])
+    assert read_manifest(f"{bucket}/out").split("validation").rejected == 1
+
+
+def test_a_tar_replaced_by_one_of_the_same_size_while_it_is_read_is_named(raw, bucket, gcs_server, monkeypatch):
+    name, tar = bucket.removeprefix("gs://"), "raw/ILSVRC2012_img_val.tar"
+    convert, other = ImagenetConverter.convert, other_bytes(gcs_server.read(name, tar))
+
+    def replaced_meanwhile(self, ref, data):
+        gcs_server.write(name, tar, other)
+        return convert(self, ref, data)
+
+    monkeypatch.setattr(ImagenetConverter, "convert", replaced_meanwhile)
+    message = (
+        r"gs://\S+val\.tar has (\d+) bytes with crc32c \w{8}; it had \1 bytes with crc32c \w{8} when it was scanned"
+    )
+    with pytest.raises(ConversionError, match=message):
+        imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--splits=validation"])
+    assert not [found for found in gcs_server.objects(name, "out/") if "-of-" in found]
+
+
+def test_a_conversion_from_a_disk_goes_on_from_a_bucket(raw, bucket, digits, gcs_server, expected):
+    imagenet_to_gcs.main(flags(digits[0], f"{bucket}/out"))
+    gcs_server.reset()
+    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    assert gcs_server.requests(r"upload.*name=out/train-") == []
     assert digests(f"{bucket}/out") == expected
 
 

@@ -176,6 +176,24 @@ def test_another_large_object_that_appears_during_an_upload_is_not_overwritten_b
     assert storage.read(f"{bucket}/x") == b"another's"
 
 
+def test_a_twin_that_is_faster_at_any_moment_is_no_error(storage, bucket, gcs_server):
+    gcs_server.write(bucket.removeprefix("gs://"), "x", b"old")
+    gcs_server.fail("POST .*upload", Status(412, when="after"), skip=1)  # between our look and our overwriting
+    write(storage, f"{bucket}/x", b"new")
+    gcs_server.write(bucket.removeprefix("gs://"), "y", LARGE)
+    gcs_server.fail("POST .*upload.*resumable", Status(412))  # before the first piece
+    write(storage, f"{bucket}/y", LARGE)
+    assert (storage.read(f"{bucket}/x"), storage.read(f"{bucket}/y")) == (b"new", LARGE)
+
+
+@SIZES
+def test_another_writer_that_is_always_faster_is_one_clear_error(storage, bucket, gcs_server, data):
+    gcs_server.write(bucket.removeprefix("gs://"), "x", b"another's")
+    gcs_server.fail("POST .*upload", Status(412), times=None)
+    with pytest.raises(StorageError, match="/x was written by someone else, with other bytes"):
+        write(storage, f"{bucket}/x", data)
+
+
 def test_every_upload_carries_a_precondition(storage, bucket, gcs_server):
     for data in (b"small", b"smaller", LARGE, LARGE[1:]):
         write(storage, f"{bucket}/x", data)

@@ -1,7 +1,12 @@
 """What only a disk does: temporary files, and the system's words for its errors. The rest is in test_storage.py."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from pipeline.shards import local
 from pipeline.shards.errors import StorageError
 from pipeline.shards.local import LocalStorage
 
@@ -23,19 +28,48 @@ def test_a_directory_that_cannot_be_written_is_named(storage, tmp_path):
         pass
 
 
+def test_sweeping_leaves_a_file_alone_that_somebody_is_writing(storage, tmp_path):
+    with storage.publish(f"{tmp_path}/train-00000-of-00001") as sink:
+        sink.write(b"first half, ")
+        storage.sweep(str(tmp_path), ["train-*-of-00001"])
+        sink.write(b"second half")
+    assert storage.read(f"{tmp_path}/train-00000-of-00001") == b"first half, second half"
+
+
+def test_a_file_that_is_swept_before_its_writer_could_lock_it_is_written_under_another_name(
+    storage, tmp_path, monkeypatch
+):
+    lock, swept = local._lock, []
+
+    def late(file):
+        if not swept:
+            swept.append(Path(file.name).unlink())
+        return lock(file)
+
+    monkeypatch.setattr(local, "_lock", late)
+    with storage.publish(f"{tmp_path}/x") as sink:
+        sink.write(b"whole")
+    assert (swept, storage.read(f"{tmp_path}/x"), list(storage.list(str(tmp_path)))) == ([None], b"whole", ["x"])
+
+
 def test_sweeping_removes_the_traces_of_killed_writers_of_these_names_alone(storage, tmp_path):
     ours, other = ".train-00000-of-00001.123.0a1b2c3d.tmp", ".foreign.123.0a1b2c3d.tmp"
     for name in (ours, other, ".train-00000-of-00001", "train-00000-of-00001", ".train-00000-of-00001.tmp"):
         (tmp_path / name).write_bytes(b"")
-    storage.sweep(str(tmp_path), {"train-00000-of-00001"})
-    storage.sweep(f"{tmp_path}/nowhere", {"x"})
+    storage.sweep(str(tmp_path), ["train-*-of-00001"])
+    storage.sweep(f"{tmp_path}/nowhere", ["x"])
     assert sorted(storage.list(str(tmp_path))) == sorted(
         [other, ".train-00000-of-00001", "train-00000-of-00001", ".train-00000-of-00001.tmp"]
     )
 
 
-def test_the_name_of_a_file_being_written_is_one_that_sweeping_knows(storage, tmp_path):
-    with pytest.raises(StorageError, match="cannot write"), storage.publish(f"{tmp_path}/shard"):
-        assert len(storage.list(str(tmp_path))) == 1
-        storage.sweep(str(tmp_path), {"shard"})
-        assert not storage.list(str(tmp_path))
+def test_what_a_killed_writer_leaves_is_swept(storage, tmp_path):
+    code = f"""
+import os
+from pipeline.shards.local import LocalStorage
+with LocalStorage().publish({f"{tmp_path}/shard"!r}) as sink:
+    os.kill(os.getpid(), 9)"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert len(storage.list(str(tmp_path))) == 1
+    storage.sweep(str(tmp_path), ["shard"])
+    assert not storage.list(str(tmp_path))

@@ -1,13 +1,14 @@
 """The contract of a Storage, with a row for each: a disk, and a bucket of a real GCS server."""
 
 import os
+import threading
 
 import pytest
 
 from pipeline.shards.errors import OptionError, StorageError
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Stat, Storage, file_crc32c, join
+from pipeline.shards.storage import Stat, Storage, file_crc32c, in_parallel, join
 
 MEGABYTE = 10**6
 LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: several pieces of an upload
@@ -135,8 +136,8 @@ def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, dir
         write(storage, f"{directory}/dir {name}/inside", b"")
     found = {name: stat.bytes for name, stat in storage.list(directory).items()}
     assert list(found.items()) == [("a", 5), ("b", 5)]
-    assert list(storage.subdirectories(directory)) == ["dir a", "dir b"]
-    assert list(storage.subdirectories(f"{directory}/nowhere")) == []
+    assert storage.entries(directory) == (storage.list(directory), ["dir a", "dir b"])
+    assert storage.entries(f"{directory}/nowhere") == ({}, [])
     assert storage.exists(f"{directory}/dir a")
 
 
@@ -152,6 +153,14 @@ def test_an_unknown_scheme_is_refused():
     with pytest.raises(OptionError, match=r"s3:// is not supported. Allowed: a path on a local disk, or gs://"):
         open_storage("s3://bucket/data")
     assert isinstance(open_storage("data"), LocalStorage)
+
+
+def test_calls_in_parallel_give_their_results_in_order_and_the_first_failure():
+    at_once = threading.Barrier(32, timeout=10)
+    assert in_parallel(lambda i: (at_once.wait(), i)[1], range(64)) == list(range(64))
+    assert in_parallel(str, []) == []
+    with pytest.raises(ZeroDivisionError):
+        in_parallel(lambda i: 1 // i, range(3))
 
 
 def test_joining():

@@ -1,0 +1,49 @@
+"""What a conversion with hundreds of shards and folders asks of a bucket: few requests for each, and many at once."""
+
+import time
+
+import pytest
+from fake_gcs.server import Stall
+
+from converters import imagenet_to_gcs
+
+CLASSES, SHARDS = 64, 50
+STALL_SECONDS = 0.25
+CLASS_LISTING = "GET .*prefix=raw/train/n"
+RECEIPT = "_shards/train-.*alt=media"
+
+
+@pytest.fixture
+def flags(bucket, gcs_server, raw_folders, tmp_path):
+    """Folders of raw images in the bucket, to be converted into shards beside them."""
+    raw = type(raw_folders)(tmp_path / "raw", train=(1,) * CLASSES).write_folders()
+    for file in raw.directory.rglob("*.*"):
+        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{file.relative_to(raw.directory)}", file.read_bytes())
+    base = [f"--raw_data_dir={bucket}/raw", f"--gcs_output_path={bucket}/out", "--splits=train"]
+    return [*base, f"--label_file={bucket}/raw/synsets.txt", f"--num_train_shards={SHARDS}"]
+
+
+def seconds_with_stalls(gcs_server, flags, pattern):
+    """(how long the command takes when each request that matches takes so much longer, how many of them there are)."""
+    gcs_server.reset()
+    gcs_server.fail(pattern, Stall(STALL_SECONDS), times=None)
+    begun = time.monotonic()
+    imagenet_to_gcs.main(flags)
+    return time.monotonic() - begun, len(gcs_server.requests(pattern))
+
+
+def test_no_command_asks_for_one_shard_or_folder_after_the_other(flags, gcs_server):
+    waits = {
+        "class folders of a dry run": (CLASS_LISTING, [*flags, "--dry_run"], CLASSES),
+        "class folders": (CLASS_LISTING, flags, CLASSES),
+        "receipts of a finished conversion, at its begin and in its commit": (RECEIPT, flags, 2 * SHARDS),
+        "receipts and shards to remove": ("DELETE .*train-", [*flags, "--overwrite", "--seed=1"], 2 * SHARDS),
+    }
+    requests = {}
+    for what, (pattern, command, expected) in waits.items():
+        seconds, count = seconds_with_stalls(gcs_server, command, pattern)
+        assert count == expected, what
+        assert seconds < 0.75 * STALL_SECONDS * count, what
+        requests[what] = len(gcs_server.requests())
+    # What is finished is proven by listings and receipts, and by no request for any shard.
+    assert requests["receipts of a finished conversion, at its begin and in its commit"] < CLASSES + 2 * SHARDS + 50
