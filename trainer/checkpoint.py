@@ -1,20 +1,23 @@
 """Checkpoints: the model's state, the input's position and the settings, written by Orbax in the background."""
 
-import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
-from pipeline.shards.errors import CheckpointError
+from pipeline.shards.errors import CheckpointError, InfeedError
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import join
+from trainer.exits import abandon_threads
 from trainer.inputs import path_name
+from trainer.remote import is_remote, prepare_orbax
 from trainer.state import TrainState
 
 __all__ = ["Checkpoints", "Saved"]
-
-log = logging.getLogger("trainer")
 
 
 @dataclass(frozen=True)
@@ -31,21 +34,31 @@ class Checkpoints:
     """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write."""
 
     def __init__(self, workdir: str, keep_max: int = 1) -> None:
-        self.directory = Path(workdir).absolute() / "checkpoints"
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep_max, enable_async_checkpointing=True, create=True)
-        self._make = lambda: ocp.CheckpointManager(self.directory, options=options)
+        remote = is_remote(workdir)
+        if remote:
+            prepare_orbax(workdir)
+        self.directory = join(workdir if remote else str(epath.Path(workdir).absolute()), "checkpoints")
+        # A bucket has no directories; to make some would take a permission of its own.
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep_max, enable_async_checkpointing=True, create=not remote)
+        self._make = lambda: ocp.CheckpointManager(epath.Path(self.directory), options=options)
+        self._storage = open_storage(workdir)
         self._manager: ocp.CheckpointManager | None = None
 
     @property
     def manager(self) -> ocp.CheckpointManager:
         """Made on first use, so that looking for a checkpoint creates no directory and waits for no other host."""
         if self._manager is None:
-            self._manager = self._make()
+            with self._naming("open", self.directory):
+                self._manager = self._make()
         return self._manager
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending. Looks at the directory alone: the manager is a collective."""
-        return sorted(ocp.utils.checkpoint_steps(self.directory)) if self.directory.is_dir() else []
+        # First as our own storage: of a bucket that is missing or closed, its error says so.
+        if not self._storage.exists(self.directory):
+            return []
+        with self._naming("list", self.directory):
+            return sorted(ocp.utils.checkpoint_steps(self.directory))
 
     def latest(self) -> int | None:
         """The newest one's step; None where there is none."""
@@ -72,7 +85,9 @@ class Checkpoints:
             input=ocp.args.JsonSave(saved.input_state),  # pyright: ignore[reportCallIssue]
             config=ocp.args.JsonSave(saved.config),  # pyright: ignore[reportCallIssue]
         )
-        if not self.manager.save(saved.step, args=items):
+        with self._naming("write to", self.directory):  # of this checkpoint, or of the one before
+            begun = self.manager.save(saved.step, args=items)
+        if not begun:
             raise CheckpointError(
                 f"{self.directory} refused the checkpoint of step {saved.step}. It has: {self.steps()}. "
                 "Does another run write there?"
@@ -83,7 +98,7 @@ class Checkpoints:
 
         CheckpointError, naming an array, for a checkpoint of another model or optimizer, and for a damaged one."""
         json = ocp.args.JsonRestore()
-        try:
+        with self._naming("read", self._path(step), " If it is damaged, remove it to go on from the one before."):
             found = self.manager.restore(step, args=ocp.args.Composite(arrays=json, input=json, config=json))
             # Orbax finds a wrong shape only in the middle of reading, and leaves half-run tasks behind.
             self._compare(step, found["arrays"], _listed(like))
@@ -91,19 +106,28 @@ class Checkpoints:
                 step,
                 args=ocp.args.Composite(state=ocp.args.StandardRestore(like)),  # pyright: ignore[reportCallIssue]
             )["state"]
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            reason = str(error).split("\n", 1)[0]
-            raise CheckpointError(
-                f"{self.directory / str(step)} cannot be read: {reason} Remove it to go on from the one before."
-            ) from error
         return Saved(step, state, found["input"], found["config"])
+
+    def _path(self, step: int) -> str:
+        return join(self.directory, str(step))
+
+    @contextmanager
+    def _naming(self, action: str, path: str, advice: str = "") -> Iterator[None]:
+        try:
+            yield
+        except (InfeedError, jax.errors.JaxRuntimeError):  # of a collective: the watchdog knows who is to blame
+            raise
+        except Exception as error:  # whatever Orbax's libraries raise: OSError, ValueError, tensorflow's, gcsfs's
+            abandon_threads()  # a save that failed to begin leaves some, which wait for five minutes
+            reason = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
+            raise CheckpointError(f"cannot {action} {path}: {reason}{advice}") from error
 
     def _compare(self, step: int, saved: dict[str, str], wanted: dict[str, str]) -> None:
         # The model first: of its optimizer's arrays a user knows less.
         for name in sorted(saved.keys() | wanted.keys(), key=lambda name: (name.startswith("optimizer"), name)):
             if saved.get(name) != wanted.get(name):
                 raise CheckpointError(
-                    f"{self.directory / str(step)} is of another model or optimizer: {name} is "
+                    f"{self._path(step)} is of another model or optimizer: {name} is "
                     f"{saved.get(name, 'missing')} there and {wanted.get(name, 'missing')} in this task. "
                     "Use the task that it was trained with, or another workdir."
                 )
@@ -113,8 +137,9 @@ class Checkpoints:
 
     def __exit__(self, *exception: object) -> None:
         if self._manager is not None:
-            self._manager.wait_until_finished()
-            self._manager.close()
+            with self._naming("write to", self.directory):
+                self._manager.wait_until_finished()
+                self._manager.close()
 
 
 def _listed(state: TrainState) -> dict[str, str]:
