@@ -1,5 +1,6 @@
 """Checkpoints: the model's state, the input's position and the settings, written by Orbax in the background."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,14 +8,13 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from etils import epath
 
 from pipeline.shards.errors import CheckpointError, InfeedError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
+from trainer.bucket_path import orbax_path
 from trainer.exits import abandon_threads
 from trainer.inputs import path_name
-from trainer.remote import is_remote, prepare_orbax
 from trainer.state import TrainState
 
 __all__ = ["Checkpoints", "Saved"]
@@ -33,14 +33,17 @@ class Saved:
 class Checkpoints:
     """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write."""
 
-    def __init__(self, workdir: str, keep_max: int = 1) -> None:
-        remote = is_remote(workdir)
-        if remote:
-            prepare_orbax(workdir)
-        self.directory = join(workdir if remote else str(epath.Path(workdir).absolute()), "checkpoints")
-        # A bucket has no directories; to make some would take a permission of its own.
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep_max, enable_async_checkpointing=True, create=not remote)
-        self._make = lambda: ocp.CheckpointManager(epath.Path(self.directory), options=options)
+    def __init__(self, workdir: str, keep_max: int = 1, save_seconds: float = 900.0) -> None:
+        self._path = orbax_path(join(workdir, "checkpoints"))
+        self.directory = str(self._path)
+        self._save_seconds = save_seconds
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep_max,
+            enable_async_checkpointing=True,
+            create=True,
+            async_options=ocp.options.AsyncOptions(timeout_secs=math.ceil(save_seconds)),
+        )
+        self._make = lambda: ocp.CheckpointManager(self._path, options=options)
         self._storage = open_storage(workdir)
         self._manager: ocp.CheckpointManager | None = None
 
@@ -58,7 +61,7 @@ class Checkpoints:
         if not self._storage.exists(self.directory):
             return []
         with self._naming("list", self.directory):
-            return sorted(ocp.utils.checkpoint_steps(self.directory))
+            return sorted(ocp.utils.checkpoint_steps(self._path))
 
     def latest(self) -> int | None:
         """The newest one's step; None where there is none."""
@@ -85,7 +88,7 @@ class Checkpoints:
             input=ocp.args.JsonSave(saved.input_state),  # pyright: ignore[reportCallIssue]
             config=ocp.args.JsonSave(saved.config),  # pyright: ignore[reportCallIssue]
         )
-        with self._naming("write to", self.directory):  # of this checkpoint, or of the one before
+        with self._writing():  # this checkpoint, or still the one before
             begun = self.manager.save(saved.step, args=items)
         if not begun:
             raise CheckpointError(
@@ -98,7 +101,7 @@ class Checkpoints:
 
         CheckpointError, naming an array, for a checkpoint of another model or optimizer, and for a damaged one."""
         json = ocp.args.JsonRestore()
-        with self._naming("read", self._path(step), " If it is damaged, remove it to go on from the one before."):
+        with self._naming("read", self._step_path(step), " If it is damaged, remove it to go on from the one before."):
             found = self.manager.restore(step, args=ocp.args.Composite(arrays=json, input=json, config=json))
             # Orbax finds a wrong shape only in the middle of reading, and leaves half-run tasks behind.
             self._compare(step, found["arrays"], _listed(like))
@@ -108,8 +111,17 @@ class Checkpoints:
             )["state"]
         return Saved(step, state, found["input"], found["config"])
 
-    def _path(self, step: int) -> str:
+    def _step_path(self, step: int) -> str:
         return join(self.directory, str(step))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            with self._naming("write to", self.directory):
+                yield
+        except InfeedError:
+            abandon_threads()  # Orbax's wait for what will not come: five minutes, or as long as a request stalls
+            raise
 
     @contextmanager
     def _naming(self, action: str, path: str, advice: str = "") -> Iterator[None]:
@@ -117,8 +129,10 @@ class Checkpoints:
             yield
         except (InfeedError, jax.errors.JaxRuntimeError):  # of a collective: the watchdog knows who is to blame
             raise
-        except Exception as error:  # whatever Orbax's libraries raise: OSError, ValueError, tensorflow's, gcsfs's
-            abandon_threads()  # a save that failed to begin leaves some, which wait for five minutes
+        except TimeoutError as error:  # Orbax raises it for its AsyncOptions
+            reason = f"it is not done after {self._save_seconds:g} s (save_seconds)."
+            raise CheckpointError(f"cannot {action} {path}: {reason}") from error
+        except Exception as error:  # whatever Orbax's libraries raise: OSError, ValueError, tensorstore's
             reason = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
             raise CheckpointError(f"cannot {action} {path}: {reason}{advice}") from error
 
@@ -127,7 +141,7 @@ class Checkpoints:
         for name in sorted(saved.keys() | wanted.keys(), key=lambda name: (name.startswith("optimizer"), name)):
             if saved.get(name) != wanted.get(name):
                 raise CheckpointError(
-                    f"{self._path(step)} is of another model or optimizer: {name} is "
+                    f"{self._step_path(step)} is of another model or optimizer: {name} is "
                     f"{saved.get(name, 'missing')} there and {wanted.get(name, 'missing')} in this task. "
                     "Use the task that it was trained with, or another workdir."
                 )
@@ -137,7 +151,7 @@ class Checkpoints:
 
     def __exit__(self, *exception: object) -> None:
         if self._manager is not None:
-            with self._naming("write to", self.directory):
+            with self._writing():
                 self._manager.wait_until_finished()
                 self._manager.close()
 

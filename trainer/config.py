@@ -57,6 +57,8 @@ class TrainerConfig:
     """Bytes of a k-step super-batch on one device; iterations_per_loop is cut to fit. Up to four are alive at once."""
     stall_seconds: float = 600.0
     """How long to wait for one batch before the run ends with an error and a dump of what every thread was doing."""
+    save_seconds: float = 900.0
+    """How long a checkpoint may take to be written, in the background, before the run ends with an error."""
     host_timeout_seconds: float = 90.0
     """A host that fails or dies ends all others within this time; half of it is how long one may be silent."""
 
@@ -70,7 +72,7 @@ class TrainerConfig:
             )
         for name in POSITIVE_INTS:
             check_positive_int(name, getattr(self, name))
-        for name in ("stall_seconds", "host_timeout_seconds"):
+        for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be above 0.")
         for name in ("eval_batch_size", "max_steps", "checkpoint_every_steps"):

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from pipeline.shards.schemes import open_storage
+from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import Storage, join
-from trainer.remote import is_remote
 
 __all__ = ["FileSink", "PartsSink", "Sink", "open_sink"]
 

@@ -14,11 +14,10 @@ from typing import Any
 import jax
 
 from pipeline.shards.errors import HostError, StorageError
-from pipeline.shards.schemes import open_storage
+from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import join
 from trainer.inputs import path_name
 from trainer.job import Job, Opened
-from trainer.remote import is_remote
 from trainer.roll import poll
 from trainer.watchdog import Watchdog
 

@@ -75,7 +75,7 @@ class Trainer:
 
     @contextmanager
     def _call(self) -> Iterator[tuple[Watchdog, Checkpoints]]:
-        checkpoints = Checkpoints(self.config.workdir, self.config.keep_max)
+        checkpoints = Checkpoints(self.config.workdir, self.config.keep_max, self.config.save_seconds)
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
             Watchdog(open_store(), self.config.host_timeout_seconds, checkpoints.saving) as watchdog,

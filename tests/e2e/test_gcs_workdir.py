@@ -168,7 +168,7 @@ REFUSED = {  # bucket -> what the server does to it, the command's last line
         "^POST.*/b/closed/",
         "error: cannot write to workdir=gs://closed/m: cannot create gs://closed/m/.hosts-",
     ),
-    "full": ("^POST.*/b/full/.*checkpoints/20", "error: cannot write to gs://full/m/checkpoints: "),
+    "full": ("^POST.*/b/full/.*checkpoints/20", "error: cannot create gs://full/m/checkpoints/20/: permission denied"),
 }
 
 
