@@ -58,11 +58,9 @@ class Upload:
             if self._is_mine(found):
                 return
             if self._writer is not None:
-                raise StorageError(
-                    f"{self._path} was written by someone else, with other bytes, while it was uploaded. "
-                    "Stop the other conversion and run the same command again."
-                ) from None
-            self._put(found.generation if found else 0)
+                raise self._taken() from None
+            if not self._replace(found):
+                return
         # After a request that wrote it whole, the blob holds what the answer said.
         if not self._is_mine(self._blob if self._writer is None else self._found()):
             raise StorageError(f"{self._path} does not hold the bytes that were uploaded. Run the same command again.")
@@ -89,6 +87,22 @@ class Upload:
         data = bytes(self._head)
         options = {"if_generation_match": generation, "timeout": TIMEOUT_SECONDS, "retry": None}
         call(self._path, "write", lambda: self._blob.upload_from_string(data, **options))
+
+    def _replace(self, found: Any) -> bool:
+        """Whether the answer came; else the object is mine by an attempt whose answer was lost, or a twin's."""
+        try:
+            self._put(found.generation if found else 0)
+        except PreconditionFailed:
+            if not self._is_mine(self._found()):
+                raise self._taken() from None
+            return False
+        return True
+
+    def _taken(self) -> StorageError:
+        return StorageError(
+            f"{self._path} was written by someone else, with other bytes, while it was uploaded. "
+            "Stop the other command and run this one again."
+        )
 
     def _sending(self, send: Any) -> None:
         try:
