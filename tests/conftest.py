@@ -1,5 +1,6 @@
 """Raw data and conversions that several packages' tests share: tiny, made here, converted by the real command."""
 
+import contextlib
 import hashlib
 import io
 import tarfile
@@ -121,16 +122,28 @@ def gcs_server(tmp_path_factory):
         yield server
 
 
+@pytest.fixture(scope="session")
+def open_bucket(gcs_server):
+    """open_bucket("name"): a context with a new bucket, "gs://name", which clients in this process reach, too."""
+
+    @contextlib.contextmanager
+    def opened(name):
+        gcs_server.make_bucket(name)
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in gcs_server.env.items():
+                patch.setenv(variable, value)
+            gcs_calls.client.cache_clear()
+            yield f"gs://{name}"
+            if gcs_calls.client.cache_info().currsize:
+                gcs_calls.client().close()
+            gcs_calls.client.cache_clear()
+        gcs_server.reset()
+
+    return opened
+
+
 @pytest.fixture
-def bucket(gcs_server, monkeypatch, request):
-    """ "gs://name" of a new bucket, which our own client in this process reaches, too."""
-    name = f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
-    gcs_server.make_bucket(name)
-    for variable, value in gcs_server.env.items():
-        monkeypatch.setenv(variable, value)
-    gcs_calls.client.cache_clear()
-    yield f"gs://{name}"
-    if gcs_calls.client.cache_info().currsize:
-        gcs_calls.client().close()
-    gcs_calls.client.cache_clear()
-    gcs_server.reset()
+def bucket(open_bucket, request):
+    """ "gs://name" of a new bucket of the test's own."""
+    with open_bucket(f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}") as opened:
+        yield opened

@@ -51,5 +51,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _report(unraisable: Any) -> None:
+    # What tensorstore tells to Orbax's event loop after a save has failed: a traceback for every array.
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
+
+
 if __name__ == "__main__":
+    sys.unraisablehook = _report
     end(main(sys.argv[1:]))

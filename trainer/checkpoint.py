@@ -1,6 +1,7 @@
 """Checkpoints: the model's state, the input's position and the settings, written by Orbax in the background."""
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,8 +134,7 @@ class Checkpoints:
             reason = f"it is not done after {self._save_seconds:g} s (save_seconds)."
             raise CheckpointError(f"cannot {action} {path}: {reason}") from error
         except Exception as error:  # whatever Orbax's libraries raise: OSError, ValueError, tensorstore's
-            reason = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
-            raise CheckpointError(f"cannot {action} {path}: {reason}{advice}") from error
+            raise CheckpointError(f"cannot {action} {path}: {_reason(error, advice)}") from error
 
     def _compare(self, step: int, saved: dict[str, str], wanted: dict[str, str]) -> None:
         # The model first: of its optimizer's arrays a user knows less.
@@ -160,3 +160,11 @@ def _listed(state: TrainState) -> dict[str, str]:
     return {
         path_name(path): f"{leaf.dtype} {list(leaf.shape)}" for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }
+
+
+def _reason(error: Exception, advice: str) -> str:
+    """The first line without the configuration that tensorstore appends; the HTTP status, or the advice, if none."""
+    text = str(error).strip() or type(error).__name__
+    line = re.split(r" \[\w+(?:\[\d+\])?='", text.split("\n", 1)[0], maxsplit=1)[0][:500]
+    status = re.search(r"\[http_response_code='(\d+)'\]", text)
+    return f"status {status[1]}: {line}" if status else line + advice
