@@ -19,8 +19,8 @@ def main(arguments: list[str]) -> int:
         return 0
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("trainer").setLevel(logging.INFO)
-    # Orbax logs a failure with the stacks of its threads, several times, and then raises it.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    for orbax in ("absl", "asyncio"):  # it logs a failure several times, with the stacks of its threads; then raises it
+        logging.getLogger(orbax).setLevel(logging.CRITICAL)
     name, *options = arguments
     try:
         if name not in RECIPES:

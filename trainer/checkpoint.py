@@ -1,5 +1,6 @@
 """Checkpoints: the model's state, the input's position and the settings, written by Orbax in the background."""
 
+import logging
 import math
 import re
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from trainer.inputs import path_name
 from trainer.state import TrainState
 
 __all__ = ["Checkpoints", "Saved"]
+
+log = logging.getLogger("trainer")
 
 
 @dataclass(frozen=True)
@@ -149,11 +152,18 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        if self._manager is not None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._manager is None:
+            return
+        try:
             with self._writing():
                 self._manager.wait_until_finished()
                 self._manager.close()
+        except InfeedError as lost:
+            if error is None:
+                raise
+            if str(lost) != str(error):
+                log.warning("%s", lost)  # what ended the run says more
 
 
 def _listed(state: TrainState) -> dict[str, str]:

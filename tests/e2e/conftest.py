@@ -36,6 +36,12 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+@pytest.fixture(name="free_port")
+def _free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    return free_port()
+
+
 @pytest.fixture(scope="session")
 def run_hosts(tmp_path_factory):
     """run_hosts("function", count, devices, **order) -> [Ended of process 0, of process 1, ...].

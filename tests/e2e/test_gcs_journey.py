@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 from fake_gcs import stand_ins
 from fake_gcs.server import Reset, Short, Status
+from jax.experimental.compilation_cache import compilation_cache
 
 from converters import imagenet_to_gcs
 from pipeline.shards import gcs_calls
@@ -26,8 +28,23 @@ STEPS = (10, 20)  # of the first command, and where the second one ends
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    # Three journeys compile the same three programs.
+    patch = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs"))}
+    patch |= {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": 0}
+    before = {name: getattr(jax.config, name) for name in patch}
+    for name, value in patch.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _quiet_logging():
-    before = {name: logging.getLogger(name).level for name in ("trainer", "absl")}
+    before = {name: logging.getLogger(name).level for name in ("trainer", "absl", "asyncio")}
     yield
     for name, level in before.items():
         logging.getLogger(name).setLevel(level)
@@ -125,7 +142,10 @@ REFUSED = {  # what fails, its every request -> what the command's one line says
         "cannot read gs://journey/model/checkpoints/20: status 503: "
         r".* of gs://journey/model/checkpoints/20/state/d/\w+: All 7 retry attempts failed"
     ),
-    r"POST .*model/.hosts-": r"cannot write to workdir=gs://journey/model: cannot create gs://journey/model/.hosts-\w+: status 503 \(\d+ attempts in 1 s\)",
+    r"POST .*model/.hosts-": (
+        r"cannot write to workdir=gs://journey/model: cannot create gs://journey/model/.hosts-\w+: "
+        r"status 503 \(\d+ attempts in 1 s\)"
+    ),
 }
 
 
@@ -142,6 +162,12 @@ def test_what_fails_every_time_is_one_line_that_names_it_within_seconds(
     assert time.monotonic() - begun < 20
     *_, last = capsys.readouterr().err.splitlines()
     assert re.match(f"error: {REFUSED[pattern]}", last), last
+
+
+def test_a_bucket_that_does_not_exist_is_one_line(there, capsys):
+    assert main(flags(f"{there}/shards", "gs://missing/model")) == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last == "error: cannot list gs://missing/model/checkpoints: bucket 'missing' does not exist (404)."
 
 
 def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_server, tmp_path):

@@ -10,7 +10,7 @@ from trainer.__main__ import main
 
 @pytest.fixture(autouse=True)
 def _quiet_logging():
-    before = {name: logging.getLogger(name).level for name in ("trainer", "absl")}
+    before = {name: logging.getLogger(name).level for name in ("trainer", "absl", "asyncio")}
     yield
     for name, level in before.items():
         logging.getLogger(name).setLevel(level)
