@@ -4,7 +4,7 @@ import importlib
 import logging
 import sys
 from dataclasses import make_dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
 from trainer.exits import EXIT_USER_ERROR, end
@@ -51,6 +51,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def start(arguments: list[str]) -> NoReturn:
+    """Runs main as what this process is for."""
+    sys.unraisablehook = _report
+    end(main(arguments))
+
+
 def _report(unraisable: Any) -> None:
     # What tensorstore tells to Orbax's event loop after a save has failed: a traceback for every array.
     if str(unraisable.exc_value) != "Event loop is closed":
@@ -58,5 +64,4 @@ def _report(unraisable: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.unraisablehook = _report
-    end(main(sys.argv[1:]))
+    start(sys.argv[1:])

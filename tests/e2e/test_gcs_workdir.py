@@ -1,7 +1,7 @@
-"""A work directory in a bucket, by the command line against a real GCS server: killed and resumed, shared by two
-processes, refused. What is there afterwards is judged from a downloaded copy, by Orbax on a local disk."""
+"""A work directory in a bucket, against a real GCS server: killed and resumed, shared by two processes, refused.
 
-import json
+What is there afterwards is judged from a downloaded copy, by Orbax on a local disk."""
+
 import os
 import signal
 import subprocess
@@ -13,26 +13,17 @@ from fake_gcs.server import Stall, Status
 
 pytestmark = pytest.mark.long
 
-ROOT = str(Path(__file__).parents[2])
+HERE = Path(__file__).parent
 DEADLINE_SECONDS = 120
-FLAGS = ["--iterations-per-loop=5", "--checkpoint-every-steps=20", "--max-steps=40", "--keep-max=2"]
-# The command with short waits before tensorstore's attempts.
-IMPATIENT = """
-import runpy
-from trainer import bucket_path
-bucket_path.TENSORSTORE_RETRIES |= {"initial_delay": "50ms", "max_delay": "200ms"}
-runpy.run_module("trainer", run_name="__main__", alter_sys=True)
-"""
 
 
 class Command:
-    """`python -m trainer digits` of this server's clients, running from now on."""
+    """A training of the line by this server's clients, running from now on."""
 
-    def __init__(self, env, out, data_dir, workdir, *flags, program=("-m", "trainer")):
+    def __init__(self, env, out, workdir, flags, program):
         self.out = out
-        arguments = ["digits", f"--data-dir={data_dir}", f"--workdir={workdir}", *FLAGS, *flags]
         with out.open("wb") as file:
-            command = [sys.executable, *program, *arguments]
+            command = [sys.executable, *program, f"--workdir={workdir}", *flags]
             self.process = subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT)
 
     def end(self, code=0):
@@ -51,18 +42,15 @@ class Command:
 
 
 @pytest.fixture(scope="module")
-def start_command(gcs_server, digits, tmp_path_factory):
+def start_command(gcs_server, tmp_path_factory):
     """start_command(workdir, flag, ...) -> Command; killed at the end if it still runs."""
     clean = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    env = clean | gcs_server.env | {"PYTHONPATH": ROOT, "JAX_PLATFORMS": "cpu"}
-    # They compile the same program.
-    env |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("programs"))}
-    env |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
+    env = clean | gcs_server.env | {"PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "JAX_PLATFORMS": "cpu"}
     started = []
 
-    def start(workdir, *flags, **options):
+    def start(workdir, *flags, program=("-m", "line_worker")):
         out = tmp_path_factory.mktemp("printed") / "printed.txt"
-        started.append(Command(env, out, digits[1], workdir, *flags, **options))
+        started.append(Command(env, out, workdir, flags, program))
         return started[-1]
 
     yield start
@@ -92,22 +80,15 @@ def journey(gcs_server, start_command, tmp_path_factory, downloaded):
     return local, downloaded("gs://workdir/model"), printed
 
 
-def result(workdir):
-    report = json.loads((workdir / "eval_result.json").read_text())
-    return {key: value for key, value in report.items() if key != "seconds"}
-
-
 def test_killed_and_resumed_in_a_bucket_ends_with_the_bits_of_a_straight_local_run(journey, saved):
     local, copy, printed = journey
     assert "going on from the checkpoint of step 20" in printed
     for step in (20, 40):
         (arrays, position), (expected, expected_position) = saved(copy, step), saved(local, step)
-        assert len(expected) > 10
+        assert len(expected) == 6
         assert arrays.keys() == expected.keys()
         assert [name for name in arrays if arrays[name].tobytes() != expected[name].tobytes()] == []
         assert position == expected_position
-    assert result(copy) == result(local)
-    assert result(copy)["proven"]
 
 
 def test_every_step_is_in_the_parts_of_the_events_once_and_in_order(journey):
@@ -127,7 +108,7 @@ def test_two_processes_share_a_work_directory_in_a_bucket(gcs_server, start_comm
     together = [f"--coordinator-address=127.0.0.1:{free_port}", "--num-processes=2", "--host-timeout-seconds=60"]
     commands = [start_command("gs://two-hosts/model", *together, f"--process-id={i}") for i in range(2)]
     printed = [command.end() for command in commands]
-    assert "proven exact" in printed[0]
+    assert "step 40/40" in printed[0]
     names = list(gcs_server.objects("two-hosts"))
     for step in (20, 40):
         assert f"model/checkpoints/{step}/commit_success.txt" in names
@@ -139,8 +120,13 @@ def test_two_processes_share_a_work_directory_in_a_bucket(gcs_server, start_comm
 def test_a_bucket_that_takes_no_arrays_ends_the_run_with_one_line(gcs_server, start_command):
     gcs_server.make_bucket("failing")
     gcs_server.fail("^P.*name=model/checkpoints/20/state/ocdbt.process_0/", Status(503), times=None)
+    short_waits = (
+        "import runpy; from trainer import bucket_path;"
+        "bucket_path.TENSORSTORE_RETRIES |= {'initial_delay': '50ms', 'max_delay': '200ms'};"
+        "runpy.run_module('line_worker', run_name='__main__')"
+    )
     try:
-        printed = start_command("gs://failing/model", program=("-c", IMPATIENT)).end(code=2)
+        printed = start_command("gs://failing/model", program=("-c", short_waits)).end(code=2)
     finally:
         gcs_server.reset()
     *_, last = printed.splitlines()
