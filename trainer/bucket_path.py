@@ -1,10 +1,11 @@
-"""Orbax in a bucket: a path of etils' kind over our own storage, and a bound on the retries of Orbax's array store.
+"""Orbax in a bucket: a path of etils' kind over our own storage, and bounds on the waits of Orbax's array store.
 
 Orbax reaches gs:// by two ways at once: arrays by tensorstore, all else by etils.epath. The latter would take
 TensorFlow (1.8 GB) where it is installed and gcsfs elsewhere, each with its own waits, retries and errors; so it is
 given paths of this class, and what holds for our other requests holds for these."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 from etils import epath
@@ -16,19 +17,26 @@ __all__ = ["BucketPath", "orbax_path"]
 
 # After 1, 2, 4, ... 32, 32 s: about two minutes, as for our own requests. Tensorstore's 32 are a quarter of an hour.
 TENSORSTORE_RETRIES = {"max_retries": 7}
+# A transfer that stands still for a minute is one of these failures; tensorstore itself would wait for ever.
+TENSORSTORE_STALL = {
+    "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "60",
+    "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1",
+}
 
 
 def orbax_path(path: str) -> epath.Path:
     """The path as Orbax takes it."""
     if not is_remote(path):
         return epath.Path(path).absolute()
-    _bound_retries()
+    _bound_waits()
     return BucketPath(path)
 
 
-def _bound_retries() -> None:
-    # Orbax has no option for it, nor tensorstore an environment variable. An Orbax that keeps its contexts elsewhere
-    # (a test says so) still works; it tries for longer.
+def _bound_waits() -> None:
+    for variable, value in TENSORSTORE_STALL.items():
+        os.environ.setdefault(variable, value)
+    # For the retries there is no variable, and Orbax has no option. An Orbax that keeps its contexts elsewhere (a test
+    # says so) still works; it tries for longer.
     with contextlib.suppress(ImportError, AttributeError):
         from orbax.checkpoint._src.serialization import tensorstore_utils
 

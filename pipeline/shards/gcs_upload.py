@@ -3,6 +3,7 @@
 A twin that writes the same bytes at the same time is no error: bytes here do not depend on who writes them."""
 
 import base64
+import contextlib
 from typing import Any
 
 import google_crc32c
@@ -48,8 +49,9 @@ class Upload:
 
     def finish(self) -> None:
         """Makes the object visible, and proves that the bucket holds these very bytes. StorageError if not."""
+        whole = self._writer is None
         try:
-            if self._writer is None:
+            if whole:
                 self._put(0)
             else:
                 self._sending(self._writer.close)
@@ -57,12 +59,16 @@ class Upload:
             found = self._found()
             if self._is_mine(found):
                 return
-            if self._writer is not None:
-                raise self._taken() from None
-            if not self._replace(found):
-                return
+            if not whole:
+                raise StorageError(
+                    f"{self._path} was written by someone else, with other bytes, while it was uploaded. "
+                    "Stop the other command and run this one again."
+                ) from None
+            whole = False
+            with contextlib.suppress(PreconditionFailed):  # of an attempt whose answer was lost, or of a twin's
+                self._put(found.generation if found else 0)
         # After a request that wrote it whole, the blob holds what the answer said.
-        if not self._is_mine(self._blob if self._writer is None else self._found()):
+        if not self._is_mine(self._blob if whole else self._found()):
             raise StorageError(f"{self._path} does not hold the bytes that were uploaded. Run the same command again.")
 
     def abort(self) -> None:
@@ -87,22 +93,6 @@ class Upload:
         data = bytes(self._head)
         options = {"if_generation_match": generation, "timeout": TIMEOUT_SECONDS, "retry": None}
         call(self._path, "write", lambda: self._blob.upload_from_string(data, **options))
-
-    def _replace(self, found: Any) -> bool:
-        """Whether the answer came; else the object is mine by an attempt whose answer was lost, or a twin's."""
-        try:
-            self._put(found.generation if found else 0)
-        except PreconditionFailed:
-            if not self._is_mine(self._found()):
-                raise self._taken() from None
-            return False
-        return True
-
-    def _taken(self) -> StorageError:
-        return StorageError(
-            f"{self._path} was written by someone else, with other bytes, while it was uploaded. "
-            "Stop the other command and run this one again."
-        )
 
     def _sending(self, send: Any) -> None:
         try:
