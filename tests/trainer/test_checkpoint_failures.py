@@ -16,7 +16,7 @@ from trainer import exits
 from trainer.checkpoint import Checkpoints
 
 SAVES = """
-import json, sys, time
+import json, os, sys, time
 import jax.numpy as jnp
 from pipeline.shards import gcs_calls
 from pipeline.shards.errors import InfeedError
@@ -28,7 +28,7 @@ from trainer.task import Variables
 
 gcs_calls.RETRY_SECONDS, gcs_calls.WAIT_SECONDS = 1.0, (0.05, 0.2)
 bucket_path.TENSORSTORE_RETRIES = {"max_retries": 2, "initial_delay": "50ms", "max_delay": "200ms"}
-bucket_path.TENSORSTORE_STALL["TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS"] = "1"
+os.environ["TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS"] = "1"
 state = TrainState(jnp.int32(20), Variables({"w": jnp.arange(100.0)}), (), jnp.zeros(2, jnp.uint32))
 for workdir in sys.argv[1:]:
     begun = time.monotonic()
