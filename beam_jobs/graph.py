@@ -21,7 +21,7 @@ from beam_jobs.receipts import finished_shards, verdict_on_error
 from beam_jobs.references import References, concat
 from beam_jobs.write import write_shard
 from pipeline.background import Background
-from pipeline.shards.schemes import open_storage
+from pipeline.shards.schemes import is_remote, open_storage
 
 __all__ = ["build"]
 
@@ -56,9 +56,9 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
 def _groups(job: Job) -> list[list[tuple[int, Source]]]:
     """Numbered sources, those in buckets by sixteen, which are scanned at once: they wait rather than work."""
     numbered = list(enumerate(job.sources))
-    remote = [each for each in numbered if "://" in each[1].uri]
+    remote = [each for each in numbered if is_remote(each[1].uri)]
     groups = [remote[i : i + _SCANS_AT_ONCE] for i in range(0, len(remote), _SCANS_AT_ONCE)]
-    return groups + [[each] for each in numbered if "://" not in each[1].uri]
+    return groups + [[each] for each in numbered if not is_remote(each[1].uri)]
 
 
 class _Scan(beam.DoFn):

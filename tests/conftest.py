@@ -1,5 +1,6 @@
 """Raw data and conversions that several packages' tests share: tiny, made here, converted by the real command."""
 
+import contextlib
 import hashlib
 import io
 import tarfile
@@ -128,14 +129,26 @@ def _forget_client():
     gcs_calls.credentials.cache_clear()
 
 
+@pytest.fixture(scope="session")
+def open_bucket(gcs_server):
+    """open_bucket("name"): a context with a new bucket, "gs://name", which clients in this process reach, too."""
+
+    @contextlib.contextmanager
+    def opened(name):
+        gcs_server.make_bucket(name)
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in gcs_server.env.items():
+                patch.setenv(variable, value)
+            _forget_client()
+            yield f"gs://{name}"
+            _forget_client()
+        gcs_server.reset()
+
+    return opened
+
+
 @pytest.fixture
-def bucket(gcs_server, monkeypatch, request):
-    """ "gs://name" of a new bucket, which our own client in this process reaches, too."""
-    name = f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
-    gcs_server.make_bucket(name)
-    for variable, value in gcs_server.env.items():
-        monkeypatch.setenv(variable, value)
-    _forget_client()
-    yield f"gs://{name}"
-    _forget_client()
-    gcs_server.reset()
+def bucket(open_bucket, request):
+    """ "gs://name" of a new bucket of the test's own."""
+    with open_bucket(f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}") as opened:
+        yield opened

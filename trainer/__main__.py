@@ -4,7 +4,7 @@ import importlib
 import logging
 import sys
 from dataclasses import make_dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
 from trainer.exits import EXIT_USER_ERROR, end
@@ -19,6 +19,8 @@ def main(arguments: list[str]) -> int:
         return 0
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("trainer").setLevel(logging.INFO)
+    for orbax in ("absl", "asyncio"):  # it logs a failure several times, with the stacks of its threads; then raises it
+        logging.getLogger(orbax).setLevel(logging.CRITICAL)
     name, *options = arguments
     try:
         if name not in RECIPES:
@@ -49,5 +51,17 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def start(arguments: list[str]) -> NoReturn:
+    """Runs main as what this process is for."""
+    sys.unraisablehook = _report
+    end(main(arguments))
+
+
+def _report(unraisable: Any) -> None:
+    # What tensorstore tells to Orbax's event loop after a save has failed: a traceback for every array.
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
+
+
 if __name__ == "__main__":
-    end(main(sys.argv[1:]))
+    start(sys.argv[1:])

@@ -1,6 +1,7 @@
 """The settings of a training run. They are saved with every checkpoint. Stdlib only, so that tools can read them."""
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +12,8 @@ __all__ = ["LoopMode", "TrainerConfig", "check_positive_int"]
 LoopMode = Literal["auto", "scan", "step"]
 LOOP_MODES = ("auto", "scan", "step")
 MiB = 1024 * 1024
+# Any scheme but gs://, and gs:/, which pathlib makes of it and which would be a directory here.
+OTHER_PLACE = re.compile(r"(?!gs://[^/])[a-z][a-z0-9+.-]+:/")
 POSITIVE_INTS = (
     "global_batch_size",
     "iterations_per_loop",
@@ -26,7 +29,8 @@ class TrainerConfig:
     """How to train; what to train is the Task."""
 
     workdir: str
-    """Directory for checkpoints and events. A run that finds a checkpoint there goes on from it."""
+    """Directory for checkpoints and events; it may be gs://bucket/dir. A run that finds a checkpoint there goes on from
+    it."""
     global_batch_size: int
     """Records a training step, over all devices of all hosts."""
     eval_batch_size: int | None = None
@@ -53,17 +57,22 @@ class TrainerConfig:
     """Bytes of a k-step super-batch on one device; iterations_per_loop is cut to fit. Up to four are alive at once."""
     stall_seconds: float = 600.0
     """How long to wait for one batch before the run ends with an error and a dump of what every thread was doing."""
+    save_seconds: float = 900.0
+    """How long a checkpoint may take to be written, in the background, before the run ends with an error."""
     host_timeout_seconds: float = 90.0
     """A host that fails or dies ends all others within this time; half of it is how long one may be silent."""
 
     def __post_init__(self) -> None:
         if not self.workdir:
             raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
-        if "://" in str(self.workdir):
-            raise OptionError(f"workdir={self.workdir!r} is not on a local disk. Give a directory there.")
+        if OTHER_PLACE.match(str(self.workdir)):
+            raise OptionError(
+                f"workdir={self.workdir!r} is neither a local directory nor in a bucket. Give one of these: a path on "
+                "a local disk, or gs://bucket/dir."
+            )
         for name in POSITIVE_INTS:
             check_positive_int(name, getattr(self, name))
-        for name in ("stall_seconds", "host_timeout_seconds"):
+        for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be above 0.")
         for name in ("eval_batch_size", "max_steps", "checkpoint_every_steps"):

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-__all__ = ["EXIT_HOST_FAILED", "EXIT_USER_ERROR", "break_apart", "end", "is_apart", "leave"]
+__all__ = ["EXIT_HOST_FAILED", "EXIT_USER_ERROR", "abandon_threads", "break_apart", "end", "is_apart", "leave"]
 
 EXIT_USER_ERROR = 2  # any InfeedError
 EXIT_HOST_FAILED = 3  # another host failed, and this one was stuck in a collective with it
 
 _last_words: Callable[[], None] | None = None
+_threads_abandoned = False
 
 
 def break_apart(last_words: Callable[[], None]) -> None:
@@ -28,10 +29,17 @@ def is_apart() -> bool:
     return _last_words is not None
 
 
+def abandon_threads() -> None:
+    """From now on `end` waits for no thread: some wait for what will never come."""
+    global _threads_abandoned
+    _threads_abandoned = True
+
+
 def end(code: int) -> NoReturn:
     """Ends the process with this exit code, also if its run has broken apart."""
     if _last_words is not None:
         _last_words()
+    if _last_words is not None or _threads_abandoned:
         leave(code)
     sys.exit(code)
 

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 
 from pipeline.shards.errors import HostError, StorageError
+from pipeline.shards.schemes import is_remote, open_storage
+from pipeline.shards.storage import join
 from trainer.inputs import path_name
 from trainer.job import Job, Opened
 from trainer.roll import poll
@@ -27,14 +29,14 @@ PER_HOST = ("workdir",)  # a shared disk may be mounted at different places
 
 
 def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:
-    """Returns when all hosts are here with the same facts and see the same work directory.
+    """Returns when all hosts are here with the same facts, and see the same work directory, which can be written to.
 
-    HostError, on every host, naming the first fact that differs and the hosts that have it; the hosts that are not
-    here after so many seconds; or what a host failed of on its way."""
+    StorageError where it cannot. HostError, on every host, naming the first fact that differs and the hosts that have
+    it; the hosts that are not here after so many seconds; or what a host failed of on its way."""
     store = watchdog.roll.store
-    if store.count == 1:
-        return
-    with _mark(Path(workdir), store.index == 0) as name:
+    with _mark(workdir, store.index == 0) as name:
+        if store.count == 1:
+            return
         if store.index == 0:
             store.put(watchdog.roll.key("mark"), name)
         # The others wait longer: it is host 0 that knows who is missing.
@@ -47,25 +49,30 @@ def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], workdir: s
 
 
 @contextmanager
-def _mark(workdir: Path, mine: bool) -> Iterator[str]:
+def _mark(workdir: str, mine: bool) -> Iterator[str]:
     """A file that only hosts with the same work directory see. Without one, Orbax waits for ten minutes."""
     name = f".hosts-{secrets.token_hex(8)}"
     if not mine:
         yield name
         return
+    storage, path = open_storage(workdir), join(workdir, name)
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        (workdir / name).touch()
+        if is_remote(workdir):
+            storage.create(path, b"")
+        else:  # create would sync the disk: seconds where it is busy, for a file that nobody keeps
+            Path(workdir).mkdir(parents=True, exist_ok=True)
+            Path(path).touch()
     except OSError as error:
-        raise StorageError(f"cannot write to workdir={workdir}: {error.strerror}.") from error
+        raise StorageError(f"cannot write to workdir={workdir}: {error.strerror or error}") from error
     try:
         yield name
     finally:
-        (workdir / name).unlink(missing_ok=True)
+        storage.delete(path)
 
 
 def _whose(workdir: str, mark: str) -> str:
-    seen = poll(lambda: (Path(workdir) / mark).exists() or None, time.monotonic() + SHARED_DISK_SECONDS)
+    storage, path = open_storage(workdir), join(workdir, mark)
+    seen = poll(lambda: storage.exists(path) or None, time.monotonic() + SHARED_DISK_SECONDS)
     return "host 0's" if seen else f"another directory ({workdir}; give one that all hosts share)"
 
 

@@ -6,12 +6,12 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
 from pipeline.shards.record import frame
+from trainer.event_sinks import Sink, open_sink
 
 __all__ = ["EventWriter"]
 
@@ -21,15 +21,20 @@ _number = itertools.count()
 class EventWriter:
     """Writes scalars to a new event file in `directory`; TensorBoard shows each directory as one run.
 
-    After a resume, give the first step as `resumed_at`: points that an interrupted run left beyond it are dropped."""
+    After a resume, give the first step as `resumed_at`: points that an interrupted run left beyond it are dropped.
+    open_sink: (directory, name, the first record) -> where the events go; by default, where the directory is."""
 
-    def __init__(self, directory: Path, resumed_at: int | None = None, clock: Callable[[], float] = time.time) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self,
+        directory: str,
+        resumed_at: int | None = None,
+        clock: Callable[[], float] = time.time,
+        open_sink: Callable[[str, str, bytes], Sink] = open_sink,
+    ) -> None:
         self._clock = clock
         # Two writers in one second must not share a file.
         name = f"events.out.tfevents.{int(clock()):010d}.{os.uname().nodename}.{os.getpid()}.{next(_number)}"
-        self._file = (directory / name).open("xb")
-        self._write(Event(wall_time=clock(), file_version="brain.Event:2"))
+        self._sink = open_sink(directory, name, _record(Event(wall_time=clock(), file_version="brain.Event:2")))
         if resumed_at is not None:
             restart = SessionLog(status=SessionLog.START)
             self._write(Event(wall_time=clock(), step=resumed_at, session_log=restart))
@@ -39,13 +44,17 @@ class EventWriter:
         points = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._write(Event(wall_time=self._clock(), step=step, summary=Summary(value=points)))
 
-    def flush(self) -> None:
-        """Lets TensorBoard see what was written."""
-        self._file.flush()
+    def flush(self, now: bool = False) -> None:
+        """Lets TensorBoard see what was written; in a bucket only now and then, unless it has to be `now`."""
+        self._sink.flush(now)
 
     def close(self) -> None:
         """Flushes and closes."""
-        self._file.close()
+        self._sink.close()
 
     def _write(self, event: Event) -> None:
-        self._file.write(frame(event.SerializeToString()))
+        self._sink.write(_record(event))
+
+
+def _record(event: Event) -> bytes:
+    return frame(event.SerializeToString())

@@ -4,12 +4,12 @@ import functools
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from pipeline.shards.errors import OptionError
+from pipeline.shards.storage import join
 from trainer.checkpoint import Checkpoints
 from trainer.config import TrainerConfig, check_positive_int
 from trainer.evaluation import EvalResult, evaluate_epoch
@@ -69,13 +69,13 @@ class Trainer:
             saved = checkpoints.restore(step, self._job.abstract_state(opened))
             result = evaluate_epoch(self._job, opened, saved.state.variables, step)
         if jax.process_index() == 0:
-            with closing(EventWriter(Path(self.config.workdir) / "eval")) as events:
+            with closing(EventWriter(join(self.config.workdir, "eval"))) as events:
                 events.scalars(step, result.metrics)
         return result
 
     @contextmanager
     def _call(self) -> Iterator[tuple[Watchdog, Checkpoints]]:
-        checkpoints = Checkpoints(self.config.workdir, self.config.keep_max)
+        checkpoints = Checkpoints(self.config.workdir, self.config.keep_max, self.config.save_seconds)
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
             Watchdog(open_store(), self.config.host_timeout_seconds, checkpoints.saving) as watchdog,

@@ -2,15 +2,15 @@
 
 import logging
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from pipeline.shards.errors import NanError
+from pipeline.shards.errors import NanError, StorageError
+from pipeline.shards.storage import join
 from trainer.checkpoint import Checkpoints, Saved
 from trainer.feed import Feeder
 from trainer.job import Job, Opened
@@ -56,13 +56,15 @@ def train_run(job: Job, checkpoints: Checkpoints, opened: Opened, start: int, en
 
     saves = {end, *(range(every, end, every) if every else ())}
 
-    def save(step: int, state: TrainState) -> None:
-        input_state = source.state(source.advance(position, step - start))
-        checkpoints.save(Saved(step, state, input_state, config.to_json()))
-
     with ExitStack() as stack:
         feeder = stack.enter_context(job.feeding(program, opened, position, start, lengths))
-        watch = stack.enter_context(closing(_Watch(job, feeder, start, end)))
+        watch = stack.enter_context(_Watch(job, feeder, start, end))
+
+        def save(step: int, state: TrainState) -> None:
+            watch.publish()  # a run that goes on from here writes no earlier points
+            input_state = source.state(source.advance(position, step - start))
+            checkpoints.save(Saved(step, state, input_state, config.to_json()))
+
         state = run(state, feeder, program, watch.look, saves, save)
     return TrainResult(start, end, state, watch.last, watch.speed(end - start), len(program.executables))
 
@@ -89,7 +91,7 @@ class _Watch:
         self._feeder, self._start, self._batch = feeder, start, job.config.global_batch_size
         self._events = self._line = None
         if jax.process_index() == 0:
-            self._events = EventWriter(Path(job.config.workdir) / "train", resumed_at=start + 1 if start else None)
+            self._events = EventWriter(join(job.config.workdir, "train"), resumed_at=start + 1 if start else None)
             self._line = ProgressLine(start, end, self._batch, job.config.log_every)
         self._began = time.perf_counter()
         self._seconds = 0.0
@@ -118,10 +120,24 @@ class _Watch:
         """Over `steps` steps, from the first dispatch to the last look."""
         return Speed.of(steps, self._batch, self._seconds, self._feeder.wait_seconds)
 
-    def close(self) -> None:
-        if self._events is not None and self._line is not None:
-            self._line.close()
+    def publish(self) -> None:
+        """Lets TensorBoard see all points so far."""
+        if self._events is not None:
+            self._events.flush(now=True)
+
+    def __enter__(self) -> "_Watch":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._events is None or self._line is None:
+            return
+        self._line.close()
+        try:
             self._events.close()
+        except StorageError as lost:
+            if error is None:
+                raise
+            log.warning("%s", lost)  # what ended the run says more
 
 
 def _nan_error(look: Look, i: int) -> NanError:

@@ -56,10 +56,10 @@ class GcsStorage:
         upload = Upload(blob_at(path), path)
         try:
             yield upload
+            upload.finish()
         except BaseException:
             upload.abort()
             raise
-        upload.finish()
 
     def create(self, path: str, data: bytes) -> bool:
         """See Storage: the bucket decides between two creators."""

@@ -25,6 +25,7 @@ from pipeline.shards.errors import StorageError
 
 __all__ = [
     "CONNECTIONS",
+    "LOST",
     "TIMEOUT_SECONDS",
     "MissingError",
     "NotFound",

@@ -3,6 +3,7 @@
 A twin that writes the same bytes at the same time is no error: bytes here do not depend on who writes them."""
 
 import base64
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import google_crc32c
 
 from pipeline.shards.errors import StorageError
 from pipeline.shards.gcs_calls import (
+    LOST,
     TIMEOUT_SECONDS,
     MissingError,
     PreconditionFailed,
@@ -52,6 +54,8 @@ class Upload:
         """Makes the object visible, and proves that the bucket holds these very bytes. StorageError if not."""
         small = self._writer is None
         taken = self._put(0) if small else not self._refused and self._sent(self._writer.close)
+        if not taken:
+            self.abort()
         found = self._blob if small and taken else self._found()  # after one request the blob holds what it said
         if small and not taken and not self._is_mine(found):
             taken = self._put(found.generation if found else 0)
@@ -66,9 +70,12 @@ class Upload:
         raise StorageError(f"{self._path} does not hold the bytes that were uploaded. Run the same command again.")
 
     def abort(self) -> None:
-        """Gives the upload up."""
+        """Gives the upload up. Never an error: what is left of it, the bucket forgets after a week."""
         if self._writer is not None:
-            self._writer.terminate()
+            with contextlib.suppress(*LOST):
+                self._writer.terminate()
+            self._writer._buffer.close()  # or the writer would send the rest when it is collected
+            self._writer = None
 
     def _open(self) -> Any:
         # Streamed bytes cannot be sent again, so what is there is looked at before, not after.

@@ -4,14 +4,19 @@ from pipeline.shards.errors import OptionError
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.storage import Storage
 
-__all__ = ["open_storage"]
+__all__ = ["is_remote", "open_storage"]
+
+
+def is_remote(uri: str) -> bool:
+    """Whether it is not on a local disk."""
+    return "://" in uri
 
 
 def open_storage(uri: str) -> Storage:
     """The storage that `uri` lives in. Raises OptionError for a scheme that is not known."""
-    scheme, separator, _ = uri.partition("://")
-    if not separator:
+    if not is_remote(uri):
         return LocalStorage()
+    scheme, _, _ = uri.partition("://")
     if scheme == "gs":
         from pipeline.shards.gcs import GcsStorage  # 0.7 s, which a local run need not wait
 

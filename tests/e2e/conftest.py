@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 WORKER = Path(__file__).with_name("host_worker.py")
@@ -31,6 +34,12 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+@pytest.fixture(name="free_port")
+def _free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    return free_port()
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +72,37 @@ def run_commands(tmp_path):
         return run_all(commands, tmp_path, timeout_seconds, frozen=-1)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def downloaded(gcs_server, tmp_path_factory):
+    """downloaded("gs://bucket/dir") -> a local copy, made without any of our clients."""
+
+    def download(directory: str) -> Path:
+        bucket, _, prefix = directory.removeprefix("gs://").partition("/")
+        copy = tmp_path_factory.mktemp("downloaded")
+        for name in gcs_server.objects(bucket, f"{prefix}/"):
+            if not name.endswith("/"):  # the stand-in for an empty directory
+                path = copy / name.removeprefix(f"{prefix}/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(gcs_server.read(bucket, name))
+        return copy
+
+    return download
+
+
+@pytest.fixture(scope="session")
+def saved():
+    """saved(local work directory, step) -> (every array of the checkpoint by name, the input's state)."""
+
+    def read(workdir: Path, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        items = {"state": ocp.args.StandardRestore(), "input": ocp.args.JsonRestore()}
+        with ocp.CheckpointManager(workdir / "checkpoints") as manager:
+            found = manager.restore(step, args=ocp.args.Composite(**items))
+        arrays = jax.tree_util.tree_leaves_with_path(found["state"])
+        return {jax.tree_util.keystr(path): np.asarray(array) for path, array in arrays}, found["input"]
+
+    return read
 
 
 def run_all(commands: list[list[str]], out: Path, timeout_seconds: float, frozen: int) -> list[Ended]:

@@ -10,7 +10,12 @@ from trainer.config import TrainerConfig
     ("settings", "text"),
     [
         ({"workdir": ""}, "workdir is empty"),
-        ({"workdir": "gs://bucket/run"}, "workdir='gs://bucket/run' is not on a local disk"),
+        (
+            {"workdir": "s3://bucket/run"},
+            "workdir='s3://bucket/run' is neither a local directory nor in a bucket. Give",
+        ),
+        ({"workdir": "gs:/bucket/run"}, "neither .* a path on a local disk, or gs://bucket/dir"),
+        ({"workdir": "gs:///run"}, "workdir='gs:///run' is neither"),
         ({"global_batch_size": 0}, "global_batch_size=0 is not allowed. It must be an int above 0"),
         ({"iterations_per_loop": "10s"}, "iterations_per_loop='10s' is a str. It must be an int"),
         ({"eval_batch_size": 1.5}, r"eval_batch_size=1\.5 is a float"),
@@ -31,3 +36,8 @@ def test_a_bad_setting_is_named_with_what_is_allowed(settings, text):
 def test_the_evaluation_batch_is_the_training_batch_unless_given():
     assert TrainerConfig(workdir="w", global_batch_size=8).to_json()["eval_batch_size"] == 8
     assert TrainerConfig(workdir="w", global_batch_size=8, eval_batch_size=4).to_json()["eval_batch_size"] == 4
+
+
+@pytest.mark.parametrize("workdir", ["gs://bucket/run", "gs://bucket", "run", "/run:1/x", "C:/run"])
+def test_a_work_directory_may_be_on_disk_or_in_a_bucket(workdir):
+    assert TrainerConfig(workdir=workdir, global_batch_size=8).workdir == workdir

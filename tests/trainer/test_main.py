@@ -10,9 +10,10 @@ from trainer.__main__ import main
 
 @pytest.fixture(autouse=True)
 def _quiet_logging():
-    before = logging.getLogger("trainer").level
+    before = {name: logging.getLogger(name).level for name in ("trainer", "absl", "asyncio")}
     yield
-    logging.getLogger("trainer").setLevel(before)
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
 
 
 def test_help_lists_the_recipes(capsys):

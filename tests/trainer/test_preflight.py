@@ -128,10 +128,10 @@ def test_the_facts_tell_another_model_optimizer_and_mesh(dense_task, vector_inpu
     )
 
 
-def test_alone_a_watchdog_starts_no_thread_and_compares_nothing():
+def test_alone_a_watchdog_starts_no_thread_and_compares_nothing(tmp_path):
     before = threading.active_count()
     with Watchdog(LocalStore(), 1.0) as watchdog, watchdog.reporting():
-        agree(watchdog, lambda: pytest.fail("facts were gathered"), "/nowhere", 1.0)
+        agree(watchdog, lambda: pytest.fail("facts were gathered"), str(tmp_path), 1.0)
         assert threading.active_count() == before
     with pytest.raises(InputError, match="as it was"), Watchdog(LocalStore(), 1.0) as watchdog, watchdog.reporting():
         raise InputError("as it was")

@@ -32,7 +32,7 @@ def points(events, tag):
 
 
 def test_a_file_begins_with_its_version_and_holds_what_was_written(tmp_path):
-    writer = EventWriter(tmp_path, clock=lambda: 1234.5)
+    writer = EventWriter(str(tmp_path), clock=lambda: 1234.5)
     writer.scalars(7, {"loss": 0.5, "accuracy": 0.25})
     writer.close()
     version, event = events_in(tmp_path)
@@ -43,7 +43,7 @@ def test_a_file_begins_with_its_version_and_holds_what_was_written(tmp_path):
 
 def test_two_writers_of_one_second_have_a_file_each(tmp_path):
     for _ in range(2):
-        EventWriter(tmp_path, clock=lambda: 5.0).close()
+        EventWriter(str(tmp_path), clock=lambda: 5.0).close()
     assert len(list(tmp_path.iterdir())) == 2
 
 

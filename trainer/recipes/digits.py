@@ -4,7 +4,6 @@ tensorflow is needed by the input only, so its import stands inside the input_fn
 
 import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -12,6 +11,8 @@ import jax.numpy as jnp
 import optax
 import tyro
 
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import join
 from trainer.config import TrainerConfig
 from trainer.evaluation import EvalResult
 from trainer.inputs import InputContext, InputFn
@@ -117,15 +118,21 @@ def run(config: Config) -> None:
     result = trainer.evaluate(eval_input)
     if jax.process_index() > 0:
         return
-    path = Path(config.trainer.workdir) / "eval_result.json"
-    path.write_text(json.dumps(_report(result), indent=2) + "\n")
+    path = _publish(config.trainer.workdir, "eval_result.json", _report(result))
     if speed:
-        path.with_name("train_result.json").write_text(json.dumps(asdict(speed), indent=2) + "\n")
+        _publish(config.trainer.workdir, "train_result.json", asdict(speed))
     print(
         f"step {result.step}: accuracy {result.metrics['accuracy']:.2%}, loss {result.metrics['loss']:.4f} over "
         f"{result.records} of {result.num_records} validation records, "
         f"{'proven exact' if result.proven else 'not proven'}; written to {path}"
     )
+
+
+def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
+    path = join(workdir, name)
+    with open_storage(workdir).publish(path) as sink:
+        sink.write(json.dumps(report, indent=2).encode() + b"\n")
+    return path
 
 
 def _report(result: EvalResult) -> dict[str, Any]:

@@ -20,7 +20,8 @@ _LAYOUT = {"kind": "storage#storageLayout", "hierarchicalNamespace": {"enabled":
 
 def stand_in(method: str, path: str) -> Answer | None:
     """The answer to what the server does not know: metadata server, token, storageLayout. None: ask the server."""
-    if path == "/token" and method == "POST":  # https://oauth2.googleapis.com/token
+    # https://oauth2.googleapis.com, and of old https://www.googleapis.com, where tensorstore asks
+    if path in ("/token", "/oauth2/v3/token") and method == "POST":
         return whole(json.dumps(_TOKEN_ANSWER).encode())
     # google-auth asks for the root to see whether a metadata server is there.
     if path == "/" or path.startswith("/computeMetadata/"):

@@ -1,0 +1,194 @@
+"""The README's whole journey in a bucket: raw data, shards, training, a checkpoint, its evaluation, and going on.
+
+The same bytes, parameters and metrics as with everything on a disk, also where one request in twenty fails."""
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+from fake_gcs import stand_ins
+from fake_gcs.server import Reset, Short, Status
+from jax.experimental.compilation_cache import compilation_cache
+
+from converters import imagenet_to_gcs
+from pipeline.shards import gcs_calls
+from trainer import bucket_path
+from trainer.__main__ import main
+
+pytestmark = pytest.mark.long
+
+SECRET = "a-planted-secret-that-must-not-show"
+STEPS = (10, 20)  # of the first command, and where the second one ends
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    # Three journeys compile the same three programs.
+    patch = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs"))}
+    patch |= {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": 0}
+    before = {name: getattr(jax.config, name) for name in patch}
+    for name, value in patch.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet_logging():
+    before = {name: logging.getLogger(name).level for name in ("trainer", "absl", "asyncio")}
+    yield
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
+
+
+@pytest.fixture
+def quick_retries(monkeypatch):
+    """Milliseconds between two attempts and a second in all, for our own client and for tensorstore."""
+    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 1.0)
+    monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.01, 0.1))
+    waits = {"max_retries": 7, "initial_delay": "10ms", "max_delay": "100ms"}
+    monkeypatch.setattr(bucket_path, "TENSORSTORE_RETRIES", waits)
+
+
+def flags(shards, workdir, *more):
+    return ["digits", f"--data-dir={shards}", f"--workdir={workdir}", "--iterations-per-loop=5", *more]
+
+
+def train_and_go_on(shards, workdir):
+    for steps in STEPS:
+        assert main(flags(shards, workdir, f"--max-steps={steps}")) == 0
+    assert main(flags(shards, workdir, "--mode=evaluate")) == 0
+
+
+def travel(bucket, digits, server):
+    """From raw data in the bucket to its shards and the model."""
+    for file in digits[0].iterdir():
+        server.write(bucket.removeprefix("gs://"), f"raw/{file.name}", file.read_bytes())
+    raw, shards = f"{bucket}/raw", f"{bucket}/shards"
+    labels = f"--label_file={raw}/synsets.txt"
+    imagenet_to_gcs.main([f"--raw_data_dir={raw}", f"--gcs_output_path={shards}", labels, "--target_shard_bytes=100KB"])
+    train_and_go_on(shards, f"{bucket}/model")
+
+
+@pytest.fixture(scope="module")
+def there(open_bucket, digits, gcs_server):
+    """A bucket at the end of the journey."""
+    with open_bucket("journey") as bucket:
+        travel(bucket, digits, gcs_server)
+        yield bucket
+
+
+@pytest.fixture(scope="module")
+def same_as_on_disk(digits, tmp_path_factory, downloaded, saved):
+    """same_as_on_disk(bucket): asserts that the journey ended in it as it does with everything on a disk."""
+    local = tmp_path_factory.mktemp("local")
+    train_and_go_on(digits[1], local)
+
+    def result(workdir):
+        report = json.loads((workdir / "eval_result.json").read_text())
+        return {key: value for key, value in report.items() if key != "seconds"}
+
+    def check(bucket, shard_digests):
+        assert shard_digests(downloaded(f"{bucket}/shards")) == shard_digests(digits[1])
+        model = downloaded(f"{bucket}/model")
+        (arrays, position), (expected, expected_position) = (saved(workdir, STEPS[1]) for workdir in (model, local))
+        assert len(expected) > 10
+        assert arrays.keys() == expected.keys()
+        assert [name for name in arrays if arrays[name].tobytes() != expected[name].tobytes()] == []
+        assert position == expected_position
+        assert result(model) == result(local)
+        assert result(model)["proven"]
+
+    return check
+
+
+def test_the_journey_gives_the_bytes_and_parameters_of_one_on_a_disk(there, same_as_on_disk, shard_digests):
+    same_as_on_disk(there, shard_digests)
+
+
+FAULTS = [Status(503), Status(429), Status(500, when="after"), Reset(), Reset(when="after"), Short()]
+
+
+def test_with_one_request_in_twenty_failing_it_ends_the_same(
+    bucket, digits, gcs_server, quick_retries, monkeypatch, same_as_on_disk, shard_digests
+):
+    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 120.0)
+    gcs_server.reset()
+    for number, fault in enumerate(FAULTS):
+        gcs_server.fail_share(".", fault, 0.05 / len(FAULTS), seed=number)
+    travel(bucket, digits, gcs_server)
+    struck = [request for request in gcs_server.requests() if request.fault]
+    assert len(struck) > 0.03 * len(gcs_server.requests())
+    for kind in ("raw/", "shards/train-", "model/"):
+        assert [request for request in struck if kind in request.line.replace("%2F", "/")], kind
+    gcs_server.reset()
+    same_as_on_disk(bucket, shard_digests)
+
+
+REFUSED = {  # what fails, its every request -> what the command's one line says
+    r"GET .*shards/manifest": r"cannot find gs://journey/shards/manifest.json: status 503 \(\d+ attempts in 1 s\)",
+    r"GET .*shards/train-": r"cannot \w+ gs://journey/shards/train-\d+-of-00015: status 503 \(\d+ attempts in 1 s\)",
+    r"GET .*20/input": r"cannot \w+ gs://journey/model/checkpoints/20/input\S*: status 503 \(\d+ attempts in 1 s\)",
+    r"GET .*20/state/d/": (
+        "cannot read gs://journey/model/checkpoints/20: status 503: "
+        r".* of gs://journey/model/checkpoints/20/state/d/\w+: All 7 retry attempts failed"
+    ),
+    r"POST .*model/.hosts-": (
+        r"cannot write to workdir=gs://journey/model: cannot create gs://journey/model/.hosts-\w+: "
+        r"status 503 \(\d+ attempts in 1 s\)"
+    ),
+}
+
+
+# Tensorstore tells the arrays of a restore that has failed to an event loop that Orbax has closed by then.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("pattern", REFUSED)
+def test_what_fails_every_time_is_one_line_that_names_it_within_seconds(
+    pattern, there, gcs_server, quick_retries, capsys
+):
+    gcs_server.reset()
+    gcs_server.fail(pattern.replace("/", "(?:/|%2F)"), Status(503), times=None)
+    begun = time.monotonic()
+    assert main(flags(f"{there}/shards", f"{there}/model", "--max-steps=30")) == 2
+    assert time.monotonic() - begun < 20
+    *_, last = capsys.readouterr().err.splitlines()
+    assert re.match(f"error: {REFUSED[pattern]}", last), last
+
+
+def test_a_bucket_that_does_not_exist_is_one_line(there, capsys):
+    assert main(flags(f"{there}/shards", "gs://missing/model")) == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last == "error: cannot list gs://missing/model/checkpoints: bucket 'missing' does not exist (404)."
+
+
+def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_server, tmp_path):
+    key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    env = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"), "JAX_PLATFORMS": "cpu"}
+    # By https and with a token, as in production; the proxy brings it to the server.
+    env["TENSORSTORE_CA_BUNDLE"] = env["CURL_CA_BUNDLE"]
+    for shortcut in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL", "GOOGLE_AUTH_TOKEN_FOR_TESTING"):
+        del env[shortcut]
+    gcs_server.reset()
+    gcs_server.fail("POST .*secret/eval_result", Status(403), times=None)  # an error is to be told, too
+    command = [sys.executable, "-m", "trainer", *flags(f"{there}/shards", f"{there}/secret", "--max-steps=5")]
+    done = subprocess.run(command, check=False, capture_output=True, env=env, timeout=100)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 2, printed.decode()
+    assert b"error: cannot write gs://journey/secret/eval_result.json: permission denied" in printed
+    assert [request for request in gcs_server.requests("/b/journey/") if not request.authorization] == []
+    objects = gcs_server.objects("journey", "secret/")
+    assert len([name for name in objects if "tfevents" in name]) == 2
+    assert "secret/checkpoints/5/commit_success.txt" in objects
+    for content in (printed, *(gcs_server.read("journey", name) for name in objects)):
+        assert SECRET.encode() not in content
+        assert stand_ins.TOKEN.encode() not in content

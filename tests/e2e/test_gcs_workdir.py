@@ -1,0 +1,135 @@
+"""A work directory in a bucket, against a real GCS server: killed and resumed, shared by two processes, refused.
+
+What is there afterwards is judged from a downloaded copy, by Orbax on a local disk."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_gcs.server import Stall, Status
+
+pytestmark = pytest.mark.long
+
+HERE = Path(__file__).parent
+DEADLINE_SECONDS = 120
+
+
+class Command:
+    """A training of the line by this server's clients, running from now on."""
+
+    def __init__(self, env, out, workdir, flags, program):
+        self.out = out
+        with out.open("wb") as file:
+            command = [sys.executable, *program, f"--workdir={workdir}", *flags]
+            self.process = subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT)
+
+    def end(self, code=0):
+        """What it printed. Its exit code must be this one."""
+        try:
+            got = self.process.wait(DEADLINE_SECONDS)
+        finally:
+            self.process.kill()
+        printed = self.out.read_text(errors="replace")
+        assert got == code, printed
+        return printed
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        assert self.process.wait(10) == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def start_command(gcs_server, tmp_path_factory):
+    """start_command(workdir, flag, ...) -> Command; killed at the end if it still runs."""
+    clean = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    env = clean | gcs_server.env | {"PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "JAX_PLATFORMS": "cpu"}
+    started = []
+
+    def start(workdir, *flags, program=("-m", "line_worker")):
+        out = tmp_path_factory.mktemp("printed") / "printed.txt"
+        started.append(Command(env, out, workdir, flags, program))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.process.kill()
+        command.process.wait()
+
+
+@pytest.fixture(scope="module")
+def journey(gcs_server, start_command, tmp_path_factory, downloaded):
+    """(a local work directory of a straight run, a downloaded one of a run in a bucket that was killed and resumed,
+    what that printed)."""
+    gcs_server.make_bucket("workdir")
+    local = tmp_path_factory.mktemp("local")
+    straight = start_command(local)
+    # Killed while the second checkpoint is not yet whole: the data is there, the word that it is finished is not.
+    word = "^P.*checkpoints/40/commit_success"
+    gcs_server.fail(word, Stall(), times=None)
+    try:
+        broken = start_command("gs://workdir/model")
+        gcs_server.wait_for(word, DEADLINE_SECONDS)
+        broken.kill()
+    finally:
+        gcs_server.reset()
+    straight.end()
+    printed = start_command("gs://workdir/model").end()
+    return local, downloaded("gs://workdir/model"), printed
+
+
+def test_killed_and_resumed_in_a_bucket_ends_with_the_bits_of_a_straight_local_run(journey, saved):
+    local, copy, printed = journey
+    assert "going on from the checkpoint of step 20" in printed
+    for step in (20, 40):
+        (arrays, position), (expected, expected_position) = saved(copy, step), saved(local, step)
+        assert len(expected) == 6
+        assert arrays.keys() == expected.keys()
+        assert [name for name in arrays if arrays[name].tobytes() != expected[name].tobytes()] == []
+        assert position == expected_position
+
+
+def test_every_step_is_in_the_parts_of_the_events_once_and_in_order(journey):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    local, copy, _ = journey
+    # Three parts: at steps 20 and 40 of the run that was killed, at step 40 of the resumed one.
+    assert len(list((copy / "train").iterdir())) == 3
+    points = [EventAccumulator(str(workdir / "train")).Reload().Scalars("loss") for workdir in (copy, local)]
+    steps_and_values = [[(point.step, point.value) for point in run] for run in points]
+    assert [step for step, _ in steps_and_values[0]] == list(range(1, 41))
+    assert steps_and_values[0] == steps_and_values[1]
+
+
+def test_two_processes_share_a_work_directory_in_a_bucket(gcs_server, start_command, free_port):
+    gcs_server.make_bucket("two-hosts")
+    together = [f"--coordinator-address=127.0.0.1:{free_port}", "--num-processes=2", "--host-timeout-seconds=60"]
+    commands = [start_command("gs://two-hosts/model", *together, f"--process-id={i}") for i in range(2)]
+    printed = [command.end() for command in commands]
+    assert "step 40/40" in printed[0]
+    names = list(gcs_server.objects("two-hosts"))
+    for step in (20, 40):
+        assert f"model/checkpoints/{step}/commit_success.txt" in names
+        assert any(f"{step}/state/ocdbt.process_1/" in name for name in names)
+    assert not [name for name in names if ".hosts-" in name]
+    assert len([name for name in names if name.startswith("model/train/")]) == 2
+
+
+def test_a_bucket_that_takes_no_arrays_ends_the_run_with_one_line(gcs_server, start_command):
+    gcs_server.make_bucket("failing")
+    gcs_server.fail("^P.*name=model/checkpoints/20/state/ocdbt.process_0/", Status(503), times=None)
+    short_waits = (
+        "import runpy; from trainer import bucket_path;"
+        "bucket_path.TENSORSTORE_RETRIES |= {'initial_delay': '50ms', 'max_delay': '200ms'};"
+        "runpy.run_module('line_worker', run_name='__main__')"
+    )
+    try:
+        printed = start_command("gs://failing/model", program=("-c", short_waits)).end(code=2)
+    finally:
+        gcs_server.reset()
+    *_, last = printed.splitlines()
+    assert last.startswith("error: cannot write to gs://failing/model/checkpoints: status 503: ABORTED: ")
+    assert "gs://failing/model/checkpoints/20/state/ocdbt.process_0/: All 7 retry attempts failed" in last
+    assert "Traceback" not in printed

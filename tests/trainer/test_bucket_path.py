@@ -1,0 +1,90 @@
+"""Orbax in a bucket through our own storage: neither TensorFlow nor gcsfs is asked for, and its retries are bounded."""
+
+import pickle
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from etils import epath
+from fake_gcs.server import Status
+
+from pipeline.shards import gcs_calls
+from pipeline.shards.errors import StorageError
+from trainer import bucket_path
+from trainer.bucket_path import BucketPath, orbax_path
+
+
+@pytest.fixture
+def directory(bucket):
+    return orbax_path(f"{bucket}/run")
+
+
+@pytest.mark.parametrize("text", ["gs://bucket/dir/name", "gs://bucket"])
+def test_a_path_reads_as_it_was_given_and_stays_of_its_class(text):
+    path = orbax_path(text)
+    assert str(path) == path.as_posix() == path.__fspath__() == text
+    assert type(epath.Path(path)) is BucketPath
+    assert epath.Path(path) == path
+    assert str(path / "a" / "b") == f"{text}/a/b"
+    assert type((path / "a").parent) is BucketPath
+    assert (path / "a").parent == path == pickle.loads(pickle.dumps(path))
+    assert path.absolute() is path
+    assert path.is_absolute()
+
+
+def test_a_path_on_disk_stays_what_orbax_takes_by_itself(tmp_path):
+    assert type(orbax_path(str(tmp_path))) is type(epath.Path(tmp_path))
+
+
+def test_directories_are_there_once_made_or_filled_until_they_are_removed(directory):
+    assert not directory.exists()
+    directory.mkdir()
+    assert directory.is_dir()
+    assert list(directory.iterdir()) == []
+    with pytest.raises(FileExistsError, match=r"gs://.*/run is there already"):
+        directory.mkdir()
+    directory.mkdir(exist_ok=True)
+    assert (directory / "sub/file").write_text("text") == 4
+    (directory / "note").write_bytes(b"note")
+    assert sorted(directory.iterdir()) == [directory / "note", directory / "sub"]
+    assert list(directory.glob("n*")) == [directory / "note"]
+    assert (directory / "sub").is_dir()
+    assert (directory / "sub/file").is_file()
+    assert (directory / "sub/file").read_text() == "text"
+    assert (directory / "note").read_bytes() == b"note"
+    (directory / "note").unlink()
+    assert not (directory / "note").exists()
+    directory.rmtree()
+    assert not directory.exists()
+    directory.rmtree()
+
+
+def test_orbax_saves_restores_lists_and_removes_by_it_alone(directory, gcs_server):
+    options = ocp.CheckpointManagerOptions(max_to_keep=1)
+    with ocp.CheckpointManager(directory, options=options) as manager:
+        for step in (1, 2):
+            manager.save(step, args=ocp.args.StandardSave({"a": np.arange(5) * step}))
+        manager.wait_until_finished()
+        restored = manager.restore(2, args=ocp.args.StandardRestore())
+    assert restored["a"].tolist() == [0, 2, 4, 6, 8]
+    assert ocp.utils.checkpoint_steps(directory) == [2]
+    assert not [name for name in gcs_server.objects(directory.parts[1]) if name.startswith("run/1/")]
+    # TensorFlow, which a path of etils' own would take, asks Google's own address, by the proxy.
+    assert not [request for request in gcs_server.requests() if request.host.endswith("googleapis.com")]
+
+
+def test_what_orbax_reads_and_writes_is_tried_again_and_named_in_the_end(directory, monkeypatch, gcs_server):
+    monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.01, 0.02))
+    gcs_server.fail("run/file", Status(503), times=2)
+    (directory / "file").write_text("text")
+    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 0.2)
+    gcs_server.fail("run/file", Status(503), times=None)
+    with pytest.raises(StorageError, match=r"cannot read gs://.*/run/file: status 503 \(\d+ attempts in 0\.2 s\)"):
+        (directory / "file").read_text()
+
+
+def test_the_bound_on_tensorstores_retries_reaches_every_context_that_orbax_makes(bucket):
+    orbax_path(f"{bucket}/run")
+    for use_ocdbt in (True, False):
+        spec = ocp.type_handlers.get_ts_context(use_ocdbt=use_ocdbt).spec.to_json()
+        assert spec["gcs_request_retries"] == bucket_path.TENSORSTORE_RETRIES, "Orbax makes its contexts elsewhere"
