@@ -20,7 +20,6 @@ from pipeline.order import Position, Rows
 from pipeline.reader import SplitReader
 from pipeline.reading import Reading
 from pipeline.shards.errors import FingerprintError, SchemaError, StallError
-from pipeline.shards.record import crc32c
 from pipeline.spec import ArraySpec
 from pipeline.stall import checked_stall_seconds, stalled
 from pipeline.tf_cpu import tf
@@ -210,8 +209,8 @@ class Input:
         )
 
     def _deliveries(self, reading: Reading, waiting: deque[list[Rows]]) -> Iterator[_Delivery]:
-        for payloads in reading:
-            left = iter(payloads)
+        for records in reading:
+            left = iter(records)
             for rows in waiting.popleft():
                 yield self._delivery(rows, list(islice(left, int((rows.record_ids >= 0).sum()))))
 
@@ -233,12 +232,12 @@ class Input:
         if group:
             yield group
 
-    def _delivery(self, rows: Rows, payloads: list[bytes]) -> _Delivery:
+    def _delivery(self, rows: Rows, records: list[tuple[bytes, int]]) -> _Delivery:
         real = rows.record_ids >= 0
         crc = np.zeros(len(real), np.uint32)
-        # Of the very bytes that go to the decoder, so that it proves what was delivered, not what was planned.
-        crc[real] = [crc32c(payload) for payload in payloads]
+        crc[real] = [crc for _, crc in records]
         seeds = op_seeds(rows.seeds[real], self._decoder.num_ops)
+        payloads = [payload for payload, _ in records]
         return _Delivery(payloads, seeds, real.astype(np.float32), rows.record_ids.astype(np.int32), crc)
 
     def _decoded(self, delivery: _Delivery) -> Batch:

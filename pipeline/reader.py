@@ -56,7 +56,7 @@ class SplitReader:
         return framed_bytes(self.index, record_ids)
 
     def read(self, groups: Iterable[np.ndarray], ahead_bytes: int = 0) -> Reading:
-        """The payloads of each group of records (int64 [n], each in 0..N-1; repeats allowed), in the order asked for.
+        """Payload and crc32c of the records of each group (int64 [n], each in 0..N-1; repeats allowed), as asked for.
 
         ahead_bytes: how far beyond a group to look for neighbours that one read can bring along. Iterating raises
         CorruptRecordError naming shard, record and offset when bytes are not those that the index promises,

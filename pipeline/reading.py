@@ -20,8 +20,8 @@ MERGE_GAP_BYTES = 16 * 1024  # reading over a gap of this size costs what one mo
 MAX_READ_BYTES = 4 * 1024**2
 
 
-class Reading(Iterable[list[bytes]]):
-    """The payloads of groups of records, in the order asked for. Iterate once, in one thread."""
+class Reading(Iterable[list[tuple[bytes, int]]]):
+    """Payload and crc32c of each record of groups, in the order asked for. Iterate once, in one thread."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Reading(Iterable[list[bytes]]):
         self._planned: deque[tuple[np.ndarray, int]] = deque()  # groups, and how many reads must be done for each
         self._asked: deque[_Read] = deque()
         self._reads_planned = self._reads_done = 0
-        self._kept: dict[int, bytes] = {}
+        self._kept: dict[int, tuple[bytes, int]] = {}
         self._more = True
 
-    def __iter__(self) -> Iterator[list[bytes]]:
+    def __iter__(self) -> Iterator[list[tuple[bytes, int]]]:
         while self._more:
             # A storage may take ranges far ahead of those that it gives, so that their requests are under way.
             for data in self._storage.read_ranges(self._ranges()):
@@ -83,17 +83,18 @@ class Reading(Iterable[list[bytes]]):
         self._reads_done += 1
         for record_id, record, offset, length, crc in read.records.rows(read.first, read.end):
             try:
-                self._kept[record_id] = payload_of(data, offset - read.offset, length=length, crc=crc)
+                # The checksum goes with the very bytes that it was found to be of: it proves what is delivered.
+                self._kept[record_id] = payload_of(data, offset - read.offset, length=length, crc=crc), crc
             except CorruptRecordError as e:
                 raise CorruptRecordError(f"{self._paths[read.shard]}, record {record} at byte {offset}: {e}") from None
 
-    def _whole(self) -> Iterator[list[bytes]]:
+    def _whole(self) -> Iterator[list[tuple[bytes, int]]]:
         while self._planned and self._planned[0][1] <= self._reads_done:
             group, _ = self._planned.popleft()
-            payloads = [self._kept[record_id] for record_id in group.tolist()]
+            records = [self._kept[record_id] for record_id in group.tolist()]
             for record_id in self._lookahead.used(group):
-                self.held_bytes -= len(self._kept.pop(record_id))
-            yield payloads
+                self.held_bytes -= len(self._kept.pop(record_id)[0])
+            yield records
 
 
 class _Records(NamedTuple):

@@ -43,7 +43,7 @@ class GcsStorage:
         return call(path, "read", lambda: download(path))
 
     def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
-        """See Storage. Up to 32 requests and 64 MiB ahead."""
+        """See Storage. Up to 64 requests and 64 MiB ahead."""
         return read_ranges(ranges)
 
     def open(self, path: str) -> BinaryIO:

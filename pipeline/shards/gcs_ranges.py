@@ -15,7 +15,7 @@ from pipeline.shards.gcs_media import get_object
 
 __all__ = ["blob_at", "download", "is_there", "read_range", "read_ranges"]
 
-REQUESTS_AHEAD = 32
+REQUESTS_AHEAD = 64
 BYTES_AHEAD = 64 * 1024**2
 
 _Task = tuple[Future[bytes], str, int, int]

@@ -19,7 +19,7 @@ from pipeline.shards.errors import (
 )
 from pipeline.shards.example import decode_example
 from pipeline.shards.index import Location
-from pipeline.shards.record import FRAME_BYTES, frame
+from pipeline.shards.record import FRAME_BYTES, crc32c, frame
 
 SIZES = (5, 0, 7, 1, 0)
 
@@ -30,20 +30,21 @@ def directory(numbers_of, tmp_path) -> Path:
     return Path(shutil.copytree(numbers_of(*SIZES), tmp_path / "data"))
 
 
-def numbers(payloads: list[bytes]) -> list[int]:
-    return [decode_example(payload)["number"][0] for payload in payloads]
+def numbers(records: list[tuple[bytes, int]]) -> list[int]:
+    assert all(crc == crc32c(payload) for payload, crc in records)
+    return [decode_example(payload)["number"][0] for payload, _ in records]
 
 
-def read(reader: SplitReader, ids: np.ndarray) -> list[bytes]:
-    (payloads,) = reader.read([ids])
-    return payloads
+def read(reader: SplitReader, ids: np.ndarray) -> list[tuple[bytes, int]]:
+    (records,) = reader.read([ids])
+    return records
 
 
 @given(groups=st.lists(st.lists(st.integers(0, sum(SIZES) - 1), max_size=10), max_size=5))
 def test_any_records_come_in_the_groups_and_the_order_asked_for(numbers_of, groups):
     reader = open_split(numbers_of(*SIZES), "train")
     found = reader.read(np.array(ids, np.int64) for ids in groups)
-    assert [numbers(payloads) for payloads in found] == groups
+    assert [numbers(records) for records in found] == groups
 
 
 def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
@@ -57,7 +58,7 @@ def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
 
     found = iter(open_split(numbers_of(*SIZES), "train").read(groups()))
     assert (numbers(next(found)), asked) == ([3, 4], [[3, 4]])
-    assert [numbers(payloads) for payloads in found] == [[], [7]]
+    assert [numbers(records) for records in found] == [[], [7]]
 
 
 def test_neighbours_cost_one_read(numbers_of, monkeypatch):
@@ -135,7 +136,7 @@ def test_an_intact_record_in_the_wrong_place_is_refused(directory):
     # Its own checksums are right; only the index knows better.
     shard = directory / "train-00000-of-00005"
     reader = open_split(str(directory), "train")
-    first, second = (frame(payload) for payload in read(reader, np.array([3, 4])))
+    first, second = (frame(payload) for payload, _ in read(reader, np.array([3, 4])))
     assert len(first) == len(second)
     data = shard.read_bytes()
     assert data.endswith(first + second)

@@ -31,8 +31,8 @@ def batches_of(order, count):
     return [order.rows(position, (range(order.global_batch),)).record_ids for position in positions]
 
 
-def numbers(payloads):
-    return [decode_example(payload)["number"][0] for payload in payloads]
+def numbers(records):
+    return [decode_example(payload)["number"][0] for payload, _ in records]
 
 
 def test_with_the_window_in_sight_a_block_is_one_read(numbers_of, ranges):
@@ -42,7 +42,7 @@ def test_with_the_window_in_sight_a_block_is_one_read(numbers_of, ranges):
     counts = []
     for ahead in (0, reader.framed_bytes(np.arange(2 * (25 + 5)))):
         ranges.clear()
-        assert [numbers(payloads) for payloads in reader.read(batches, ahead)] == [ids.tolist() for ids in batches]
+        assert [numbers(records) for records in reader.read(batches, ahead)] == [ids.tolist() for ids in batches]
         counts.append(len(ranges))
     assert counts[0] > 0.8 * N
     assert counts[1] <= N // 5 + 2
@@ -54,10 +54,10 @@ def test_what_it_holds_is_counted_and_bounded_by_what_it_sees(numbers_of):
     for ahead in (0, 500, 2000):
         reading = reader.read(batches_of(order, order.steps_per_epoch), ahead)
         held = []
-        for payloads in reading:
+        for records in reading:
             held.append(reading.held_bytes)
-            assert held[-1] == sum(map(len, reading._kept.values()))
-            assert held[-1] <= ahead + sum(map(len, payloads))
+            assert held[-1] == sum(len(payload) for payload, _ in reading._kept.values())
+            assert held[-1] <= ahead + sum(len(payload) for payload, _ in records)
         assert held[-1] == 0
         assert (max(held) > 0) == (ahead > 0)
 
