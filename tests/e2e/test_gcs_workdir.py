@@ -117,19 +117,15 @@ def test_two_processes_share_a_work_directory_in_a_bucket(gcs_server, start_comm
     assert len([name for name in names if name.startswith("model/train/")]) == 2
 
 
-def test_a_bucket_that_takes_no_arrays_ends_the_run_with_one_line(gcs_server, start_command):
-    gcs_server.make_bucket("failing")
+def test_a_bucket_that_takes_no_arrays_ends_the_run_with_one_line(bucket, gcs_server, start_command):
     gcs_server.fail("^P.*name=model/checkpoints/20/state/ocdbt.process_0/", Status(503), times=None)
     short_waits = (
         "import runpy; from trainer import bucket_path;"
         "bucket_path.TENSORSTORE_RETRIES |= {'initial_delay': '50ms', 'max_delay': '200ms'};"
         "runpy.run_module('line_worker', run_name='__main__')"
     )
-    try:
-        printed = start_command("gs://failing/model", program=("-c", short_waits)).end(code=2)
-    finally:
-        gcs_server.reset()
+    printed = start_command(f"{bucket}/model", program=("-c", short_waits)).end(code=2)
     *_, last = printed.splitlines()
-    assert last.startswith("error: cannot write to gs://failing/model/checkpoints: status 503: ABORTED: ")
-    assert "gs://failing/model/checkpoints/20/state/ocdbt.process_0/: All 7 retry attempts failed" in last
+    assert last.startswith(f"error: cannot write to {bucket}/model/checkpoints: status 503: ABORTED: ")
+    assert f"{bucket}/model/checkpoints/20/state/ocdbt.process_0/: All 7 retry attempts failed" in last
     assert "Traceback" not in printed
