@@ -38,6 +38,7 @@ def launch(job: Job, options, console: Console) -> None:
     """Runs the conversion to its end and prints the verdict of every split.
 
     Raises ConversionError with the verdict's own words when a split is not complete."""
+    open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
     failure = None
     with watching(job, console), _quiet_workers(options):
         try:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,7 +16,7 @@ from converters import imagenet_to_gcs
 from converters.imagenet import ImagenetConverter
 from pipeline.datasets import eval_dataset
 from pipeline.shards import gcs_calls
-from pipeline.shards.errors import ConversionError, InfeedError, ShardError
+from pipeline.shards.errors import ConversionError, InfeedError, ShardError, StorageError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schemes import open_storage
 
@@ -63,6 +64,28 @@ def test_raw_data_and_shards_in_a_bucket_give_the_bytes_of_a_local_run(raw, buck
     done = subprocess.run(command(raw, f"{bucket}/out", f"--local_processes={processes}"), check=False, timeout=120)
     assert done.returncode == 0
     assert digests(f"{bucket}/out") == expected
+
+
+def test_extracted_folders_in_a_bucket_give_the_shards_of_the_tars(raw, bucket, digits, gcs_server, expected):
+    name = bucket.removeprefix("gs://")
+    for file in ("synsets.txt", "synset_labels.txt"):
+        gcs_server.write(name, f"extracted/{file}", (digits[0] / file).read_bytes())
+    with tarfile.open(digits[0] / "ILSVRC2012_img_val.tar") as tar:
+        for image in tar:
+            gcs_server.write(name, f"extracted/validation/{image.name}", tar.extractfile(image).read())
+    with tarfile.open(digits[0] / "ILSVRC2012_img_train.tar") as tars:
+        for member in tars:
+            with tarfile.open(fileobj=tars.extractfile(member)) as tar:
+                for image in tar:
+                    folder = member.name.removesuffix(".tar")
+                    gcs_server.write(name, f"extracted/train/{folder}/{image.name}", tar.extractfile(image).read())
+    imagenet_to_gcs.main(flags(f"{bucket}/extracted", f"{bucket}/out"))
+    found = digests(f"{bucket}/out")
+    assert {file: found[file] for file in found if file != "manifest.json"} == {
+        file: expected[file]
+        for file in expected
+        if file != "manifest.json"  # it says how many inputs there were
+    }
 
 
 def test_a_second_run_finds_everything_done_and_uploads_no_shard(raw, bucket, gcs_server, expected):
@@ -124,6 +147,12 @@ def test_with_every_request_failing_it_ends_with_object_status_and_attempts(raw,
     with pytest.raises(InfeedError, match=r"cannot read gs://\S+/raw/\S+: status 503 \(\d+ attempts in 1 s\)"):
         imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
     assert "manifest.json" not in str(gcs_server.objects(bucket.removeprefix("gs://")).keys())
+
+
+def test_a_bucket_for_the_shards_that_does_not_exist_is_named_before_the_scan(raw, gcs_server, monkeypatch):
+    monkeypatch.setattr(ImagenetConverter, "scan", lambda *_: pytest.fail("scanned"))
+    with pytest.raises(StorageError, match=r"cannot list gs://nowhere/out: bucket 'nowhere' does not exist \(404\)"):
+        imagenet_to_gcs.main(flags(raw, "gs://nowhere/out"))
 
 
 def test_a_quota_that_is_used_up_in_the_middle_is_named_and_the_rerun_goes_on(raw, bucket, gcs_server, expected):
