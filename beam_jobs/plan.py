@@ -76,7 +76,7 @@ class Job:
         """The splits to write, sorted: their numbers are part of the shuffle keys."""
         return tuple(sorted({source.split for source in self.sources}))
 
-    @property
+    @cached_property
     def num_buckets(self) -> int:
         """A power of two that follows the size of the input. It changes no byte of output."""
         wanted = sum(source.bytes for source in self.sources) // _BYTES_PER_BUCKET

@@ -4,6 +4,7 @@ imagenet_layouts finds the images. Pure: reads raw data through a Storage, retur
 sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps its numbers; a validation image
 is bound to its label by the number in its file name, never by its position in a tar or folder."""
 
+import functools
 import hashlib
 import itertools
 import re
@@ -112,7 +113,7 @@ class ImagenetConverter:
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter: the record around the image is measured once, names are counted."""
-        around = len(encode_example(SCHEMA, _features(b"", b"", b"", 300, 400, 300)))
+        around = _bytes_around()
         name = np.char.str_len(np.char.rpartition(refs.key, b"/")[:, 2])
         return around + refs.size + name + np.char.str_len(refs.columns["synset"])
 
@@ -136,6 +137,11 @@ def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
         ((Member(name, 0, 0, "folder"), Stat(0)) for name in folders),
     )
     return ((File(join(source.uri, member.name), stat), member) for member, stat in found)
+
+
+@functools.cache
+def _bytes_around() -> int:
+    return len(encode_example(SCHEMA, _features(b"", b"", b"", 300, 400, 300)))
 
 
 def _features(
