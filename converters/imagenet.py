@@ -70,7 +70,7 @@ class ImagenetConverter:
         return {"converter": "imagenet/1", "synsets": synsets, "verify": self.verify}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is a class of the train split, or all of validation; a tar or a folder."""
+        """See Converter. A source is one class, or all of validation; a tar or a folder."""
         rows: list[Reference] = []
         try:
             for file, member in _members(storage, source):
@@ -95,11 +95,10 @@ class ImagenetConverter:
             error = f"a {member.kind}, not a file"
         elif not 0 < member.size <= _MAX_FILE_BYTES:
             error = f"a file of {member.size} bytes; allowed are 1 to {_MAX_FILE_BYTES:,}"
-        if source.split == "train":
-            synset, key = source.tag, f"train/{source.tag}/{name}"
-        else:
-            synset, key = self._validation_synset(name), f"validation/{name}"
-            error = error or ("" if synset else f"no label: {VALIDATION_LABELS} has none for this file name")
+        key = f"train/{source.tag}/{name}" if source.split == "train" else f"validation/{name}"
+        synset = source.tag or self._validation_synset(name)
+        if not synset:
+            error = error or f"no label: {VALIDATION_LABELS} has none for this file name"
         return self._row(key, file, member.offset, member.size, synset, error)
 
     def _row(self, key: str, file: File, offset: int, size: int, synset: str, error: str) -> Reference:

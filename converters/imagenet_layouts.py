@@ -1,10 +1,16 @@
 """Where ImageNet's images are: the layouts that raw data comes in, told apart by content, split by split.
 
     original tars       ILSVRC2012_img_train.tar (a tar of class tars), ILSVRC2012_img_val.tar; also as .tar.gz
-    extracted folders   train/<wnid>/*.JPEG, validation/*.JPEG
+    extracted           train/<wnid>/*.JPEG, validation/*.JPEG (or val/)
+    class folders       train/<wnid>/*.JPEG, val/<wnid>/*.JPEG (or validation/), as torchvision wants them
+    Kaggle              ILSVRC/Data/CLS-LOC/train/<wnid>/*.JPEG, ILSVRC/Data/CLS-LOC/val/*.JPEG, LOC_val_solution.csv
 
-Both with synset_labels.txt for validation: line n is the synset of validation image n. Both give the same shards."""
+Validation images that are not in class folders need synset_labels.txt (line n is the synset of validation image n) or
+Kaggle's table. All give the same shards."""
 
+import csv
+import io
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +28,8 @@ __all__ = ["TRAIN_TAR", "VALIDATION_TAR", "RawImagenet", "find_raw"]
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VALIDATION_TAR = "ILSVRC2012_img_val.tar"
 _TARS = {"train": TRAIN_TAR, "validation": VALIDATION_TAR}
+_FOLDERS = {"train": ("train",), "validation": ("validation", "val")}
+_KAGGLE_IMAGES, _KAGGLE_LABELS = "ILSVRC/Data/CLS-LOC", "LOC_val_solution.csv"
 
 
 @dataclass(frozen=True)
@@ -44,19 +52,27 @@ def find_raw(raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], s
     sources: list[Source] = []
     scratch: list[str] = []
     for split in (split for split in SPLITS if split in splits):
-        folder = join(raw_data_dir, split)
         tar = join(raw_data_dir, _TARS[split])
         if storage.exists(tar):
             sources += _in_tar(storage, split, tar, synsets)
         elif storage.exists(f"{tar}.gz"):
             scratch.append(_uncompressed(storage, f"{tar}.gz", scratch_dir))
             sources += _in_tar(storage, split, scratch[-1], synsets)
-        elif storage.exists(folder):
+        elif folder := _folder(storage, raw_data_dir, split):
             sources += _in_folder(storage, split, folder, synsets)
         else:
             raise RawDataError(_missing(storage, raw_data_dir, split))
-    labels = _validation_labels(storage, raw_data_dir, synsets) if "validation" in splits else ()
+    by_number = any(source.split == "validation" and not source.tag for source in sources)
+    labels = _validation_labels(storage, raw_data_dir, synsets) if by_number else ()
     return RawImagenet(tuple(sources), labels, tuple(scratch))
+
+
+def _folder(storage: Storage, raw_data_dir: str, split: str) -> str | None:
+    for root in (raw_data_dir, join(raw_data_dir, _KAGGLE_IMAGES)):
+        for name in _FOLDERS[split]:
+            if storage.exists(join(root, name)):
+                return join(root, name)
+    return None
 
 
 def _uncompressed(storage: Storage, path: str, scratch_dir: str | None) -> str:
@@ -81,34 +97,60 @@ def _in_tar(storage: Storage, split: str, path: str, synsets: Sequence[str]) -> 
 
 
 def _in_folder(storage: Storage, split: str, folder: str, synsets: Sequence[str]) -> Iterator[Source]:
-    if split == "validation":
+    files, classes = storage.entries(folder)
+    if split == "validation" and files:  # folders among them go to the ledger
         yield Source(split, folder, Stat(0), kind="folder")
         return
-    stray, classes = storage.entries(folder)
-    if stray or not classes:
-        what = f"files beside its class folders ({', '.join(list(stray)[:3])})" if stray else "no class folders in it"
-        raise RawDataError(f"{folder} has {what}. The extracted layout is train/<wnid>/*.JPEG.")
+    if files or not classes:
+        what = f"files beside its class folders ({', '.join(list(files)[:3])})" if files else "no class folders in it"
+        raise RawDataError(f"{folder} has {what}. The extracted layout is {split}/<wnid>/*.JPEG.")
     for synset in classes:
         check_known(synset, synsets, f"folder {join(folder, synset)}")
         yield Source(split, join(folder, synset), Stat(0), tag=synset, kind="folder")
 
 
 def _validation_labels(storage: Storage, raw_data_dir: str, synsets: Sequence[str]) -> tuple[str, ...]:
-    path = join(raw_data_dir, VALIDATION_LABELS)
-    if not storage.exists(path):
+    """The synset of validation image n at place n - 1."""
+    plain, table = join(raw_data_dir, VALIDATION_LABELS), join(raw_data_dir, _KAGGLE_LABELS)
+    if storage.exists(plain):
+        path, labels = plain, tuple(storage.read(plain).decode().split())
+    elif storage.exists(table):
+        path, labels = table, _in_table(table, storage.read(table).decode())
+    else:
         raise RawDataError(_missing(storage, raw_data_dir, "validation"))
-    labels = tuple(storage.read(path).decode().split())
-    for line, synset in enumerate(labels, start=1):
-        check_known(synset, synsets, f"line {line} of {path}")
+    for number, synset in enumerate(labels, start=1):
+        check_known(synset, synsets, f"validation image {number} in {path}")
     return labels
+
+
+def _in_table(path: str, text: str) -> tuple[str, ...]:
+    """Kaggle's table: ImageId, and the synset with the boxes of all objects of it."""
+    found: dict[int, str] = {}
+    for line, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
+        name, _, number = (row.get("ImageId") or "").rpartition("_")
+        synset = (row.get("PredictionString") or "").split(" ")[0]
+        if name != "ILSVRC2012_val" or not number.isdigit() or not synset:
+            raise RawDataError(
+                f"{path}, line {line}: {row} is not like ImageId=ILSVRC2012_val_00000001, PredictionString='n01440764 "
+                "...'. It is damaged, or another competition's."
+            )
+        found[int(number)] = synset
+    if sorted(found) != list(range(1, len(found) + 1)):
+        lacking = next(number for number in itertools.count(1) if number not in found)
+        raise RawDataError(f"{path} has {len(found)} images, but none of number {lacking}. It is not complete.")
+    return tuple(found[number] for number in sorted(found))
 
 
 def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
     files, folders = storage.entries(raw_data_dir)
     there = [*folders, *files]
-    labels = f" and {VALIDATION_LABELS} (one synset a line: line n is validation image n)" * (split == "validation")
-    images = {"train": "train/<wnid>/*.JPEG", "validation": "validation/*.JPEG"}[split]
+    needed = {
+        "train": "train/<wnid>/*.JPEG",
+        "validation": f"val/<wnid>/*.JPEG, or validation/*.JPEG and {VALIDATION_LABELS} (one synset a line: line n is "
+        f"validation image n; or Kaggle's {_KAGGLE_LABELS})",
+    }[split]
     return (
-        f"{raw_data_dir} does not have the {split} split. It needs {_TARS[split]} (or .tar.gz), or {images}{labels}. "
-        f"There is: {', '.join(there[:8]) or 'nothing'}. --splits chooses which splits to convert."
+        f"{raw_data_dir} does not have the {split} split. It needs {_TARS[split]} (or .tar.gz), or {needed}. Kaggle's "
+        f"folders may stay under {_KAGGLE_IMAGES}. There is: {', '.join(there[:8]) or 'nothing'}. --splits chooses "
+        "which splits to convert."
     )

@@ -20,7 +20,34 @@ def compress(raw, *names):
         path.unlink()
 
 
-def test_tars_and_folders_give_identical_shards(raw_imagenet, raw_folders, tmp_path, shard_digests):
+def as_class_folders(raw):
+    """As torchvision wants them: no file with labels."""
+    for name, synset in zip(sorted(raw.validation), raw.validation_labels, strict=True):
+        folder = raw.directory / "val" / synset
+        folder.mkdir(parents=True, exist_ok=True)
+        (raw.directory / "validation" / name).rename(folder / name)
+    (raw.directory / "validation").rmdir()
+    (raw.directory / "synset_labels.txt").unlink()
+
+
+def kaggle_table(raw):
+    rows = zip(sorted(raw.validation), raw.validation_labels, strict=True)
+    lines = [f"{name.removesuffix('.JPEG')},{synset} 1 2 30 40 {synset} 5 6 7 8 \n" for name, synset in rows]
+    return "".join(["ImageId,PredictionString\n", *reversed(lines)])
+
+
+def as_kaggle(raw):
+    images = raw.directory / "ILSVRC/Data/CLS-LOC"
+    images.mkdir(parents=True)
+    (raw.directory / "train").rename(images / "train")
+    (raw.directory / "validation").rename(images / "val")
+    (raw.directory / "LOC_val_solution.csv").write_text(kaggle_table(raw))
+    (raw.directory / "synset_labels.txt").unlink()
+
+
+@pytest.mark.parametrize("arrange", [lambda _: None, as_class_folders, as_kaggle], ids=["extracted", "class", "kaggle"])
+def test_every_layout_gives_the_shards_of_the_tars(raw_imagenet, raw_folders, tmp_path, shard_digests, arrange):
+    arrange(raw_folders)
     for raw, out in ((raw_imagenet, "a"), (raw_folders, "b")):
         raw.convert(tmp_path / out, "--num_train_shards=4", "--num_validation_shards=2")
     assert shards_alone(shard_digests(tmp_path / "a")) == shards_alone(shard_digests(tmp_path / "b"))
@@ -74,6 +101,22 @@ def test_what_does_not_belong_into_a_class_folder_is_rejected_by_name(raw_folder
         "empty.JPEG: a file of 0 bytes",
     ):
         assert line in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("ILSVRC2012_val_00000002", "n00000001_2", r"csv, line 4: .* is not like ImageId=ILSVRC2012_val_00000001"),
+        ("PredictionString", "Prediction", r"csv, line 2: .* another competition's"),
+        ("ILSVRC2012_val_00000003", "ILSVRC2012_val_00000009", r"csv has 4 images, but none of number 3\. It is not"),
+    ],
+)
+def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(raw_folders, tmp_path, old, new, message):
+    as_kaggle(raw_folders)
+    path = raw_folders.directory / "LOC_val_solution.csv"
+    path.write_text(kaggle_table(raw_folders).replace(old, new))
+    with pytest.raises(RawDataError, match=message):
+        raw_folders.convert(tmp_path / "out")
 
 
 @pytest.mark.parametrize(
