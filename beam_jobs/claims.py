@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from beam_jobs.plan import Job, SplitPlan
 from pipeline.shards.errors import ConversionError
-from pipeline.shards.manifest import Manifest, read_manifest, write_manifest
+from pipeline.shards.manifest import Manifest, read_manifest, update_manifest
 from pipeline.shards.naming import (
     MANIFEST_FILE,
     index_file,
@@ -20,7 +20,7 @@ from pipeline.shards.naming import (
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
 from pipeline.shards.storage import Storage, in_parallel, join
 
-__all__ = ["Claim", "claim", "mergeable_manifest"]
+__all__ = ["Claim", "check_mergeable", "claim"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Claim:
 def claim(storage: Storage, plan: SplitPlan) -> None:
     """Marks the split as this plan's. Raises ConversionError if it is another's and may not be overwritten."""
     job, path, mine = plan.job, join(plan.job.output_dir, plan_file(plan.split)), Claim.of(plan)
-    mergeable_manifest(storage, job)
+    if storage.exists(join(job.output_dir, MANIFEST_FILE)):
+        check_mergeable(read_manifest(job.output_dir, storage), job)
     if storage.create(path, mine.to_json().encode()):
         return
     there = _read(storage, path)
@@ -78,13 +79,11 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
         sink.write(mine.to_json().encode())
 
 
-def mergeable_manifest(storage: Storage, job: Job) -> Manifest | None:
-    """The manifest that a job's splits are merged into; None if they begin one.
-
-    Raises ConversionError when splits that stay in it have another schema or other labels."""
-    if not storage.exists(join(job.output_dir, MANIFEST_FILE)):
-        return None
-    there, converter = read_manifest(job.output_dir, storage), job.converter
+def check_mergeable(there: Manifest | None, job: Job) -> None:
+    """Raises ConversionError when splits that stay in the manifest have another schema or other labels."""
+    if there is None:
+        return
+    converter = job.converter
     stay = sorted(set(there.splits) - set(job.splits))
     same = (there.name, there.schema, there.labels) == (converter.name, converter.schema, converter.labels)
     if stay and not same:
@@ -93,7 +92,6 @@ def mergeable_manifest(storage: Storage, job: Job) -> Manifest | None:
             f"the features and labels of {converter.name!r}, schema {converter.schema.name!r}. Give another directory, "
             "or convert all splits again with --overwrite."
         )
-    return there
 
 
 def _read(storage: Storage, path: str) -> Claim:
@@ -109,11 +107,8 @@ def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> 
     """Removes the split from the manifest and sidecars, then exactly the files of the old plan. May be repeated."""
     if storage.exists(join(output_dir, MANIFEST_FILE)):
         manifest = read_manifest(output_dir, storage)
-        rest = {name: entry for name, entry in manifest.splits.items() if name != split}
-        if rest:
-            manifest = dataclasses.replace(manifest, splits=rest)
-            write_manifest(storage, output_dir, manifest)
-            write_sidecars(storage, output_dir, manifest)
+        if set(manifest.splits) - {split}:
+            update_manifest(storage, output_dir, lambda there: _without(storage, there or manifest, split))
         else:
             storage.delete(join(output_dir, MANIFEST_FILE))
             remove_sidecars(storage, output_dir, manifest)
@@ -123,3 +118,10 @@ def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> 
         in_parallel(storage.delete, [join(output_dir, file) for file in files])
     for file in (index_file(split), rejects_file(split)):
         storage.delete(join(output_dir, file))
+
+
+def _without(storage: Storage, manifest: Manifest, split: str) -> Manifest:
+    rest = {name: entry for name, entry in manifest.splits.items() if name != split}
+    left = dataclasses.replace(manifest, splits=rest)
+    write_sidecars(storage, manifest.directory, left)
+    return left

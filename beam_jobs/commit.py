@@ -13,12 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from beam_jobs.claims import mergeable_manifest
+from beam_jobs.claims import check_mergeable
 from beam_jobs.plan import Job, SplitPlan
 from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipts, sweep_verdicts
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.index import encode_index
-from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, write_manifest
+from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file
 from pipeline.shards.record import crc32c
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
@@ -205,13 +205,17 @@ def _publish_index(storage: Storage, plan: SplitPlan, whole: _Whole) -> SplitEnt
 
 
 def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry) -> None:
-    """Merges the split into what is there: train today, validation next week."""
-    there = mergeable_manifest(storage, job)
+    """Merges the split into what is there: train today, validation next week, or both at once."""
     converter = job.converter
-    splits = {**(there.splits if there else {}), split: entry}
-    manifest = Manifest(converter.name, converter.schema, splits, converter.labels, _writer())
-    write_sidecars(storage, job.output_dir, manifest)
-    write_manifest(storage, job.output_dir, manifest)
+
+    def merged(there: Manifest | None) -> Manifest:
+        check_mergeable(there, job)
+        splits = {**(there.splits if there else {}), split: entry}
+        manifest = Manifest(converter.name, converter.schema, splits, converter.labels, _writer())
+        write_sidecars(storage, job.output_dir, manifest)
+        return manifest
+
+    update_manifest(storage, job.output_dir, merged)
 
 
 def _sweep(storage: Storage, plan: SplitPlan) -> None:

@@ -4,10 +4,14 @@ Reads are ranged and run ahead of the reader, bounded in requests and bytes. Any
 
 import base64
 import contextlib
+import functools
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
+from pipeline.shards.errors import StorageError
 from pipeline.shards.gcs_calls import TIMEOUT_SECONDS, MissingError, PreconditionFailed, call, client
 from pipeline.shards.gcs_ranges import blob_at, download, is_there, read_range, read_ranges
 from pipeline.shards.gcs_upload import Upload
@@ -16,6 +20,7 @@ from pipeline.shards.storage import Sink, Stat
 __all__ = ["GcsStorage"]
 
 _LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of what comes unasked
+_UPDATES = 50
 FIRST_READ_BYTES, MAX_READ_BYTES = 64 * 1024, 8 * 1024**2
 
 
@@ -63,18 +68,19 @@ class GcsStorage:
 
     def create(self, path: str, data: bytes) -> bool:
         """See Storage: the bucket decides between two creators."""
-        blob, tried = blob_at(path), []
+        return _replaced(path, 0, data)
 
-        def put() -> None:
-            tried.append(path)
-            blob.upload_from_string(data, if_generation_match=0, timeout=TIMEOUT_SECONDS, retry=None)
-
-        try:
-            call(path, "create", put)
-        except PreconditionFailed:
-            # An attempt whose answer was lost may have been ours.
-            return len(tried) > 1 and self.read(path) == data
-        return True
+    def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
+        """See Storage: by the generation that was read. To be too late fifty times is an error."""
+        for attempt in range(_UPDATES):
+            blob = blob_at(path)
+            with contextlib.suppress(MissingError):  # changed between the two requests
+                there = call(path, "find", functools.partial(is_there, blob))
+                data = change(call(path, "read", functools.partial(_whole, blob)) if there else None)
+                if _replaced(path, blob.generation if there else 0, data):
+                    return
+            time.sleep(random.uniform(0, 0.1 * attempt))
+        raise StorageError(f"cannot update {path}: others changed it {_UPDATES} times meanwhile. Run it again.")
 
     def list(self, directory: str) -> dict[str, Stat]:
         """See Storage. A request for each 1,000 names, one after the other."""
@@ -99,6 +105,27 @@ class GcsStorage:
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:
         """See Storage: an upload that was killed has left nothing to see, and the bucket forgets it after a week."""
+
+
+def _whole(blob: Any) -> bytes:
+    # Of the generation that was found: the blob stands for it from then on.
+    return blob.download_as_bytes(raw_download=True, timeout=TIMEOUT_SECONDS, retry=None, checksum=None)
+
+
+def _replaced(path: str, generation: int, data: bytes) -> bool:
+    """False if the object is not of that generation any more."""
+    blob, tried = blob_at(path), []
+
+    def put() -> None:
+        tried.append(path)
+        blob.upload_from_string(data, if_generation_match=generation, timeout=TIMEOUT_SECONDS, retry=None)
+
+    try:
+        call(path, "write", put)
+    except PreconditionFailed:
+        # An attempt whose answer was lost may have been ours.
+        return len(tried) > 1 and call(path, "read", lambda: download(path)) == data
+    return True
 
 
 def _stat(blob: Any) -> Stat:

@@ -5,7 +5,8 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +16,7 @@ from pipeline.shards.storage import Sink, Stat, join
 
 __all__ = ["LocalStorage"]
 
+LOCK_SECONDS = 60.0  # for what takes milliseconds
 _HIDDEN = re.compile(r"\.(.+)\.\d+\.[0-9a-f]{8}\.tmp")  # see _hidden_beside
 
 
@@ -93,6 +95,15 @@ class LocalStorage:
                 return False
             return True
 
+    def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
+        """See Storage: under a lock on the directory, which ends with the process."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _naming(path, "update"), _sole_writer(target):
+            data = change(target.read_bytes() if target.exists() else None)
+            with self.publish(path) as sink:
+                sink.write(data)
+
     def list(self, directory: str) -> dict[str, Stat]:
         """See Storage."""
         with _naming(directory, "list"):
@@ -144,10 +155,25 @@ def _hidden_beside(target: Path) -> Iterator[BinaryIO]:
                 hidden.unlink(missing_ok=True)
 
 
-def _lock(file: BinaryIO) -> bool:
+@contextlib.contextmanager
+def _sole_writer(target: Path) -> Iterator[None]:
+    fd, end = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY), time.monotonic() + LOCK_SECONDS
+    try:
+        while not _lock(fd):
+            if time.monotonic() > end:
+                raise StorageError(
+                    f"cannot update {target}: another process has been at it for {LOCK_SECONDS:g} s. Does it hang?"
+                )
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock(file: BinaryIO | int) -> bool:
     """False if another holds it. True also on a disk without locks, where a sweep takes every writer for dead."""
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

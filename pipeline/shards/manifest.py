@@ -5,7 +5,7 @@ One entry a split; finished splits are merged in, so a validation split may join
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,15 @@ from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["FORMAT_VERSION", "Manifest", "ShardEntry", "SplitEntry", "read_manifest", "write_manifest"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Manifest",
+    "ShardEntry",
+    "SplitEntry",
+    "read_manifest",
+    "update_manifest",
+    "write_manifest",
+]
 
 FORMAT_VERSION = 1
 
@@ -127,8 +135,13 @@ def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:
     path = join(directory, MANIFEST_FILE)
     if not storage.exists(path):
         raise ManifestError(f"{path} does not exist: {_instead(storage, directory)}")
+    return _decoded(storage.read(path), directory)
+
+
+def _decoded(encoded: bytes, directory: str) -> Manifest:
+    path = join(directory, MANIFEST_FILE)
     try:
-        data = json.loads(storage.read(path))
+        data = json.loads(encoded)
     except ValueError as e:
         raise ManifestError(f"{path} is not JSON: {e}. Convert again, or copy it again.") from e
     if not isinstance(data, dict):
@@ -147,5 +160,14 @@ def _instead(storage: Storage, directory: str) -> str:
 
 def write_manifest(storage: Storage, directory: str, manifest: Manifest) -> None:
     """Publishes the manifest: the last step of a conversion."""
-    with storage.publish(join(directory, MANIFEST_FILE)) as sink:
-        sink.write((json.dumps(manifest.to_json(), indent=1) + "\n").encode())
+    update_manifest(storage, directory, lambda _: manifest)
+
+
+def update_manifest(storage: Storage, directory: str, change: Callable[[Manifest | None], Manifest]) -> None:
+    """Publishes what `change` makes of the manifest (None: there is none). See Storage.update."""
+
+    def changed(there: bytes | None) -> bytes:
+        manifest = change(None if there is None else _decoded(there, directory))
+        return (json.dumps(manifest.to_json(), indent=1) + "\n").encode()
+
+    storage.update(join(directory, MANIFEST_FILE), changed)

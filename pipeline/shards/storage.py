@@ -78,6 +78,12 @@ class Storage(Protocol):
         """Writes a small file unless one of this name exists. False if it does: of two creators, one wins."""
         ...
 
+    def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
+        """Replaces a small file by what `change` makes of it; None stands for no file.
+
+        Of two at the same time, the second changes what the first wrote, so `change` may be called more than once."""
+        ...
+
     def list(self, directory: str) -> dict[str, Stat]:
         """Name -> size and checksum of the files directly in a directory, in sorted order; {} where there is none."""
         ...

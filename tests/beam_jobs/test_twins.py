@@ -1,4 +1,4 @@
-"""The same conversion started twice at once, on a disk: both end well, with the bytes that one of them gives."""
+"""Two conversions into one directory at once, on a disk: both end well, with the bytes that one of them gives."""
 
 import subprocess
 import sys
@@ -22,3 +22,11 @@ def test_two_conversions_of_the_same_data_at_once_both_succeed(digits, tmp_path,
         assert "train: 1,429 records" in output
     assert shard_digests(tmp_path / "out") == shard_digests(out)
     assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_conversions_of_two_splits_at_once_are_both_in_the_manifest(digits, tmp_path, shard_digests):
+    raw, out = digits
+    commands = [command(raw, tmp_path / "out", f"--splits={split}") for split in ("train", "validation")]
+    for status, output in at_once(*commands):
+        assert status == 0, output
+    assert shard_digests(tmp_path / "out") == shard_digests(out)

@@ -64,6 +64,23 @@ def test_a_claim_whose_answer_was_lost_is_still_ours(storage, bucket, gcs_server
     assert not storage.create(f"{bucket}/claim", b"another's")
 
 
+def test_an_update_whose_answer_was_lost_is_not_made_twice(storage, bucket, gcs_server):
+    def add(there):
+        return b"%d" % (int(there or 0) + 1)
+
+    for _ in range(2):
+        gcs_server.fail("POST .*upload", Status(503, when="after"))
+        storage.update(f"{bucket}/count", add)
+    assert storage.read(f"{bucket}/count") == b"2"
+
+
+def test_an_update_that_is_always_too_late_is_one_clear_error(storage, bucket, gcs_server, monkeypatch):
+    monkeypatch.setattr("pipeline.shards.gcs._UPDATES", 3)
+    gcs_server.fail("POST .*upload", Status(412), times=None)
+    with pytest.raises(StorageError, match="cannot update gs://.*/x: others changed it 3 times meanwhile"):
+        storage.update(f"{bucket}/x", lambda _: b"mine")
+
+
 def test_a_read_that_stalls_is_tried_again(storage, bucket, gcs_server, short_time_outs):
     write(storage, f"{bucket}/x", b"0123456789")
     gcs_server.fail("GET .*alt=media", Stall(), times=1)

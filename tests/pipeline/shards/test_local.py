@@ -1,5 +1,7 @@
 """What only a disk does: temporary files, and the system's words for its errors. The rest is in test_storage.py."""
 
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +75,13 @@ with LocalStorage().publish({f"{tmp_path}/shard"!r}) as sink:
     assert len(storage.list(str(tmp_path))) == 1
     storage.sweep(str(tmp_path), ["shard"])
     assert not storage.list(str(tmp_path))
+
+
+def test_an_update_that_another_process_holds_up_is_an_error_within_its_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.shards.local.LOCK_SECONDS", 0.2)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    with pytest.raises(StorageError, match=r"cannot update .*/x: another process has been at it for 0\.2 s"):
+        LocalStorage().update(str(tmp_path / "x"), lambda _: b"mine")
+    os.close(fd)
+    LocalStorage().update(str(tmp_path / "x"), lambda _: b"mine")

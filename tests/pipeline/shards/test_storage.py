@@ -2,6 +2,7 @@
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -73,6 +74,25 @@ def test_of_two_creators_the_first_wins(storage, directory):
     assert not storage.create(f"{directory}/a/claim", b"second")
     assert storage.read(f"{directory}/a/claim") == b"first"
     assert list(storage.list(f"{directory}/a")) == ["claim"]
+
+
+def test_of_updates_at_the_same_time_none_is_lost(storage, directory):
+    def add(_):
+        storage.update(f"{directory}/a/count", lambda there: b"%d" % (int(there or 0) + 1))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(16)))
+    assert storage.read(f"{directory}/a/count") == b"16"
+    assert list(storage.list(f"{directory}/a")) == ["count"]
+
+
+def test_an_update_that_fails_changes_nothing(storage, directory):
+    write(storage, f"{directory}/file", b"old")
+    with pytest.raises(ZeroDivisionError):
+        storage.update(f"{directory}/file", lambda _: b"%d" % (1 // 0))
+    assert storage.read(f"{directory}/file") == b"old"
+    storage.update(f"{directory}/file", lambda there: there + b" and new")
+    assert storage.read(f"{directory}/file") == b"old and new"
 
 
 def test_ranges_come_in_order_from_several_files(storage, directory):
