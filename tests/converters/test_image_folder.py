@@ -8,10 +8,11 @@ import sys
 import pytest
 from PIL import Image
 
-from converters.image_folder import is_validation
+from converters.image_folder import ImageFolderConverter, is_validation
 from converters.image_folder_layouts import find_folders
 from pipeline.shards.errors import ConversionError, OptionError, RawDataError
-from pipeline.shards.example import decode_example
+from pipeline.shards.example import decode_example, encode_example
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 
@@ -135,6 +136,18 @@ def test_options_change_the_images_and_the_plan(raw_image_folder, tmp_path):
     records = records_of(tmp_path / "out", "train")
     assert {max(r["image/width"], r["image/height"]) for r in records} == {12}
     assert read_manifest(str(tmp_path / "out")).split("train").fixups["scaled_down"] == 24
+
+
+def test_sizes_are_predicted_within_a_few_bytes_where_images_stay_as_they_are(raw_image_folder):
+    raw = find_folders(str(raw_image_folder.write().directory), [], 0)
+    converter = ImageFolderConverter(raw.classes, 0)
+    for source in raw.sources:
+        for refs in converter.scan(LocalStorage(), source):
+            for ref, predicted in zip(refs, converter.record_bytes(refs), strict=True):
+                if ref.key.endswith(".jpeg"):
+                    data = (raw_image_folder.directory / ref.key.removeprefix("train/")).read_bytes()
+                    actual = len(encode_example(converter.schema, converter.convert(ref, data).features))
+                    assert abs(int(predicted) - actual) <= 12
 
 
 def test_with_one_shard_unfinished_it_goes_on_and_keeps_the_others(raw_image_folder, tmp_path, shard_digests):
