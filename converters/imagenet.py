@@ -4,9 +4,7 @@ imagenet_layouts finds the images. Pure: reads raw data through a Storage, retur
 sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps its numbers; a validation image
 is bound to its label by the number in its file name, never by its position in a tar or folder."""
 
-import functools
 import hashlib
-import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,35 +14,31 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
-from converters.jpeg import Verify, to_rgb_jpeg
+from converters.image_records import (
+    IMAGE_FEATURES,
+    folder_members,
+    image_features,
+    in_batches,
+    member_error,
+    predicted_bytes,
+)
+from converters.jpeg import Jpeg, Verify, to_rgb_jpeg
 from converters.synsets import position
 from converters.tars import Member, TarError, members
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.shards.storage import Storage
 
 __all__ = ["SCHEMA", "SPLITS", "VALIDATION_LABELS", "ImagenetConverter"]
 
 SPLITS = ("train", "validation")
 VALIDATION_LABELS = "synset_labels.txt"
 _LABEL_BASE = 1
-_ROWS_PER_BATCH = 4096
-_MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB
 _VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.JPEG")
 
 SCHEMA = Schema(
     "tpu",
-    {
-        "image/encoded": Feature("bytes", content="image", doc="the JPEG file"),
-        "image/height": Feature("int64", doc="pixels"),
-        "image/width": Feature("int64", doc="pixels"),
-        "image/channels": Feature("int64", doc="always 3"),
-        "image/colorspace": Feature("bytes", content="text", doc="always RGB"),
-        "image/format": Feature("bytes", content="text", doc="always JPEG"),
-        "image/filename": Feature("bytes", content="text", doc="base name in the raw data"),
-        "image/class/label": Feature("int64", doc="1..number of classes; 0 is background"),
-        "image/class/synset": Feature("bytes", content="text", doc="WordNet id of the class"),
-    },
+    {**IMAGE_FEATURES, "image/class/synset": Feature("bytes", content="text", doc="WordNet id of the class")},
 )
 
 
@@ -71,30 +65,19 @@ class ImagenetConverter:
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is one class, or all of validation; a tar or a folder."""
-        rows: list[Reference] = []
+        return in_batches(self._rows(storage, source))
+
+    def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
         try:
             for file, member in _members(storage, source):
-                rows.append(self._reference(source, file, member))
-                if len(rows) == _ROWS_PER_BATCH:
-                    yield References.of(rows)
-                    rows = []
+                yield self._reference(source, file, member)
         except TarError as e:  # a row for the rest of the tar: it is missing, and the ledger must say so
-            file = File(source.uri, source.stat)
-            rows.append(
-                self._row(
-                    f"{source.split}/{source.tag or source.uri.rsplit('/')[-1]}/", file, source.offset, 0, "", str(e)
-                )
-            )
-        if rows:
-            yield References.of(rows)
+            key = f"{source.split}/{source.tag or source.uri.rsplit('/')[-1]}/"
+            yield self._row(key, File(source.uri, source.stat), source.offset, 0, "", str(e))
 
     def _reference(self, source: Source, file: File, member: Member) -> Reference:
         name = member.name.rsplit("/", 1)[-1]
-        error = ""
-        if member.kind != "file":
-            error = f"a {member.kind}, not a file"
-        elif not 0 < member.size <= _MAX_FILE_BYTES:
-            error = f"a file of {member.size} bytes; allowed are 1 to {_MAX_FILE_BYTES:,}"
+        error = member_error(member)
         key = f"train/{source.tag}/{name}" if source.split == "train" else f"validation/{name}"
         synset = source.tag or self._validation_synset(name)
         if not synset:
@@ -111,49 +94,27 @@ class ImagenetConverter:
         return self.validation_labels[number - 1] if 1 <= number <= len(self.validation_labels) else ""
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: the record around the image is measured once, names are counted."""
-        around = _bytes_around()
-        name = np.char.str_len(np.char.rpartition(refs.key, b"/")[:, 2])
-        return around + refs.size + name + np.char.str_len(refs.columns["synset"])
+        """See Converter."""
+        return predicted_bytes(_BYTES_AROUND, refs, "synset")
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter."""
         image = to_rgb_jpeg(data, self.verify)
-        name = ref.key.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape")
         synset, label = ref.columns["synset"], ref.columns["label"]
         assert isinstance(synset, bytes)
         assert isinstance(label, int)
-        return Converted(_features(image.data, name, synset, label, image.height, image.width), image.fixups)
+        return Converted(_features(image, ref.key, synset, label), image.fixups)
 
 
 def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
-    if source.kind == "tar":
-        file = File(source.uri, source.stat)
-        return ((file, member) for member in members(storage, source.uri, source.offset, source.bytes))
-    files, folders = storage.entries(source.uri)
-    found = itertools.chain(
-        ((Member(name, 0, stat.bytes, "file"), stat) for name, stat in files.items()),
-        ((Member(name, 0, 0, "folder"), Stat(0)) for name in folders),
-    )
-    return ((File(join(source.uri, member.name), stat), member) for member, stat in found)
+    if source.kind == "folder":
+        return folder_members(storage, source.uri)
+    file = File(source.uri, source.stat)
+    return ((file, member) for member in members(storage, source.uri, source.offset, source.bytes))
 
 
-@functools.cache
-def _bytes_around() -> int:
-    return len(encode_example(SCHEMA, _features(b"", b"", b"", 300, 400, 300)))
+def _features(image: Jpeg, key: str, synset: bytes, label: int) -> dict[str, bytes | int]:
+    return {**image_features(image, key, label), "image/class/synset": synset}
 
 
-def _features(
-    encoded: bytes, name: bytes, synset: bytes, label: int, height: int, width: int
-) -> dict[str, bytes | int]:
-    return {
-        "image/encoded": encoded,
-        "image/height": height,
-        "image/width": width,
-        "image/channels": 3,
-        "image/colorspace": b"RGB",
-        "image/format": b"JPEG",
-        "image/filename": name,
-        "image/class/label": label,
-        "image/class/synset": synset,
-    }
+_BYTES_AROUND = len(encode_example(SCHEMA, _features(Jpeg(b"", 300, 400), "", b"", 300)))

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from beam_jobs.launch import dry_run, exit_with, launch
-from beam_jobs.options import add_options, beam_options, make_job
+from beam_jobs.launch import exit_with
+from converters.command_line import add_conversion_options, chosen_splits, run
 from converters.imagenet import SPLITS, ImagenetConverter
 from converters.imagenet_layouts import find_raw
-from converters.jpeg import VERIFY_LEVELS
 from converters.synsets import ilsvrc2012_synsets, read_synsets
-from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.shards.schemes import open_storage
 
 __all__ = ["main"]
@@ -37,19 +35,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         console.print(f"note: {flag}: {_ANCESTOR[flag]}", markup=False, soft_wrap=True)
     if args.project:  # an option of ours for the ancestor's sake, and of Beam's for Google Cloud runners
         rest = [*rest, f"--project={args.project}"]
-    splits = _splits(args.splits)
+    splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else SPLITS
     label_file = args.label_file
     synsets = read_synsets(open_storage(label_file), label_file) if label_file else ilsvrc2012_synsets()
     raw = find_raw(args.raw_data_dir, splits, synsets, None if args.dry_run else args.gcs_output_path)
-    converter = ImagenetConverter(synsets, raw.validation_labels, args.verify)
-    wanted = {"train": args.num_train_shards, "validation": args.num_validation_shards}
-    num_shards = {split: number for split, number in wanted.items() if number is not None and split in splits}
-    job = make_job(args, converter, raw.sources, num_shards, raw.scratch)
-    options = beam_options(args, rest) if not args.dry_run else None
-    if args.dry_run:
-        dry_run(job, Console())
-    else:
-        launch(job, options, Console())
+    run(args, rest, ImagenetConverter(synsets, raw.validation_labels, args.verify), raw.sources, raw.scratch)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,37 +48,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Converts ImageNet (original tars or extracted folders) into shards in tensorflow/tpu's schema.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--raw_data_dir",
-        required=True,
-        help="directory of the original tars or of train/ and validation/, and of synset_labels.txt",
+    add_conversion_options(
+        parser, SPLITS, "directory of the original tars or of train/ and validation/, and of synset_labels.txt"
     )
-    parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
-    parser.add_argument("--splits", default=",".join(SPLITS), help="comma-separated (default: %(default)s)")
     parser.add_argument("--label_file", help="all classes, one synset a line (default: the 1000 of ILSVRC2012)")
-    parser.add_argument("--num_train_shards", type=int, help="overrides --target_shard_bytes")
-    parser.add_argument("--num_validation_shards", type=int, help="overrides --target_shard_bytes")
-    parser.add_argument(
-        "--verify",
-        choices=VERIFY_LEVELS,
-        default="end",
-        help="how closely each image is looked at: its header, also its end marker, or every pixel (default: end)",
-    )
-    add_options(parser)
     old = parser.add_argument_group("flags of the original imagenet_to_gcs.py")
     old.add_argument("--project", help="Google Cloud project: used by Google Cloud runners alone")
     old.add_argument("--local_scratch_dir", help="ignored: nothing is staged any more")
     for flag in ("--gcs_upload", "--nogcs_upload"):
         old.add_argument(flag, action="store_true", help="ignored: --gcs_output_path decides")
     return parser
-
-
-def _splits(text: str) -> list[str]:
-    splits = [split.strip() for split in text.split(",") if split.strip()]
-    for split in splits:
-        if split not in SPLITS:
-            raise OptionError(f"--splits={text}: unknown split {split!r}.{did_you_mean(split, SPLITS)}")
-    return splits
 
 
 if __name__ == "__main__":

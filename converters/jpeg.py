@@ -7,17 +7,18 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import simplejpeg
 from PIL import Image
 
 from beam_jobs.converter import Reject
 
-__all__ = ["VERIFY_LEVELS", "Jpeg", "Verify", "to_rgb_jpeg"]
+__all__ = ["PNG_MAGIC", "VERIFY_LEVELS", "Jpeg", "Verify", "check_size", "decode_image", "decode_jpeg", "to_rgb_jpeg"]
 
 Verify = Literal["header", "end", "decode"]
 VERIFY_LEVELS: tuple[Verify, ...] = ("header", "end", "decode")
 
-_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _END = b"\xff\xd9"
 _MAX_PIXELS = 100_000_000  # 300 MB decoded: above it a file is taken for a decompression bomb
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0..15 without DHT, JPG, DAC
@@ -39,13 +40,13 @@ def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:
 
     verify: "header" parses the frame header (~1 us; misses truncation), "end" also wants the end marker
     (~1 us; misses damage inside), "decode" decodes every pixel (~1 ms)."""
-    if data.startswith(_PNG_MAGIC):
+    if data.startswith(PNG_MAGIC):
         return _reencoded(data, "png_to_jpeg")
     height, width, components = _frame_header(data)
-    _check_size(height, width)
+    check_size(height, width)
     # Some writers append bytes: where the end marker is not at the very end, decoding decides.
     if components == 4 or verify == "decode" or (verify == "end" and not data.rstrip(b"\0\r\n").endswith(_END)):
-        _check_every_pixel(data, "CMYK" if components == 4 else "RGB")
+        decode_jpeg(data, "CMYK" if components == 4 else "RGB")
     if components == 4:
         return _reencoded(data, "cmyk_to_rgb")
     return Jpeg(data, height, width)
@@ -73,26 +74,37 @@ def _frame_header(data: bytes) -> tuple[int, int, int]:
         raise Reject(f"truncated JPEG: no frame header in its {len(data)} bytes") from None
 
 
-def _check_size(height: int, width: int) -> None:
+def check_size(height: int, width: int) -> None:
+    """Raises Reject for an image without pixels, or with so many that it must be a decompression bomb."""
     if not height or not width or height * width > _MAX_PIXELS:
         raise Reject(f"{width}x{height} pixels; allowed are 1 to {_MAX_PIXELS:,}")
 
 
-def _check_every_pixel(data: bytes, colorspace: str) -> None:
-    """Pillow takes a file that ends early, but with an end marker, for whole and fills it up with grey."""
+def decode_jpeg(data: bytes, colorspace: Literal["RGB", "GRAY", "CMYK"] | None = None) -> np.ndarray:
+    """uint8 [height, width, channels]; None is grey for a grey image and RGB for others. Raises Reject for any damage.
+
+    Pillow takes a file that ends early, but with an end marker, for whole and fills it up with grey."""
     try:
-        simplejpeg.decode_jpeg(data, colorspace=colorspace, strict=True)
+        if colorspace is None:
+            colorspace = "GRAY" if simplejpeg.decode_jpeg_header(data)[2] == "Gray" else "RGB"
+        return simplejpeg.decode_jpeg(data, colorspace=colorspace, strict=True)
     except ValueError as e:
         raise Reject(f"truncated or damaged JPEG: {e}") from None
 
 
-def _reencoded(data: bytes, fixup: str) -> Jpeg:
+def decode_image(data: bytes, formats: tuple[str, ...]) -> Image.Image:
+    """All pixels of a file in one of Pillow's formats. Raises Reject."""
     try:
-        image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
-        _check_size(image.height, image.width)
+        image = Image.open(io.BytesIO(data), formats=formats)
+        check_size(image.height, image.width)
         image.load()
     except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as e:
         raise Reject(f"truncated or damaged image: {str(e)[:200]}") from None
+    return image
+
+
+def _reencoded(data: bytes, fixup: str) -> Jpeg:
+    image = decode_image(data, ("JPEG", "PNG"))
     buffer = io.BytesIO()
     image.convert("RGB").save(buffer, "JPEG", quality=100)
     return Jpeg(buffer.getvalue(), image.height, image.width, (fixup,))

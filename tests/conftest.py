@@ -11,8 +11,9 @@ import pytest
 from fake_gcs.server import start
 from PIL import Image
 
-from converters import digits_raw, imagenet_to_gcs
+from converters import digits_raw, image_folder_to_gcs, imagenet_to_gcs
 from pipeline.shards import gcs_calls
+from pipeline.shards.schemes import open_storage
 
 
 def make_tar(files):
@@ -72,6 +73,70 @@ class RawImagenet:
         imagenet_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", labels, *flags])
 
 
+def make_image(seed, form, mode="RGB", size=(16, 12), **options):
+    pixels = np.random.default_rng(seed).integers(0, 255, (size[1], size[0], len(mode)), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.squeeze(), mode).save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+class RawImageFolder:
+    """Folders of images, one a class, of all kinds, with a file in each that is none, and a hidden one."""
+
+    def __init__(self, directory: Path, classes=("cat", "dog", "grey eel"), images=8):
+        self.directory = directory
+        self.files = {name: self._folder(100 * number, images) for number, name in enumerate(classes)}
+
+    @staticmethod
+    def _folder(seed, images):
+        kinds = [("JPEG", "RGB"), ("PNG", "RGBA"), ("WEBP", "RGB"), ("JPEG", "L"), ("PNG", "L"), ("JPEG", "RGB")]
+        files = {".DS_Store": b"hidden", "notes.txt": b"not an image"}
+        for i in range(images):
+            form, mode = kinds[i % len(kinds)]
+            files[f"{seed + i}.{form.lower()}"] = make_image(seed + i, form, mode, (16, 10 + i))
+        return files
+
+    def write(self, split=""):
+        """As <split>/<class>/*, or <class>/* without one."""
+        for name, files in self.files.items():
+            folder = self.directory / split / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, data in files.items():
+                (folder / file).write_bytes(data)
+        return self
+
+    def convert(self, out, *flags):
+        """Runs the real command line in this process."""
+        image_folder_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
+
+
+def imagenet_with_a_bad_image(directory):
+    raw = RawImagenet(directory)
+    raw.train["n00000001"]["n00000001_0.JPEG"] = b"not an image"
+    raw.validation["ILSVRC2012_val_00000099.JPEG"] = make_jpeg()  # which has no label
+    return raw
+
+
+RAW_DATA = {
+    "imagenet tars": lambda directory: imagenet_with_a_bad_image(directory).write(),
+    "imagenet folders": lambda directory: imagenet_with_a_bad_image(directory).write_folders(),
+    "image folder by split": lambda directory: RawImageFolder(directory).write("train").write("val"),
+    "image folder": lambda directory: RawImageFolder(directory).write(),
+}
+
+
+@pytest.fixture(scope="session")
+def write_raw_data():
+    """write_raw_data(kind, directory): what that writes, with its `directory` and `convert`."""
+    return lambda kind, directory: RAW_DATA[kind](directory)
+
+
+@pytest.fixture
+def raw_image_folder(tmp_path):
+    """A small image folder, not written yet, so that the test may change its `files`."""
+    return RawImageFolder(tmp_path / "raw")
+
+
 @pytest.fixture
 def raw_imagenet(tmp_path):
     """A small raw data set, written as tars, in a directory of its own."""
@@ -102,15 +167,13 @@ def digits(tmp_path_factory):
 
 @pytest.fixture
 def shard_digests():
-    """Directory -> {name: sha256} of everything that has to be the same in equal conversions."""
+    """Directory or gs:// path -> {name: sha256} of everything that has to be the same in equal conversions."""
 
     def digests(directory):
-        files = [
-            *Path(directory).glob("*-of-*"),
-            *Path(directory).glob("_index/*"),
-            *Path(directory).glob("manifest.json"),
-        ]
-        return {str(f.relative_to(directory)): hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(files)}
+        storage = open_storage(str(directory))
+        names = [name for name in storage.list(str(directory)) if "-of-" in name or name == "manifest.json"]
+        names += [f"_index/{name}" for name in storage.list(f"{directory}/_index")]
+        return {name: hashlib.sha256(storage.read(f"{directory}/{name}")).hexdigest() for name in sorted(names)}
 
     return digests
 

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from pipeline.ops import DecodeJpeg
 from pipeline.shards.manifest import read_manifest
 
 # The keys of tensorflow/tpu's ImageNet input, as its readers parse them.
@@ -53,6 +54,21 @@ def test_tfds_reads_the_directory_with_names_and_sub_splits(dataset):
         synset = e["image"]["class"]["synset"].numpy().decode()
         assert raw.synsets.index(synset) + 1 == int(e["image"]["class"]["label"])
         assert e["image"]["encoded"].shape == (int(e["image"]["height"]), 16, 3)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_that_came_as_png_webp_or_in_grey_are_decoded_by_every_reader(raw_image_folder, tmp_path, channels):
+    raw_image_folder.write("train").convert(tmp_path / "out", "--max_bad_records=3")
+    files = sorted(tf.io.gfile.glob(f"{tmp_path}/out/train-*"))
+    keys = {key: feature for key, feature in TPU_KEYS.items() if key != "image/class/synset"}
+    records = [tf.io.parse_example(record, keys) for record in tf.data.TFRecordDataset(files)]
+    assert len(records) == 24
+    for record in records:
+        decode = DecodeJpeg("image/encoded", shape=(int(record["image/height"]), 16, channels))
+        assert decode({"image/encoded": record["image/encoded"]}, None)["image"].dtype == tf.uint8
+        assert raw_image_folder.files[record["image/class/text"].numpy().decode()]
+    examples = list(tfds.builder_from_directory(str(tmp_path / "out")).as_dataset(split="train"))
+    assert {e["image"]["encoded"].shape[1:] for e in examples} == {(16, 3)}
 
 
 def test_the_features_file_is_what_tfds_itself_would_write(dataset, tmp_path):

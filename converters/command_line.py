@@ -1,0 +1,59 @@
+"""What the command lines of all converters share: where from, where to, which splits, and then run or --dry_run."""
+
+import argparse
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from beam_jobs.converter import Converter, Source
+from beam_jobs.launch import dry_run, launch
+from beam_jobs.options import add_options, beam_options, make_job
+from converters.jpeg import VERIFY_LEVELS
+from pipeline.shards.errors import OptionError, did_you_mean
+
+__all__ = ["add_conversion_options", "chosen_splits", "run"]
+
+
+def add_conversion_options(parser: argparse.ArgumentParser, splits: Sequence[str], raw_data: str) -> None:
+    """Adds the options of a source of images with these splits, and the common ones. raw_data: help on its place."""
+    parser.add_argument("--raw_data_dir", required=True, help=raw_data)
+    parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
+    parser.add_argument("--splits", help=f"comma-separated, of {', '.join(splits)} (default: all that can be)")
+    for split in splits:
+        parser.add_argument(f"--num_{split}_shards", type=int, help="overrides --target_shard_bytes")
+    parser.add_argument(
+        "--verify",
+        choices=VERIFY_LEVELS,
+        default="end",
+        help="how closely each JPEG is looked at: its header, also its end marker, or every pixel (default: end)",
+    )
+    add_options(parser)
+
+
+def chosen_splits(text: str, known: Sequence[str]) -> list[str]:
+    """The splits in a --splits. Raises OptionError for an unknown one, or for none."""
+    splits = [split.strip() for split in text.split(",") if split.strip()]
+    for split in splits:
+        if split not in known:
+            raise OptionError(f"--splits={text}: unknown split {split!r}.{did_you_mean(split, known)}")
+    if not splits:
+        raise OptionError(f"--splits={text}: nothing to convert: no split was chosen. Known: {', '.join(known)}.")
+    return splits
+
+
+def run(
+    args: argparse.Namespace,
+    rest: Sequence[str],
+    converter: Converter,
+    sources: Sequence[Source],
+    scratch: Sequence[str] = (),
+) -> None:
+    """Converts, or with --dry_run says what it would do. rest: options for Beam; scratch: temporary files."""
+    splits = {source.split for source in sources}
+    wanted = {split: getattr(args, f"num_{split}_shards") for split in splits}
+    num_shards = {split: number for split, number in wanted.items() if number is not None}
+    job = make_job(args, converter, sources, num_shards, scratch)
+    if args.dry_run:
+        dry_run(job, Console())
+    else:
+        launch(job, beam_options(args, rest), Console())

@@ -1,0 +1,143 @@
+"""Any JPEG, PNG or WebP file as a JPEG that every reader decodes; optionally upright, and no larger than wanted.
+
+Everything becomes a JPEG, because readers of tensorflow/tpu's schema, ours among them, decode nothing else and ask a
+JPEG's header for the size. Told apart by content, never by name."""
+
+import io
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from beam_jobs.converter import Reject
+from converters.jpeg import PNG_MAGIC, Jpeg, Verify, check_size, decode_image, decode_jpeg, to_rgb_jpeg
+
+__all__ = ["ToJpeg"]
+
+_ORIENTATION = 0x0112  # https://exiftool.org/TagNames/EXIF.html
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_MAX_JPEG_SIDE = 65_500  # libjpeg's own limit
+_ANIMATION = "an animation, not one image"
+
+_Format = Literal["JPEG", "PNG", "WEBP"]
+
+
+@dataclass(frozen=True)
+class ToJpeg:
+    """What is done to an image file. With no more than `verify`, RGB and grey JPEGs stay as they are, byte for byte.
+
+    verify: see to_rgb_jpeg; what is encoded again is always decoded whole, and strictly.
+    max_side: pixels; larger images are scaled down. apply_orientation: turns the pixels as EXIF says.
+    quality: of each JPEG that is encoded here."""
+
+    verify: Verify = "end"
+    max_side: int | None = None
+    apply_orientation: bool = False
+    quality: int = 95
+
+    def __call__(self, data: bytes) -> Jpeg:
+        """The JPEG, and what was done, in order. Raises Reject."""
+        form = _format(data)
+        if form == "JPEG":
+            return self._from_jpeg(data)
+        check_size(*(_png_size(data) if form == "PNG" else _webp_size(data)))  # before anything is allocated
+        image = decode_image(data, (form,))
+        if getattr(image, "n_frames", 1) > 1:
+            raise Reject(_ANIMATION)
+        turn = _turn(data, form) if self.apply_orientation else None
+        opaque, fixups = _opaque(image)
+        return self._encoded(opaque, turn, (f"{form.lower()}_to_jpeg", *fixups))
+
+    def _from_jpeg(self, data: bytes) -> Jpeg:
+        image = to_rgb_jpeg(data, self.verify)
+        # Of the file as it came: a CMYK one has lost its EXIF by now.
+        turn = _turn(data, "JPEG") if self.apply_orientation else None
+        size = (image.width, image.height)
+        if turn is None and self._fitting(size) == size:
+            return image
+        pixels = decode_jpeg(image.data)
+        grey = pixels.shape[2] == 1
+        return self._encoded(Image.fromarray(pixels[:, :, 0] if grey else pixels), turn, image.fixups)
+
+    def _encoded(self, image: Image.Image, turn: Image.Transpose | None, fixups: tuple[str, ...]) -> Jpeg:
+        if turn is not None:
+            image, fixups = image.transpose(turn), (*fixups, "turned_upright")
+        size = self._fitting(image.size)
+        if size != image.size:
+            image, fixups = image.resize(size, Image.Resampling.LANCZOS), (*fixups, "scaled_down")
+        if max(image.size) > _MAX_JPEG_SIDE:
+            raise Reject(f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} a side")
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=self.quality)
+        return Jpeg(buffer.getvalue(), image.height, image.width, fixups)
+
+    def _fitting(self, size: tuple[int, int]) -> tuple[int, int]:
+        longer = max(size)
+        if self.max_side is None or longer <= self.max_side:
+            return size
+        width, height = (max(1, round(side * self.max_side / longer)) for side in size)
+        return width, height
+
+
+def _format(data: bytes) -> _Format:
+    if data.startswith(b"\xff\xd8"):
+        return "JPEG"
+    if data.startswith(PNG_MAGIC):
+        return "PNG"
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "WEBP"
+    raise Reject(f"not a JPEG, PNG or WebP: begins with {data[:4].hex(' ') or 'nothing'}")
+
+
+def _png_size(data: bytes) -> tuple[int, int]:
+    try:
+        width, height = struct.unpack_from(">II", data, 16)
+    except struct.error:
+        raise Reject(f"truncated PNG: no header in its {len(data)} bytes") from None
+    return height, width
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """(height, width): https://developers.google.com/speed/webp/docs/riff_container. Pillow would allocate first."""
+    if len(data) < 30:
+        raise Reject(f"truncated WebP: no header in its {len(data)} bytes")
+    if data[12:16] == b"VP8X":
+        if data[20] & 2:
+            raise Reject(_ANIMATION)
+        return int.from_bytes(data[27:30], "little") + 1, int.from_bytes(data[24:27], "little") + 1
+    if data[12:16] == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    width, height = struct.unpack_from("<HH", data, 26)
+    return height & 0x3FFF, width & 0x3FFF
+
+
+def _turn(data: bytes, form: _Format) -> Image.Transpose | None:
+    """How to turn an image upright; None where EXIF has nothing to say, or is damaged."""
+    try:
+        return _TURNS.get(Image.open(io.BytesIO(data), formats=(form,)).getexif().get(_ORIENTATION, 1))
+    except (OSError, SyntaxError, ValueError, TypeError, struct.error):
+        return None
+
+
+def _opaque(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """The image in grey or RGB. What is transparent shows white: the colours that lie under it are anything."""
+    if image.mode.startswith("I"):  # 16 bits of grey: Pillow's own conversion cuts at 255
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)), ()
+    mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        if rgba.getchannel("A").getextrema() != (255, 255):
+            white = Image.new("RGBA", image.size, "white")
+            return Image.alpha_composite(white, rgba).convert(mode), ("alpha_on_white",)
+    return image.convert(mode), ()

@@ -1,0 +1,108 @@
+"""Image folders, one a class: raw images -> records in tensorflow/tpu's schema, with the folder's name as class.
+
+image_folder_layouts finds the folders. Pure: reads raw data through a Storage, returns values. Labels are places in
+the sorted list of all folder names, from 1 (0 is background)."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from beam_jobs.converter import Converted, Source
+from beam_jobs.references import File, Reference, References
+from converters.image_files import ToJpeg
+from converters.image_records import (
+    IMAGE_FEATURES,
+    folder_members,
+    image_features,
+    in_batches,
+    member_error,
+    predicted_bytes,
+)
+from converters.jpeg import Jpeg
+from converters.synsets import position
+from converters.tars import Member
+from pipeline.shards.example import encode_example
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.storage import Storage
+
+__all__ = ["SCHEMA", "ImageFolderConverter", "is_validation"]
+
+_LABEL_BASE = 1
+_SPLIT_KEY = b"infeed image_folder validation"
+
+SCHEMA = Schema(
+    "image_folder",
+    {**IMAGE_FEATURES, "image/class/text": Feature("bytes", content="text", doc="the class: its folder's name")},
+)
+
+
+@dataclass(frozen=True)
+class ImageFolderConverter:
+    """classes: all of them, sorted. validation_fraction: None where each split has folders of its own."""
+
+    classes: tuple[str, ...]
+    validation_fraction: float | None = None
+    to_jpeg: ToJpeg = field(default_factory=ToJpeg)
+
+    name = "image_folder"
+    schema = SCHEMA
+
+    @property
+    def labels(self) -> Labels:
+        """The label feature, and the class of each number."""
+        return Labels("image/class/label", _LABEL_BASE, self.classes)
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """See Converter. The fraction is not among them: the rows of a split say who is in it."""
+        classes = hashlib.blake2b("\n".join(self.classes).encode(), digest_size=16).hexdigest()
+        return {"converter": "image_folder/1", "classes": classes, **asdict(self.to_jpeg)}
+
+    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
+        """See Converter. A source is a class's folder, or, without a tag, what lies beside the class folders."""
+        return in_batches(self._rows(storage, source))
+
+    def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
+        for file, member in folder_members(storage, source.uri):
+            if member.name.startswith(".") or (member.kind == "folder" and not source.tag):
+                continue
+            place = f"{source.tag}/{member.name}" if source.tag else member.name
+            if self.validation_fraction is not None:
+                chosen = "validation" if is_validation(place, self.validation_fraction) else "train"
+                if chosen != source.split:
+                    continue
+            yield self._reference(f"{source.split}/{place}", source.tag, file, member)
+
+    def _reference(self, key: str, class_name: str, file: File, member: Member) -> Reference:
+        error = member_error(member) if class_name else "a file beside the class folders: it has no class"
+        label = _LABEL_BASE + position(self.classes, class_name) if not error else 0
+        return Reference(key, file, 0, member.size, error, {"label": label, "class": class_name.encode()})
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter: right for what stays as it is; for what is encoded again, the size of the original."""
+        return predicted_bytes(_BYTES_AROUND, refs, "class")
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """See Converter."""
+        image = self.to_jpeg(data)
+        class_name, label = ref.columns["class"], ref.columns["label"]
+        assert isinstance(class_name, bytes)
+        assert isinstance(label, int)
+        return Converted(_features(image, ref.key, class_name, label), image.fixups)
+
+
+def is_validation(place: str, fraction: float) -> bool:
+    """Whether a file, "<class>/<name>", is in the validation split: by a hash of that and of nothing else.
+
+    So new files move no old ones, and a larger fraction takes the same files and some more."""
+    digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def _features(image: Jpeg, key: str, class_name: bytes, label: int) -> dict[str, bytes | int]:
+    return {**image_features(image, key, label), "image/class/text": class_name}
+
+
+_BYTES_AROUND = len(encode_example(SCHEMA, _features(Jpeg(b"", 300, 400), "", b"", 300)))

@@ -1,0 +1,79 @@
+"""What all converters of image files share: the image features of tensorflow/tpu's schema, and references to files.
+
+A source adds the features of its classes to these. Pure."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from beam_jobs.references import File, Reference, References
+from converters.jpeg import Jpeg
+from converters.tars import Member
+from pipeline.shards.schema import Feature
+from pipeline.shards.storage import Stat, Storage, join
+
+__all__ = ["IMAGE_FEATURES", "folder_members", "image_features", "in_batches", "member_error", "predicted_bytes"]
+
+_ROWS_PER_BATCH = 4096
+_MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB
+
+IMAGE_FEATURES: Mapping[str, Feature] = {
+    "image/encoded": Feature("bytes", content="image", doc="the JPEG file"),
+    "image/height": Feature("int64", doc="pixels"),
+    "image/width": Feature("int64", doc="pixels"),
+    "image/channels": Feature("int64", doc="always 3"),
+    "image/colorspace": Feature("bytes", content="text", doc="always RGB"),
+    "image/format": Feature("bytes", content="text", doc="always JPEG"),
+    "image/filename": Feature("bytes", content="text", doc="base name in the raw data"),
+    "image/class/label": Feature("int64", doc="1..number of classes; 0 is background"),
+}
+
+
+def image_features(image: Jpeg, key: str, label: int) -> dict[str, bytes | int]:
+    """A value for each of IMAGE_FEATURES; key: the record's, which ends with the file's base name."""
+    return {
+        "image/encoded": image.data,
+        "image/height": image.height,
+        "image/width": image.width,
+        "image/channels": 3,
+        "image/colorspace": b"RGB",
+        "image/format": b"JPEG",
+        "image/filename": key.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape"),
+        "image/class/label": label,
+    }
+
+
+def predicted_bytes(around: int, refs: References, text: str) -> np.ndarray:
+    """int64: the size of each encoded record whose image stays as it is.
+
+    around: the bytes of a record with an empty image and empty names.
+    text: the column whose length is in the record besides the image's and the base name's."""
+    name = np.char.str_len(np.char.rpartition(refs.key, b"/")[:, 2])
+    return around + refs.size + name + np.char.str_len(refs.columns[text])
+
+
+def folder_members(storage: Storage, uri: str) -> Iterator[tuple[File, Member]]:
+    """The files and folders in a folder, the latter as members of kind "folder"."""
+    files, folders = storage.entries(uri)
+    found = itertools.chain(
+        ((Member(name, 0, stat.bytes, "file"), stat) for name, stat in files.items()),
+        ((Member(name, 0, 0, "folder"), Stat(0)) for name in folders),
+    )
+    return ((File(join(uri, member.name), stat), member) for member, stat in found)
+
+
+def member_error(member: Member) -> str:
+    """Why a member cannot be an image, as far as that shows without reading it; "" if it may be one."""
+    if member.kind != "file":
+        return f"a {member.kind}, not a file"
+    if not 0 < member.size <= _MAX_FILE_BYTES:
+        return f"a file of {member.size} bytes; allowed are 1 to {_MAX_FILE_BYTES:,}"
+    return ""
+
+
+def in_batches(rows: Iterable[Reference]) -> Iterator[References]:
+    """The rows in batches of up to 4,096."""
+    rows = iter(rows)
+    while batch := list(itertools.islice(rows, _ROWS_PER_BATCH)):
+        yield References.of(batch)

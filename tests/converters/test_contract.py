@@ -1,0 +1,178 @@
+"""What every converter must hold, one row a layout of raw data: a new source is a new row."""
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from beam_jobs.converter import Converter, Source
+from beam_jobs.launch import launch
+from beam_jobs.options import beam_options
+from beam_jobs.plan import Job
+from beam_jobs.references import concat
+from converters.image_files import ToJpeg
+from converters.image_folder import ImageFolderConverter
+from converters.image_folder_layouts import find_folders
+from converters.imagenet import ImagenetConverter
+from converters.imagenet_layouts import find_raw
+from converters.synsets import read_synsets
+from pipeline.shards.example import decode_example, encode_example
+from pipeline.shards.manifest import read_manifest
+from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+from pipeline.shards.schemes import open_storage
+
+
+@dataclass(frozen=True)
+class Row:
+    """find: what a directory of raw data becomes. changes: fields of the converter that change bytes."""
+
+    find: Callable[[str], tuple[Converter, tuple[Source, ...]]]
+    changes: tuple[dict[str, Any], ...]
+
+
+def find_imagenet(directory):
+    synsets = read_synsets(open_storage(directory), f"{directory}/synsets.txt")
+    raw = find_raw(directory, ["train", "validation"], synsets, None)
+    return ImagenetConverter(synsets, raw.validation_labels), raw.sources
+
+
+def find_image_folder(fraction):
+    def find(directory):
+        raw = find_folders(directory, [], fraction)
+        return ImageFolderConverter(raw.classes, fraction), raw.sources
+
+    return find
+
+
+IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"})
+IMAGE_FOLDER = (
+    {"classes": ("cat",)},
+    *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),
+)
+CONVERTERS = {
+    "imagenet tars": Row(find_imagenet, IMAGENET),
+    "imagenet folders": Row(find_imagenet, IMAGENET),
+    "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
+    "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER),
+}
+SHARDS = {"train": 3, "validation": 2}
+
+
+@dataclass(frozen=True)
+class Reversed:
+    """A converter whose scans come in the opposite order: what another listing or tar order would do."""
+
+    converter: Converter
+
+    def __getattr__(self, name):
+        if name == "converter":  # not there yet while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.converter, name)
+
+    def scan(self, storage, source):
+        refs = concat(list(self.converter.scan(storage, source)))
+        yield refs.take(np.arange(len(refs))[::-1])
+
+
+def convert(converter, sources, out, processes=1):
+    job = Job(converter, sources, str(out), num_shards=SHARDS, max_bad_records=20, run_id="contract")
+    args = type("Args", (), {"runner": "local", "local_processes": processes})
+    launch(job, beam_options(args, []), Console(quiet=True))
+
+
+@pytest.fixture(scope="module", params=CONVERTERS)
+def converted(request, tmp_path_factory, write_raw_data):
+    """(row, raw directory, its shards): converted once, in one process."""
+    row, directory = CONVERTERS[request.param], tmp_path_factory.mktemp("contract")
+    write_raw_data(request.param, directory / "raw")
+    convert(*row.find(str(directory / "raw")), directory / "out")
+    return row, directory / "raw", directory / "out"
+
+
+def scanned(converter, sources):
+    return [concat(list(converter.scan(open_storage(source.uri), source))) for source in sources]
+
+
+def records_of(path):
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 8], "little")
+        yield data[at + HEADER_BYTES : at + HEADER_BYTES + size]
+        at += size + FRAME_BYTES
+
+
+def test_it_pickles_and_is_the_same_afterwards(converted):
+    row, raw, _ = converted
+    converter, sources = row.find(str(raw))
+    assert pickle.loads(pickle.dumps((converter, sources))) == (converter, sources)
+
+
+def test_a_second_scan_finds_the_same(converted):
+    row, raw, _ = converted
+    first, second = (scanned(*row.find(str(raw))) for _ in range(2))
+    assert [list(refs) for refs in first] == [list(refs) for refs in second]
+    assert sum(map(len, first)) > 20
+
+
+def test_the_order_of_listing_and_sources_changes_no_byte(converted, tmp_path, shard_digests):
+    row, raw, out = converted
+    converter, sources = row.find(str(raw))
+    convert(Reversed(converter), sources[::-1], tmp_path)
+    assert shard_digests(tmp_path) == shard_digests(out)
+    assert len(shard_digests(out)) == sum(SHARDS.values()) + len(SHARDS) + 1
+
+
+def test_two_processes_write_the_same_bytes(converted, tmp_path, shard_digests):
+    row, raw, out = converted
+    convert(*row.find(str(raw)), tmp_path, processes=2)
+    assert shard_digests(tmp_path) == shard_digests(out)
+
+
+def test_raw_data_and_shards_in_a_bucket_have_the_same_bytes(converted, bucket, gcs_server, shard_digests):
+    row, raw, out = converted
+    for path in (path for path in raw.rglob("*") if path.is_file()):
+        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{path.relative_to(raw)}", path.read_bytes())
+    convert(*row.find(f"{bucket}/raw"), f"{bucket}/out")
+    assert shard_digests(f"{bucket}/out") == shard_digests(out)
+
+
+def test_every_record_has_exactly_the_features_of_the_schema(converted):
+    row, raw, out = converted
+    converter, _ = row.find(str(raw))
+    assert read_manifest(str(out)).schema == converter.schema
+    for record in (record for path in out.glob("*-of-*") for record in records_of(path)):
+        features = decode_example(record)
+        assert set(features) == set(converter.schema.features)
+        alone = {key: value if converter.schema.features[key].shape else value[0] for key, value in features.items()}
+        assert encode_example(converter.schema, alone) == record
+        label = features[converter.labels.key][0] - converter.labels.base
+        assert 0 <= label < len(converter.labels.names)
+
+
+def test_written_and_rejected_are_what_was_scanned(converted):
+    row, raw, out = converted
+    converter, sources = row.find(str(raw))
+    manifest = read_manifest(str(out))
+    assert set(manifest.splits) == set(SHARDS)
+    for split, entry in manifest.splits.items():
+        rows = scanned(converter, [source for source in sources if source.split == split])
+        written = sum(1 for path in out.glob(f"{split}-*") for _ in records_of(path))
+        ledger = (out / f"_rejects/{split}.jsonl").read_text().splitlines()
+        assert written + len(ledger) == sum(map(len, rows))
+        assert (written, len(ledger)) == (entry.num_records, entry.rejected)
+    assert sum(entry.rejected for entry in manifest.splits.values()) > 0
+
+
+def test_the_digest_changes_with_whatever_changes_bytes_and_with_nothing_else(converted):
+    row, raw, _ = converted
+    converter, _ = row.find(str(raw))
+    assert converter.digest_fields() == row.find(str(raw))[0].digest_fields()
+    digests = [converter.digest_fields()]
+    for change in row.changes:
+        digests.append(dataclasses.replace(converter, **change).digest_fields())
+    assert all(a != b for i, a in enumerate(digests) for b in digests[:i])
