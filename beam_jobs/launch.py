@@ -12,6 +12,7 @@ from beam_jobs.plan import Job
 from beam_jobs.preview import preview
 from beam_jobs.progress import watching
 from beam_jobs.receipts import Verdict
+from pipeline import command
 from pipeline.shards.errors import ConversionError, InfeedError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
@@ -106,14 +107,7 @@ def _quiet_workers(options) -> Iterator[None]:
 
 def exit_with(main: Callable[[], None]) -> None:
     """Runs a command line's main; an InfeedError becomes one message on stderr and exit status 2."""
-    try:
-        main()
-    except InfeedError as e:
-        print(f"error: {e}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted. Run the same command again: it goes on.", file=sys.stderr)
-        sys.exit(130)
+    command.exit_with(main, "interrupted. Run the same command again: it goes on.")
 
 
 def _verdict(job: Job, split: str) -> Verdict | None:

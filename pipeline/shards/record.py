@@ -8,7 +8,7 @@ import google_crc32c
 
 from pipeline.shards.errors import CorruptRecordError
 
-__all__ = ["FOOTER_BYTES", "FRAME_BYTES", "HEADER_BYTES", "crc32c", "frame", "payload_of"]
+__all__ = ["FOOTER_BYTES", "FRAME_BYTES", "HEADER_BYTES", "crc32c", "frame", "masked", "payload_of"]
 
 HEADER_BYTES = 12  # uint64 length + uint32 masked crc of these 8 bytes, little-endian
 FOOTER_BYTES = 4  # uint32 masked crc of the payload

@@ -18,6 +18,7 @@ from pipeline.shards.naming import index_file, shard_file
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.storage import join
+from pipeline.verify import main as verify_main
 
 # A shared machine is slow at times; examples are bounded by their count.
 settings.register_profile("pipeline", deadline=None)
@@ -78,6 +79,18 @@ def write_dataset() -> Callable[..., str]:
         return str(directory)
 
     return write
+
+
+@pytest.fixture
+def verify(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, list[str]]]:
+    """verify(directory, *flags) -> exit code, all that it printed, and the lines of it that name damage."""
+
+    def run(directory: str | Path, *flags: str) -> tuple[int, str, list[str]]:
+        status = verify_main([str(directory), *flags])
+        printed = capsys.readouterr().out
+        return status, printed, [line for line in printed.splitlines() if line.startswith("damaged: ")]
+
+    return run
 
 
 def cut(records: Sequence[dict], sizes: Sequence[int]) -> list[list[dict]]:

@@ -9,6 +9,7 @@ BLOCKED = """
 import sys
 sys.modules["tensorflow"] = None
 import pipeline.background, pipeline.hosts, pipeline.order, pipeline.reader, pipeline.spec
+import pipeline.describe, pipeline.verify
 try:
     import pipeline.datasets
 except ModuleNotFoundError as e:

@@ -1,0 +1,190 @@
+"""python -m pipeline.describe DIR: what a converted dataset holds: schema, splits, shard sizes, labels, a few records.
+
+Reads the manifest and a sample of the records, or with --all every one. On a disk or gs://; needs neither TensorFlow
+nor Beam."""
+
+import argparse
+import io
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from rich.console import Console, Group
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.command import exit_with
+from pipeline.contents import label_name, labels_of
+from pipeline.hashing import splitmix64
+from pipeline.reader import SplitReader
+from pipeline.shards.errors import OptionError
+from pipeline.shards.example import decode_example
+from pipeline.shards.manifest import Manifest, read_manifest
+from pipeline.shards.schema import Feature, Labels
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.sizes import format_bytes
+
+__all__ = ["main"]
+
+SAMPLED_RECORDS = 200  # of a split: ~22 MB of ImageNet
+_RECORDS_A_READ = 64
+_BINS, _BAR_WIDTH, _MAX_BARS, _MAX_TEXT = 8, 32, 20, 60
+_ALIKE = 1.02  # shards of the same size, as their writer takes it
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints the description. Raises InfeedError."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.describe", description=__doc__, allow_abbrev=False)
+    parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
+    parser.add_argument("--all", action="store_true", help=f"count all labels, not those of {SAMPLED_RECORDS} records")
+    parser.add_argument("--samples", type=int, default=2, help="how many records of each split to show (default: 2)")
+    args = parser.parse_args(argv)
+    if args.samples < 0:
+        raise OptionError(f"--samples={args.samples}: allowed are 0 and above.")
+    console = Console()
+    manifest = read_manifest(args.directory)
+    console.print(_schema_table(manifest), _splits_table(manifest))
+    for split, entry in sorted(manifest.splits.items()):
+        identity = f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}"
+        console.print(identity, markup=False, highlight=False, soft_wrap=True)
+        console.print(_shard_bars(split, [shard.bytes for shard in entry.shards]))
+        if entry.num_records:
+            reader = SplitReader(manifest, split, open_storage(args.directory))
+            if manifest.labels:
+                console.print(_label_bars(reader, manifest.labels, args.all))
+            for number in _spread(reader.num_records, args.samples).tolist():
+                console.print(_record_table(reader, number))
+
+
+def _schema_table(manifest: Manifest) -> Table:
+    title = f"{manifest.name}, schema {manifest.schema.name!r}, written by {manifest.writer or 'an unknown program'}"
+    table = _table(title, "feature", "dtype", "shape", "holds", "meaning")
+    for key, feature in sorted(manifest.schema.features.items()):
+        shape = "any number" if None in feature.shape else "x".join(map(str, feature.shape)) or "one"
+        holds = feature.content if feature.dtype == "bytes" else ""
+        _add(table, key, feature.dtype, shape, holds, feature.doc + (" (optional)" if feature.optional else ""))
+    return table
+
+
+def _splits_table(manifest: Manifest) -> Table:
+    table = _table("Splits", "split", "records", "bytes", "shards", "rejected", "fix-ups")
+    for name, entry in sorted(manifest.splits.items()):
+        fixups = ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items())) or "none"
+        size, shards = format_bytes(entry.num_bytes), f"{len(entry.shards):,}"
+        _add(table, name, f"{entry.num_records:,}", size, shards, f"{entry.rejected:,}", fixups)
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=Text(title) if title else None, title_justify="left")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    """A row of plain text: what comes out of data is never markup, nor an order to the terminal."""
+    table.add_row(*(Text("".join(c if c.isprintable() else ascii(c)[1:-1] for c in cell)) for cell in cells))
+
+
+def _shard_bars(split: str, sizes: Sequence[int]) -> Group:
+    low, high = min(sizes), max(sizes)
+    alike = high <= _ALIKE * low
+    counts, edges = np.histogram(sizes, bins=1 if alike else _BINS, range=(low, high))
+    names = [f"{format_bytes(a)} to {format_bytes(b)}" for a, b in itertools.pairwise(edges)]
+    return _bars(f"{split}: shards by size", list(zip(names, counts.tolist(), strict=True)), "shards")
+
+
+def _label_bars(reader: SplitReader, labels: Labels, every: bool) -> Group:
+    total = reader.num_records
+    ids = np.arange(total) if every else _sample(total, SAMPLED_RECORDS)
+    counts = _count_labels(reader, labels, ids)
+    ranked = counts.most_common()
+    whose = f"all {total:,} records" if len(ids) == total else f"a sample of {len(ids):,} of {total:,} records"
+    title = f"{reader.split}: labels of {whose}; {len(ranked):,} of {len(labels.names):,} classes occur"
+    if len(ranked) > _MAX_BARS:
+        half = _MAX_BARS // 2
+        ranked = ranked[:half] + ranked[-half:]
+        title += f"; shown are the {half} most and the {half} least frequent"
+    else:
+        ranked.sort()
+    return _bars(title, [(_label(labels, label), count) for label, count in ranked], "records")
+
+
+def _count_labels(reader: SplitReader, labels: Labels, ids: np.ndarray) -> Counter[int]:
+    console, counts = Console(stderr=True), Counter()
+    groups = [ids[at : at + _RECORDS_A_READ] for at in range(0, len(ids), _RECORDS_A_READ)]
+    quiet = not console.is_terminal
+    for records in track(reader.read(groups), "reading", len(groups), console=console, disable=quiet, transient=True):
+        for payload, _ in records:
+            counts.update(labels_of(labels, decode_example(payload)))
+    return counts
+
+
+def _label(labels: Labels, label: int) -> str:
+    name = label_name(labels, label)
+    return f"{label} {'(outside the range)' if name is None else name}"
+
+
+def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
+    table = _table("", "", unit, "")
+    most = max((count for _, count in rows), default=0)
+    for name, count in rows:
+        _add(table, name, f"{count:,}", "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else ""))
+    return Group(Text(f"\n{title}"), table)  # a table's own title is folded to the width of the table
+
+
+def _spread(total: int, wanted: int) -> np.ndarray:
+    """So many record numbers (all, if there are no more), evenly over the split."""
+    return np.arange(min(wanted, total)) * total // max(1, min(wanted, total))
+
+
+def _sample(total: int, wanted: int) -> np.ndarray:
+    """The same, but at random within each step: labels may come in a rhythm. The same ones every time."""
+    starts = _spread(total, wanted)
+    return starts + (splitmix64(starts.astype(np.uint64)) % np.diff(starts, append=total).astype(np.uint64)).astype(int)
+
+
+def _record_table(reader: SplitReader, number: int) -> Table:
+    ((payload, _),) = next(iter(reader.read([np.array([number])])))
+    table = _table(f"{reader.split}: record {number:,}, {format_bytes(len(payload))}", "feature", "value")
+    manifest, values = reader.manifest, decode_example(payload)
+    for key, items in sorted(values.items()):
+        feature = manifest.schema.features.get(key)
+        text = _value(feature, items)
+        if manifest.labels and key == manifest.labels.key:
+            text = ", ".join(_label(manifest.labels, label) for label in labels_of(manifest.labels, values))
+        _add(table, key, text)
+    return table
+
+
+def _value(feature: Feature | None, items: Sequence[Any]) -> str:
+    shown = ", ".join(_item(feature, item) for item in items[:4])
+    return shown + (f", ... ({len(items)} values)" if len(items) > 4 else "")
+
+
+def _item(feature: Feature | None, item: Any) -> str:
+    if not isinstance(item, bytes):
+        return f"{item:.6g}" if isinstance(item, float) else str(item)
+    if feature and feature.content == "image":
+        return f"{_image(item)}, {format_bytes(len(item))}"
+    if feature and feature.content == "text":
+        text = item.decode("utf-8", "backslashreplace")
+        return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... ({len(text)} characters)"
+    return f"{item[:8].hex(' ')}{' ...' if len(item) > 8 else ''} ({format_bytes(len(item))})"
+
+
+def _image(data: bytes) -> str:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return f"{image.format} {image.width}x{image.height} {image.mode}"
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
+        return f"unreadable image ({str(e)[:_MAX_TEXT]})"
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,100 @@
+"""The frames of one shard, front to back, each with what is wrong with it: for tools that must name every damage.
+
+Readers stop at the first damaged record; this goes on behind it, wherever the index says that the next one begins.
+Memory is a piece and a record, however large the shard. Bytes in, values out: no storage."""
+
+import itertools
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.shards.record import FOOTER_BYTES, HEADER_BYTES, crc32c, masked
+
+__all__ = ["Frame", "read_frames"]
+
+_HEADER = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+
+
+class Frame(NamedTuple):
+    """One record of a shard, as it was found."""
+
+    record: int  # within the shard
+    offset: int  # of the frame
+    payload: bytes
+    problem: str = ""  # what is wrong with it, if anything is
+
+
+def read_frames(pieces: Iterable[bytes], rows: np.ndarray | None) -> Iterator[Frame]:
+    """The frames in the bytes of a shard, which come in pieces of any size.
+
+    rows: the shard's rows of the index, uint32 [records, 2]. With it damage costs one record, and an intact record
+    that is not the promised one is found as well. Without it (None) a damaged header hides all that follows.
+    Where the shard ends early, the last frame says so. Pieces beyond the last frame are left untaken."""
+    stream = _Stream(pieces)
+    for record in itertools.count() if rows is None else range(len(rows)):
+        offset = stream.offset
+        header = stream.take(HEADER_BYTES)
+        if rows is None and not header:
+            return
+        length, crc = (None, None) if rows is None else rows[record].tolist()
+        problem = "" if len(header) < HEADER_BYTES else _header_problem(header, length)
+        if length is None and problem:
+            yield Frame(record, offset, b"", f"{problem}; without an index, what follows in this shard is not found")
+            return
+        if length is None and len(header) == HEADER_BYTES:
+            length = _HEADER.unpack(header)[0]
+        body = stream.take((length or 0) + FOOTER_BYTES)
+        if len(header) + len(body) < HEADER_BYTES + (length or 0) + FOOTER_BYTES:
+            after = 0 if rows is None else len(rows) - record - 1
+            also = f"; it and all {after} records after it are missing" if after else ""
+            yield Frame(record, offset, b"", f"the shard ends inside it, at byte {stream.offset}{also}")
+            return
+        payload = body[:-FOOTER_BYTES]
+        yield Frame(record, offset, payload, problem or _payload_problem(payload, body[-FOOTER_BYTES:], crc))
+
+
+def _header_problem(header: bytes, length: int | None) -> str:
+    there, crc = _HEADER.unpack(header)
+    if length is not None and there != length:
+        return f"its header says {there} bytes, the index says {length}"
+    if crc != masked(crc32c(header[:8])):
+        return "the checksum of its length is wrong"
+    return ""
+
+
+def _payload_problem(payload: bytes, footer: bytes, crc: int | None) -> str:
+    there, (stored,) = crc32c(payload), _CRC.unpack(footer)
+    if crc is not None and there != crc:
+        whole = " (an intact record, but another one)" if stored == masked(there) else ""
+        return f"its payload has crc32c {there:08x}, the index says {crc:08x}{whole}"
+    if stored != masked(there):
+        return f"its payload has crc32c {there:08x}, and not the one that stands behind it"
+    return ""
+
+
+class _Stream:
+    """Takes exactly so many bytes, over the ends of pieces."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces, self._piece, self._at = iter(pieces), b"", 0
+        self.offset = 0  # of the next byte
+
+    def take(self, size: int) -> bytes:
+        """The next bytes; fewer only at the end."""
+        parts, missing = [], size
+        while True:
+            part = self._piece[self._at : self._at + missing]
+            self._at += len(part)
+            missing -= len(part)
+            parts.append(part)
+            if not missing:
+                break
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._piece, self._at = piece, 0
+        self.offset += size - missing
+        return b"".join(parts)

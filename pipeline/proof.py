@@ -1,0 +1,194 @@
+"""Proves a split: reads every byte of it, and tells all that is not as manifest, index and schema say.
+
+verify prints what it finds. Memory is a few MB a thread, however large the split."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from pipeline.contents import image_problem, key_of, label_problems, labels_of, schema_problems
+from pipeline.frames import Frame, read_frames
+from pipeline.shards.errors import SchemaError, ShardError, StorageError
+from pipeline.shards.example import decode_example
+from pipeline.shards.index import SplitIndex, load_index
+from pipeline.shards.manifest import Manifest
+from pipeline.shards.naming import MANIFEST_FILE, index_file
+from pipeline.shards.storage import Stat, Storage, join
+
+__all__ = ["Problem", "SplitProof"]
+
+PIECE_BYTES = 4 * 1024**2
+_THREADS, _REMOTE_THREADS = 8, 4  # a bucket reads up to 64 MiB ahead in each
+
+
+class Problem(NamedTuple):
+    """One damaged thing."""
+
+    where: str  # file; of a record also its number in the shard and its offset
+    what: str
+    as_converted: bool = False  # the bytes are those that the conversion wrote: a copy would not be better
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+@dataclass
+class _ShardProof:
+    """What was found in one shard."""
+
+    records: int = 0
+    labels: Counter[int] = field(default_factory=Counter)
+    key_digest: int | None = 0  # None: some record does not hold its key
+    problems: list[Problem] = field(default_factory=list)
+
+
+class SplitProof:
+    """The proof of one split: `problems()` reads it, and the other fields tell what was found once it is through.
+
+    decode: decode every image, too. read: told of every so many bytes that were read."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        manifest: Manifest,
+        split: str,
+        *,
+        decode: bool = False,
+        read: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self.manifest, self.split, self.entry = manifest, split, manifest.splits[split]
+        self.index: SplitIndex | None = None
+        self.records = 0  # whose bytes are proven
+        self.labels: Counter[int] = Counter()
+        self.key_digest: int | None = 0  # of these records; None if it cannot be recomputed
+        self._storage, self._decode, self._read = storage, decode, read
+        self._there: Mapping[str, Stat] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        """All that is damaged, as it is found, shards in order. Call once."""
+        yield from self._open_index()
+        self._there = self._storage.list(self.manifest.directory)
+        yield from self._strays()
+        threads = min(_REMOTE_THREADS if self._storage.remote else _THREADS, os.cpu_count() or 1)
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="infeed-verify")
+        try:
+            for proof in pool.map(self._prove, range(len(self.entry.shards))):
+                self._add(proof)
+                yield from proof.problems
+        finally:
+            pool.shutdown(cancel_futures=True)
+        yield from self._check_keys()
+
+    @property
+    def key_verdict(self) -> str:
+        """What is known of the key digest."""
+        if self.key_digest is None:
+            return "unknown"
+        return "proven" if f"{self.key_digest:032x}" == self.entry.key_digest else "wrong"
+
+    def _open_index(self) -> Iterator[Problem]:
+        directory, path = self.manifest.directory, join(self.manifest.directory, index_file(self.split))
+        try:
+            self.index = load_index(self._storage, directory, self.split, self.entry)
+        except (ShardError, StorageError) as e:
+            yield Problem(path, str(e).removeprefix(f"{path} "))
+
+    def _strays(self) -> Iterator[Problem]:
+        """Shards that the manifest does not know."""
+        ours = {shard.file for shard in self.entry.shards}
+        name = re.compile(rf"{re.escape(self.split)}-\d{{5,}}-of-\d{{5,}}")
+        for file in self._there:
+            if name.fullmatch(file) and file not in ours:
+                what = "is not in the manifest, but readers that go by names will read it: remove it"
+                yield Problem(join(self.manifest.directory, file), what)
+
+    def _prove(self, number: int) -> _ShardProof:
+        shard, proof = self.entry.shards[number], _ShardProof()
+        path, there = join(self.manifest.directory, shard.file), self._there.get(shard.file)
+        if there is None:
+            proof.problems.append(Problem(path, f"is missing, with its {shard.records:,} records"))
+            return proof
+        checksum = google_crc32c.Checksum()
+        try:
+            pieces = self._pieces(path, there.bytes, checksum)
+            for frame in read_frames(pieces, self._rows(number)):
+                self._look_into(proof, path, frame)
+            for _ in pieces:  # what stands behind the last record
+                pass
+        except StorageError as e:
+            proof.problems.append(Problem(path, str(e)))
+            return proof
+        found, ours = Stat(there.bytes, int.from_bytes(checksum.digest(), "big")), Stat(shard.bytes, shard.crc32c)
+        if found != ours:
+            proof.problems.append(Problem(path, f"has {found}, the manifest says {ours}"))
+        elif self.index is None and proof.records != shard.records and not proof.problems:
+            what = f"has {proof.records} records, the manifest says {shard.records}"
+            proof.problems.append(Problem(path, what))
+        return proof
+
+    def _pieces(self, path: str, size: int, checksum: google_crc32c.Checksum) -> Iterator[bytes]:
+        ranges = ((path, at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES))
+        for piece in self._storage.read_ranges(ranges):
+            checksum.update(piece)
+            self._read(len(piece))
+            yield piece
+
+    def _rows(self, number: int) -> np.ndarray | None:
+        if self.index is None:
+            return None
+        first, end = self.index.shard_starts[number : number + 2]
+        return np.stack([self.index.lengths[first:end], self.index.crcs[first:end]], axis=1)
+
+    def _look_into(self, proof: _ShardProof, path: str, frame: Frame) -> None:
+        where = f"{path}, record {frame.record} at byte {frame.offset}"
+        if frame.problem:
+            proof.problems.append(Problem(where, frame.problem))
+            return
+        proof.records += 1
+        inside = "; ".join(self._problems_inside(proof, frame.payload))
+        if inside:
+            proof.problems.append(Problem(where, inside, as_converted=True))
+
+    def _problems_inside(self, proof: _ShardProof, payload: bytes) -> Iterator[str]:
+        schema, labels = self.manifest.schema, self.manifest.labels
+        try:
+            values = decode_example(payload)
+        except SchemaError as e:
+            yield str(e).rstrip(".")
+            return
+        yield from schema_problems(schema, values)
+        yield from label_problems(labels, values)
+        proof.labels.update(labels_of(labels, values))
+        key = key_of(self.manifest.name, self.split, values)
+        if key is None or proof.key_digest is None:
+            proof.key_digest = None
+        else:
+            proof.key_digest += int.from_bytes(blake2b(key, digest_size=16).digest(), "big")
+        for name, feature in schema.features.items() if self._decode else ():
+            for data in values.get(name, ()) if feature.content == "image" else ():
+                problem = image_problem(data) if isinstance(data, bytes) else ""
+                if problem:
+                    yield f"{name!r}: {problem}"
+
+    def _add(self, proof: _ShardProof) -> None:
+        self.records += proof.records
+        self.labels.update(proof.labels)
+        if self.key_digest is not None and proof.key_digest is not None:
+            self.key_digest = (self.key_digest + proof.key_digest) % 2**128
+        else:
+            self.key_digest = None
+
+    def _check_keys(self) -> Iterator[Problem]:
+        if self.records != self.entry.num_records:
+            self.key_digest = None  # of the records that are left it says nothing new
+        if self.key_verdict == "wrong":
+            what = f"key_digest of {self.split!r} is {self.entry.key_digest}, its records give {self.key_digest:032x}"
+            yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)

@@ -1,0 +1,150 @@
+"""python -m pipeline.verify DIR: reads every byte of a converted dataset and names everything that is damaged.
+
+Exit code 0 if all is as it was converted, 1 if anything is not, 2 if there is nothing to verify. On a disk or gs://;
+needs neither TensorFlow nor Beam."""
+
+import argparse
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from pipeline.command import exit_with
+from pipeline.contents import label_name
+from pipeline.dali import DALI_DIRECTORY, write_dali_index
+from pipeline.proof import Problem, SplitProof
+from pipeline.shards.errors import ManifestError, OptionError, did_you_mean
+from pipeline.shards.manifest import Manifest, read_manifest
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.sizes import format_bytes
+from pipeline.shards.storage import join
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Verifies, prints, and returns the exit code. Raises InfeedError when there is nothing to verify."""
+    args = _parser().parse_args(argv)
+    console = Console()
+    storage, manifest = open_storage(args.directory), read_manifest(args.directory)
+    splits = _splits(args.split, manifest)
+    table, notes, found = _table(), [], {}
+    with _progress(console) as progress:
+        bar = progress.add_task("verifying", total=sum(manifest.splits[split].num_bytes for split in splits))
+        for split in splits:
+            advance = functools.partial(progress.advance, bar)
+            proof = SplitProof(storage, manifest, split, decode=args.decode, read=advance)
+            problems = found[split] = []
+            for problem in proof.problems():
+                problems.append(problem)
+                _say(console, f"damaged: {problem}")
+            table.add_row(*_row(proof, problems, args.decode))
+            notes += _notes(proof)
+            if args.dali_index is not None:
+                notes.append(_write_dali(args.dali_index or join(args.directory, DALI_DIRECTORY), proof, problems))
+    console.print(table)
+    for line in (*notes, *_repairs(args.directory, found)):
+        _say(console, line)
+    return int(any(found.values()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.verify", description=__doc__, allow_abbrev=False)
+    parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
+    parser.add_argument("--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)")
+    parser.add_argument("--decode", action="store_true", help="decode every image, too (~1 ms for one of 500x375)")
+    parser.add_argument(
+        "--dali_index",
+        nargs="?",
+        const="",
+        metavar="INDEX_DIR",
+        help="write NVIDIA DALI's index, a file <shard>.idx with a line `offset size` a record, for each split that "
+        f"is intact (default: into DIR/{DALI_DIRECTORY}). Write it again after a conversion that replaces shards",
+    )
+    return parser
+
+
+def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
+    for name in names or ():
+        if name not in manifest.splits:
+            raise OptionError(f"{manifest.directory} has no split {name!r}.{did_you_mean(name, manifest.splits)}")
+    if not manifest.splits:
+        raise ManifestError(f"{manifest.directory}: the manifest has no splits, so there is nothing to verify.")
+    return sorted(set(names or manifest.splits))
+
+
+def _progress(console: Console) -> Progress:
+    """A bar below what is printed, on a terminal alone."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _table() -> Table:
+    table = Table(title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fits 80 columns
+    for name in ("split", "records", "bytes", "shards", "images", "keys", "result"):
+        table.add_column(name, no_wrap=True)
+    return table
+
+
+def _row(proof: SplitProof, problems: Sequence[Problem], decoded: bool) -> tuple[str, ...]:
+    entry = proof.entry
+    images = any(feature.content == "image" for feature in proof.manifest.schema.features.values())
+    return (
+        proof.split,
+        f"{proof.records:,} of {entry.num_records:,}",
+        format_bytes(entry.num_bytes),
+        f"{len(entry.shards):,}",
+        ("decoded" if decoded else "not decoded") if images else "none",
+        proof.key_verdict,
+        f"{len(problems):,} damaged" if problems else "intact",
+    )
+
+
+def _notes(proof: SplitProof) -> Iterator[str]:
+    labels = proof.manifest.labels
+    if labels and proof.labels:
+        inside = [count for label, count in proof.labels.items() if label_name(labels, label) is not None]
+        classes = f"{len(inside):,} of {len(labels.names):,} classes occur"
+        each = f", each in {min(inside):,} to {max(inside):,} records" if len(set(inside)) > 1 else ""
+        outside = sum(proof.labels.values()) - sum(inside)
+        yield f"{proof.split}: {classes}{each}" + (f"; {outside:,} labels are outside the range." if outside else ".")
+    if proof.key_digest is None and proof.records == proof.entry.num_records:
+        yield (
+            f"{proof.split}: the digest of the keys could not be recomputed, because the records of "
+            f"{proof.manifest.name!r} do not hold their keys. All else is proven without it."
+        )
+
+
+def _write_dali(directory: str, proof: SplitProof, problems: Sequence[Problem]) -> str:
+    if problems or proof.index is None:
+        return f"{proof.split}: no DALI index, because the split is damaged."
+    paths = write_dali_index(directory, proof.entry, proof.index)
+    return f"{proof.split}: DALI index of {len(paths):,} shards -> {directory}"
+
+
+def _repairs(directory: str, found: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
+    """What to do: bytes can be written or copied again, unless they are still those that the conversion wrote."""
+    damaged = ",".join(split for split, problems in found.items() if not all(p.as_converted for p in problems))
+    wrong = ",".join(split for split, problems in found.items() if any(p.as_converted for p in problems))
+    again = f"run the conversion again, its command with --gcs_output_path={directory} --splits="
+    if damaged:
+        yield (
+            f"To repair {damaged}: {again}{damaged} --verify_existing (it writes what is damaged and keeps the rest); "
+            "or copy the files that are named above again."
+        )
+    if wrong:
+        yield (
+            f"Records of {wrong} are wrong though their bytes are as they were converted: repair the raw data or the "
+            f"label file, and {again}{wrong} --overwrite."
+        )
+
+
+if __name__ == "__main__":
+    exit_with(main)

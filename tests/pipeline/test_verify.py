@@ -1,0 +1,239 @@
+"""verify names all that is damaged, and where; and nothing that is not."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline import proof
+from pipeline.shards.errors import ManifestError, OptionError
+from pipeline.shards.index import load_index
+from pipeline.shards.local import LocalStorage
+from pipeline.shards.manifest import read_manifest
+from pipeline.shards.record import FRAME_BYTES, crc32c
+from pipeline.shards.schema import Feature, Schema
+from pipeline.verify import main
+
+SIZES = (5, 0, 7, 1)
+SHARD = "train-00002-of-00004"  # the one of 7
+
+
+@pytest.fixture
+def directory(numbers_of, tmp_path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(numbers_of(*SIZES), tmp_path / "data"))
+
+
+def places(directory, split="train"):
+    """Of each record: file, number in it, offset, length of its payload."""
+    storage, manifest = LocalStorage(), read_manifest(str(directory))
+    index = load_index(storage, str(directory), split, manifest.splits[split])
+    found = index.locate(np.arange(index.num_records))
+    files = [manifest.splits[split].shards[shard].file for shard in found.shard]
+    return list(zip(files, found.record.tolist(), found.offset.tolist(), found.length.tolist(), strict=True))
+
+
+def flip(path: Path, byte: int, bit: int = 4) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= bit
+    path.write_bytes(data)
+
+
+def edit_manifest(directory, change) -> None:
+    path = Path(directory) / "manifest.json"
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def test_what_is_intact_is_said_to_be_and_what_was_not_proven_too(directory, verify):
+    status, printed, damage = verify(directory)
+    assert (status, damage) == (0, [])
+    assert "13 of 13" in printed
+    assert printed.count("intact") == 2
+    assert "train: the digest of the keys could not be recomputed" in printed
+    assert "To repair" not in printed
+
+
+AT = {
+    "length": (0, "header says"),
+    "length crc": (9, "checksum of its length"),
+    "payload": (14, "its payload has crc32c"),
+}
+
+
+@pytest.mark.parametrize("part", [*AT, "footer"])
+def test_every_flipped_bit_is_named_by_shard_record_and_offset(directory, verify, part):
+    records = [place for place in places(directory) if place[0] == SHARD]
+    for _, _, offset, length in (records[2], records[5]):
+        flip(directory / SHARD, offset + (AT[part][0] if part in AT else FRAME_BYTES - 1 + length))
+    status, printed, damage = verify(directory)
+    assert status == 1
+    assert len(damage) == 3
+    for line, (_, record, offset, _) in zip(damage, (records[2], records[5]), strict=False):
+        assert f"{SHARD}, record {record} at byte {offset}: " in line
+        assert (AT[part][1] if part in AT else "not the one that stands behind it") in line
+    assert f"{directory}/{SHARD}: has " in damage[2]
+    assert "11 of 13" in printed
+    assert f"--gcs_output_path={directory} --splits=train --verify_existing" in printed  # validation is intact
+
+
+def test_an_intact_record_in_the_wrong_place_is_named(directory, verify):
+    (_, _, first, length), (_, _, second, _) = [place for place in places(directory) if place[0] == SHARD][3:5]
+    data, size = (directory / SHARD).read_bytes(), length + FRAME_BYTES
+    end = second + size
+    (directory / SHARD).write_bytes(data[:first] + data[second:end] + data[first:second] + data[end:])
+    _, _, damage = verify(directory)
+    assert len(damage) == 3
+    assert "record 3" in damage[0]
+    assert "record 4" in damage[1]
+    assert "(an intact record, but another one)" in damage[0]
+
+
+def test_a_truncated_shard_names_the_record_that_is_cut_and_counts_those_after_it(directory, verify):
+    _, _, offset, _ = [place for place in places(directory) if place[0] == SHARD][4]
+    os.truncate(directory / SHARD, offset + 15)
+    status, printed, damage = verify(directory)
+    assert status == 1
+    text = f"record 4 at byte {offset}: the shard ends inside it, at byte {offset + 15}; it and all 2 records after it"
+    assert text in damage[0]
+    assert f"has {offset + 15} bytes" in damage[1]
+    assert "10 of 13" in printed
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 29, 10**6])
+def test_bytes_behind_the_last_record_are_damage_however_it_is_read(directory, verify, monkeypatch, piece_bytes):
+    monkeypatch.setattr(proof, "PIECE_BYTES", piece_bytes)
+    assert verify(directory)[::2] == (0, [])
+    with (directory / SHARD).open("ab") as file:
+        file.write(bytes(50))
+    _, printed, damage = verify(directory)
+    data = (directory / SHARD).read_bytes()
+    assert len(damage) == 1
+    assert (
+        f"{SHARD}: has {len(data)} bytes with crc32c {crc32c(data):08x}, the manifest says {len(data) - 50} "
+        in damage[0]
+    )
+    assert "13 of 13" in printed
+
+
+def test_a_missing_shard_a_replaced_one_and_one_too_many_are_named(directory, verify):
+    (directory / "train-00000-of-00004").unlink()
+    shutil.copy(directory / "train-00003-of-00004", directory / SHARD)
+    shutil.copy(directory / SHARD, directory / "train-00000-of-00009")
+    _, _, damage = verify(directory, "--split", "train")
+    assert "train-00000-of-00009: is not in the manifest" in damage[0]
+    assert "train-00000-of-00004: is missing, with its 5 records" in damage[1]
+    assert f"{SHARD}, record 0 at byte 0: " in damage[2]
+    assert f"{SHARD}, record 1 at byte" in damage[3]
+    assert f"{SHARD}: has " in damage[4]
+    assert len(damage) == 5
+
+
+def test_a_damaged_index_is_named_and_records_are_then_proven_by_their_own_checksums(directory, verify):
+    index = directory / "_index/train.npy"
+    flip(index, -1)
+    _, printed, damage = verify(directory)
+    assert len(damage) == 1
+    assert "_index/train.npy: has crc32c" in damage[0]
+    assert "13 of 13" in printed
+    _, _, offset, _ = next(place for place in places(directory, "validation") if place[1] == 2)
+    flip(directory / "train-00000-of-00004", offset + 14)
+    flip(directory / SHARD, offset)
+    index.unlink()
+    _, printed, damage = verify(directory)
+    assert "_index/train.npy: cannot read" in damage[0]
+    assert f"train-00000-of-00004, record 2 at byte {offset}: its payload has crc32c" in damage[1]
+    assert f"{SHARD}, record 2 at byte {offset}: the checksum of its length is wrong; without an index" in damage[3]
+    assert len(damage) == 5
+    assert "7 of 13" in printed
+
+
+MANIFEST = {
+    "crc32c of a shard": lambda entry: entry["shards"][2].update(crc32c=entry["shards"][2]["crc32c"] ^ 1),
+    "bytes of a shard": lambda entry: entry["shards"][2].update(bytes=entry["shards"][2]["bytes"] + 1),
+    "records of a shard": lambda entry: entry["shards"][2].update(records=8),
+    "crc32c of the index": lambda entry: entry.update(index_crc32c=entry["index_crc32c"] ^ 1),
+}
+
+
+@pytest.mark.parametrize("field", MANIFEST)
+def test_a_damaged_manifest_does_not_agree_with_what_is_there(directory, verify, field):
+    edit_manifest(directory, lambda data: MANIFEST[field](data["splits"]["train"]))
+    status, printed, damage = verify(directory)
+    assert status == 1
+    assert "13 of 1" in printed  # 13, or 14 where the manifest says so: every record is whole
+    assert all((SHARD if "shard" in field else "_index/train.npy") in line for line in damage[-1:])
+    assert all("/train" in line for line in damage)
+
+
+def test_what_cannot_be_verified_is_one_line_and_exit_code_2(directory, tmp_path):
+    with pytest.raises(ManifestError, match=r"manifest\.json does not exist: there is no such directory"):
+        main([str(tmp_path / "nowhere")])
+    with pytest.raises(OptionError, match=r"has no split 'trian'\. Did you mean 'train'\?"):
+        main([str(directory), "--split", "train", "trian"])
+    edit_manifest(directory, lambda data: data["splits"].clear())
+    with pytest.raises(ManifestError, match="the manifest has no splits, so there is nothing to verify"):
+        main([str(directory)])
+    (directory / "manifest.json").write_text("{")
+    command = [sys.executable, "-m", "pipeline.verify", str(directory)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {directory}/manifest.json is not JSON")
+    assert done.stderr.count("\n") == 1
+
+
+def test_memory_does_not_grow_with_the_shard(write_dataset, tmp_path, verify):
+    schema = Schema("bytes", {"data": Feature("bytes")})
+    records = [{"data": bytes([i]) * 500_000} for i in range(100)]
+    directory = write_dataset(tmp_path / "large", {"train": [records]}, schema)
+    tracemalloc.start()
+    status, _, _ = verify(directory)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert status == 0
+    assert peak < 20e6  # of 50e6
+
+
+def test_the_command_that_it_prints_repairs(raw_imagenet, tmp_path, verify):
+    out = tmp_path / "out"
+    raw_imagenet.convert(out, "--num_train_shards=3")
+    status, printed, _ = verify(out, "--decode")
+    assert status == 0
+    assert printed.count("proven") == 2  # the digest of the keys, of both splits
+    flip(out / "train-00001-of-00003", -100)
+    flip(out / "_index/train.npy", -1)
+    (out / "validation-00000-of-00001").unlink()
+    edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))
+    status, printed, damage = verify(out)
+    assert (status, len(damage)) == (1, 4)
+    assert f"--gcs_output_path={out} --splits=train,validation --verify_existing" in printed
+    raw_imagenet.convert(out, "--num_train_shards=3", "--splits=train,validation", "--verify_existing")
+    assert verify(out, "--decode")[::2] == (0, [])
+    edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))
+    _, _, damage = verify(out)
+    assert len(damage) == 1
+    assert f"manifest.json: key_digest of 'validation' is {'0' * 32}, its records give" in damage[0]
+
+
+def test_a_bucket_is_verified_as_a_disk_is(directory, verify, bucket, gcs_server):
+    name = bucket.removeprefix("gs://")
+    for file in directory.rglob("*"):
+        if file.is_file():
+            gcs_server.write(name, f"data/{file.relative_to(directory)}", file.read_bytes())
+    gcs_server.reset()
+    status, _, _ = verify(f"{bucket}/data", "--dali_index")
+    assert status == 0
+    assert len(gcs_server.requests("alt=media")) == 1 + 2 + 6  # manifest, indexes, the shards that are not empty
+    assert gcs_server.read(name, f"data/_dali/{SHARD}.idx").count(b"\n") == 7
+    flip(directory / SHARD, 14)
+    gcs_server.write(name, f"data/{SHARD}", (directory / SHARD).read_bytes())
+    status, _, damage = verify(f"{bucket}/data")
+    assert (status, len(damage)) == (1, 2)
+    assert f"{bucket}/data/{SHARD}, record 0 at byte 0: its payload has crc32c" in damage[0]
