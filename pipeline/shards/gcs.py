@@ -121,7 +121,7 @@ def _replaced(path: str, generation: int, data: bytes) -> bool:
         blob.upload_from_string(data, if_generation_match=generation, timeout=TIMEOUT_SECONDS, retry=None)
 
     try:
-        call(path, "write", put)
+        call(path, "write" if generation else "create", put)
     except PreconditionFailed:
         # An attempt whose answer was lost may have been ours.
         return len(tried) > 1 and call(path, "read", lambda: download(path)) == data
