@@ -17,6 +17,7 @@ from pipeline.shards.naming import (
     rejects_file,
     shard_file,
 )
+from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
 from pipeline.shards.storage import Storage, in_parallel, join
 
@@ -33,12 +34,21 @@ class Claim:
     bytes: int
     seed: int
     raw_checksum: str | None = None  # of the raw files. Here and not in the plan: only gs:// has it
+    files: str = SHARD_FILES  # see Schema
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
         """The claim of a plan."""
-        total = plan.total
-        return Claim(plan.digest, plan.num_shards, total.records, total.bytes, plan.job.seed, plan.raw_checksum)
+        total, job = plan.total, plan.job
+        return Claim(
+            plan=plan.digest,
+            num_shards=plan.num_shards,
+            records=total.records,
+            bytes=total.bytes,
+            seed=job.seed,
+            raw_checksum=plan.raw_checksum,
+            files=job.converter.schema.files,
+        )
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -113,8 +123,10 @@ def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> 
             storage.delete(join(output_dir, MANIFEST_FILE))
             remove_sidecars(storage, output_dir, manifest)
     # Receipts before shards: a receipt is the word that its shard is there.
-    for name in (receipt_file, shard_file):
-        files = [name(split, shard, old.num_shards) for shard in range(old.num_shards)]
+    numbers = range(old.num_shards)
+    receipts = [receipt_file(split, shard, old.num_shards) for shard in numbers]
+    shards = [shard_file(split, shard, old.num_shards, old.files) for shard in numbers]
+    for files in (receipts, shards):
         in_parallel(storage.delete, [join(output_dir, file) for file in files])
     for file in (index_file(split), rejects_file(split)):
         storage.delete(join(output_dir, file))

@@ -19,7 +19,7 @@ from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipts, sweep_
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
-from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file
+from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files
 from pipeline.shards.record import crc32c
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.sizes import format_bytes
@@ -145,8 +145,8 @@ class _Whole:
     fixups: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
 
-    def add(self, receipt: Receipt) -> None:
-        self.shards.append(ShardEntry(receipt.file, receipt.records, receipt.bytes, receipt.crc32c))
+    def add(self, file: str, receipt: Receipt) -> None:
+        self.shards.append(ShardEntry(file, receipt.records, receipt.bytes, receipt.crc32c))
         self.rows.append(receipt.index_rows())
         self.key_digest = _modulo([self.key_digest, int(receipt.key_digest, 16)])
         self.fixups.update(receipt.fixups)
@@ -157,6 +157,7 @@ def _prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) ->
     """Raises ConversionError unless each shard is there as its receipt says, and its receipt as the run says."""
     whole, output_dir = _Whole(), plan.job.output_dir
     for result, (receipt, there) in zip(results, read_receipts(storage, plan), strict=True):
+        file = plan.shard_file(result.shard)
         if receipt is None or receipt.plan != plan.digest or ShardResult.of(receipt) != result:
             raise ConversionError(
                 f"the receipt of shard {result.shard} of {plan.split!r} in {output_dir} is gone or is another plan's: "
@@ -164,10 +165,10 @@ def _prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) ->
             )
         if there is None or not there.agrees_with(receipt.stat):
             raise ConversionError(
-                f"{join(output_dir, receipt.file)} {f'has {there}' if there else 'is gone'}, its receipt says "
+                f"{join(output_dir, file)} {f'has {there}' if there else 'is gone'}, its receipt says "
                 f"{receipt.stat}. Something else wrote there. Run the same command again."
             )
-        whole.add(receipt)
+        whole.add(file, receipt)
     return whole
 
 
@@ -221,10 +222,11 @@ def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry)
 def _sweep(storage: Storage, plan: SplitPlan) -> None:
     """Removes what killed workers of this split left half-written, and verdicts for killed launchers."""
     output_dir, split = plan.job.output_dir, plan.split
-    shards = f"{split}-*-of-{plan.num_shards:05d}"
+    shards = shard_files(split, plan.num_shards, plan.job.converter.schema.files)
     storage.sweep(output_dir, [shards, MANIFEST_FILE, *SIDECAR_FILES])
+    receipts = shard_files(split, plan.num_shards)
     for directory in ("_shards", "_index", "_rejects"):
-        storage.sweep(join(output_dir, directory), [f"{shards}.json", f"{split}.*"])
+        storage.sweep(join(output_dir, directory), [f"{receipts}.json", f"{split}.*"])
     sweep_verdicts(storage, output_dir, split, time.time())
 
 

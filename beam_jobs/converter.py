@@ -26,7 +26,7 @@ class Source:
     offset: int = 0
     bytes: int = 0  # of the range
     tag: str = ""  # for the converter: the class, say
-    kind: Literal["tar", "folder"] = "tar"  # a folder has no bytes of its own: each of its files does
+    kind: Literal["tar", "folder", "file"] = "tar"  # a folder has no bytes of its own: each of its files does
 
     @property
     def name(self) -> str:
@@ -40,9 +40,11 @@ class Reject(Exception):  # noqa: N818 - an outcome of a record, not an error of
 
 @dataclass(frozen=True)
 class Converted:
-    """A record's features, and the kinds of repair that its raw bytes needed."""
+    """A record's features, and the kinds of repair that its raw bytes needed.
 
-    features: Mapping[str, Value]
+    features: or the record itself, serialised, where the raw data hold it as it shall be."""
+
+    features: Mapping[str, Value] | bytes
     fixups: tuple[str, ...] = ()
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from beam_jobs.converter import Converter, Source
 from beam_jobs.references import References, concat
+from pipeline.shards.naming import shard_file
 from pipeline.shards.record import FRAME_BYTES
 
 __all__ = [
@@ -118,6 +119,10 @@ class SplitPlan:
             "sources": f"{_sum_of_hashes(str(source.bytes).encode() for source in sources):032x}",
         }
         return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def shard_file(self, shard: int) -> str:
+        """The shard's name."""
+        return shard_file(self.split, shard, self.num_shards, self.job.converter.schema.files)
 
     @cached_property
     def raw_checksum(self) -> str | None:

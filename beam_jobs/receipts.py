@@ -17,7 +17,7 @@ import numpy as np
 
 from beam_jobs.plan import Job, SplitPlan
 from pipeline.shards.errors import InfeedError, StorageError
-from pipeline.shards.naming import receipt_file, shard_file, verdict_file
+from pipeline.shards.naming import receipt_file, verdict_file
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, file_crc32c, join
 
@@ -63,11 +63,6 @@ class Receipt:
     fixups: Mapping[str, int]
     rejected: tuple[Rejected, ...]
 
-    @property
-    def file(self) -> str:
-        """The shard's name."""
-        return shard_file(self.split, self.shard, self.num_shards)
-
     def index_rows(self) -> np.ndarray:
         """uint32 [records, 2]."""
         return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
@@ -105,7 +100,7 @@ def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt |
     contents = storage.read_ranges((join(output_dir, files[shard]), 0, size) for shard, size in sizes.items())
     for shard in range(num_shards):
         receipt = _decoded(next(contents)) if shard in sizes else None
-        yield receipt, shards.get(shard_file(split, shard, num_shards))
+        yield receipt, shards.get(plan.shard_file(shard))
 
 
 def finished_shards(storage: Storage, plan: SplitPlan) -> Iterator[Receipt]:
@@ -124,7 +119,7 @@ def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | N
     receipt = _decoded(storage.read(path)) if storage.exists(path) else None
     if receipt is None or receipt.plan != plan.digest:
         return None
-    path = join(job.output_dir, receipt.file)
+    path = join(job.output_dir, plan.shard_file(shard))
     if not storage.exists(path) or not storage.stat(path).agrees_with(receipt.stat):
         return None
     intact = not job.verify_existing or file_crc32c(storage, path) == receipt.crc32c

@@ -1,6 +1,6 @@
 """Compressed raw files: streamed once to an uncompressed temporary file, which can then be read by ranges.
 
-Records of a .tar.gz cannot be found without reading everything before them. The temporary file stands in
+Records of a .tar.gz, or any .gz, cannot be found without reading everything before them. The temporary file stands in
 <output>/_scratch until the commit removes it; an interrupted run finds it there and goes on."""
 
 import gzip
@@ -19,9 +19,9 @@ def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str) -> st
     """The path of the uncompressed file. Raises RawDataError when the compressed one is damaged; nothing stays then."""
     version = f"{uri}\0{raw.stat(uri)}".encode("utf-8", "surrogateescape")
     source = hashlib.blake2b(version, digest_size=8).hexdigest()
-    directory, name = join(output_dir, "_scratch"), f"{source}.tar"
-    path = join(directory, name)
-    output.sweep(directory, {name})
+    directory = join(output_dir, "_scratch")
+    path = join(directory, source)
+    output.sweep(directory, {source})
     if output.exists(path):  # it appears whole or not at all
         return path
     try:

@@ -17,7 +17,6 @@ from beam_jobs.receipts import Receipt, Rejected, finished_shard
 from beam_jobs.references import Reference, References
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.example import encode_example
-from pipeline.shards.naming import shard_file
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.storage import Sink, Storage, in_parallel, join
 
@@ -34,7 +33,7 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
         return done
     refs = in_order(plan.job, plan.split, refs)
     good, bad = refs.take(refs.good), refs.take(~refs.good)
-    with output.publish(join(output_dir, shard_file(plan.split, shard, plan.num_shards))) as sink:
+    with output.publish(join(output_dir, plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)
         for ref in bad:
             writing.reject(ref, "scan", ref.error)
@@ -82,7 +81,8 @@ class _Writing:
         except Reject as e:
             self.reject(ref, "convert", str(e))
             return
-        payload = encode_example(converter.schema, converted.features)
+        features = converted.features
+        payload = features if isinstance(features, bytes) else encode_example(converter.schema, features)
         payload_crc = crc32c(payload)
         framed = frame(payload, payload_crc)
         self.sink.write(framed)

@@ -11,23 +11,27 @@ from beam_jobs.options import add_options, beam_options, make_job
 from converters.jpeg import VERIFY_LEVELS
 from pipeline.shards.errors import OptionError, did_you_mean
 
-__all__ = ["add_conversion_options", "chosen_splits", "run"]
+__all__ = ["add_conversion_options", "add_verify_option", "chosen_splits", "run"]
 
 
 def add_conversion_options(parser: argparse.ArgumentParser, splits: Sequence[str], raw_data: str) -> None:
-    """Adds the options of a source of images with these splits, and the common ones. raw_data: help on its place."""
+    """Adds the options of a source with these splits, and the common ones. raw_data: help on its place."""
     parser.add_argument("--raw_data_dir", required=True, help=raw_data)
     parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
     parser.add_argument("--splits", help=f"comma-separated, of {', '.join(splits)} (default: all that can be)")
     for split in splits:
         parser.add_argument(f"--num_{split}_shards", type=int, help="overrides --target_shard_bytes")
+    add_options(parser)
+
+
+def add_verify_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option of a source of JPEGs that stay as they are."""
     parser.add_argument(
         "--verify",
         choices=VERIFY_LEVELS,
         default="end",
         help="how closely each JPEG is looked at: its header, also its end marker, or every pixel (default: end)",
     )
-    add_options(parser)
 
 
 def chosen_splits(text: str, known: Sequence[str]) -> list[str]:

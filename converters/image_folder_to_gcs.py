@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
-from converters.command_line import add_conversion_options, chosen_splits, run
+from converters.command_line import add_conversion_options, add_verify_option, chosen_splits, run
 from converters.image_files import ToJpeg
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import SPLITS, find_folders
@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     add_conversion_options(
         parser, SPLITS, "directory of train/, validation/ (or val/) and test/, or of the class folders themselves"
     )
+    add_verify_option(parser)
     parser.add_argument(
         "--validation_fraction",
         type=float,

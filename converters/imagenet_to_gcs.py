@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from beam_jobs.launch import exit_with
-from converters.command_line import add_conversion_options, chosen_splits, run
+from converters.command_line import add_conversion_options, add_verify_option, chosen_splits, run
 from converters.imagenet import SPLITS, ImagenetConverter
 from converters.imagenet_layouts import find_raw
 from converters.synsets import ilsvrc2012_synsets, read_synsets
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     add_conversion_options(
         parser, SPLITS, "directory of the original tars or of train/ and validation/, and of synset_labels.txt"
     )
+    add_verify_option(parser)
     parser.add_argument("--label_file", help="all classes, one synset a line (default: the 1000 of ILSVRC2012)")
     old = parser.add_argument_group("flags of the original imagenet_to_gcs.py")
     old.add_argument("--project", help="Google Cloud project: used by Google Cloud runners alone")

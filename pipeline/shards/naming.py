@@ -1,10 +1,11 @@
-"""Names of shard files: train-00007-of-01024, and of everything that stands beside them.
+"""Names of shard files: train-00007-of-01024 if a schema has no other, and of everything that stands beside them.
 
 Writers name with it, readers list with it. Nothing but a shard begins with a split's name: readers glob those."""
 
 import re
 
 from pipeline.shards.errors import OptionError
+from pipeline.shards.schema import SHARD_FILES
 
 __all__ = [
     "MANIFEST_FILE",
@@ -13,6 +14,7 @@ __all__ = [
     "receipt_file",
     "rejects_file",
     "shard_file",
+    "shard_files",
     "validate_split",
     "verdict_file",
 ]
@@ -32,9 +34,14 @@ def validate_split(split: str) -> str:
     return split
 
 
-def shard_file(split: str, shard: int, num_shards: int) -> str:
-    """train-00007-of-01024: five digits at least, more where the count needs them."""
-    return f"{split}-{shard:05d}-of-{num_shards:05d}"
+def shard_file(split: str, shard: int, num_shards: int, files: str = SHARD_FILES) -> str:
+    """train-00007-of-01024: five digits at least, more where the count needs them. files: see Schema."""
+    return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"{shard:05d}-of-{num_shards:05d}")
+
+
+def shard_files(split: str, num_shards: int, files: str = SHARD_FILES) -> str:
+    """A glob pattern of all shards of a split, hidden temporary ones not among them."""
+    return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"*-of-{num_shards:05d}")
 
 
 def index_file(split: str) -> str:

@@ -7,10 +7,13 @@ from typing import Any, Literal, get_args
 
 from pipeline.shards.errors import SchemaError
 
-__all__ = ["Content", "Dtype", "Feature", "Labels", "Schema"]
+__all__ = ["SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
 
 Dtype = Literal["bytes", "int64", "float32"]
 Content = Literal["raw", "text", "image"]  # what a bytes feature holds: opaque, UTF-8, an encoded image file
+
+SHARD_FILES = "{SPLIT}-{SHARD_X_OF_Y}"  # TFDS's own notation
+_TFDS_VERSION = "1.0.0"  # TFDS wants one; the dataset's own identity is the manifest's fingerprint
 
 
 @dataclass(frozen=True)
@@ -58,19 +61,25 @@ class Labels:
 
 @dataclass(frozen=True)
 class Schema:
-    """A named set of features; equal schemas describe the same bytes."""
+    """A named set of features; equal schemas describe the same bytes.
+
+    files: how shard files are named. version: what TFDS is told; both matter to stock readers of known datasets."""
 
     name: str
     features: Mapping[str, Feature]
+    files: str = SHARD_FILES
+    version: str = _TFDS_VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types; features in sorted order."""
+        """Plain JSON types; features in sorted order, and what is as usual left out."""
         return {
             "name": self.name,
             "features": {
                 key: dataclasses.asdict(feature) | {"shape": list(feature.shape)}
                 for key, feature in sorted(self.features.items())
             },
+            **({"files": self.files} if self.files != SHARD_FILES else {}),
+            **({"version": self.version} if self.version != _TFDS_VERSION else {}),
         }
 
     @staticmethod
@@ -80,6 +89,7 @@ class Schema:
             features = {
                 key: Feature(**fields | {"shape": tuple(fields["shape"])}) for key, fields in data["features"].items()
             }
-            return Schema(data["name"], features)
+            named = {key: data[key] for key in ("files", "version") if key in data}
+            return Schema(data["name"], features, **named)
         except (KeyError, TypeError, AttributeError) as e:
             raise SchemaError(f"malformed schema: {e!r}.") from e

@@ -14,7 +14,6 @@ from pipeline.shards.storage import Storage, join
 __all__ = ["SIDECAR_FILES", "remove_sidecars", "write_sidecars"]
 
 SIDECAR_FILES = ("dataset_info.json", "features.json")  # and <label key>.labels.txt
-_TFDS_VERSION = "1.0.0"  # TFDS wants one; the dataset's own identity is the manifest's fingerprint
 _CLASSES = "tensorflow_datasets.core.features"
 
 
@@ -44,17 +43,17 @@ def _labels_file(labels: Labels) -> str:
 def _dataset_info(manifest: Manifest) -> dict[str, Any]:
     return {
         "name": manifest.name,
-        "version": _TFDS_VERSION,
+        "version": manifest.schema.version,
         "fileFormat": "tfrecord",
         "moduleName": "infeed",
-        "splits": [_split_info(name, entry) for name, entry in sorted(manifest.splits.items())],
+        "splits": [_split_info(name, entry, manifest.schema.files) for name, entry in sorted(manifest.splits.items())],
     }
 
 
-def _split_info(name: str, entry: SplitEntry) -> dict[str, Any]:
+def _split_info(name: str, entry: SplitEntry, files: str) -> dict[str, Any]:
     return {
         "name": name,
-        "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}",
+        "filepathTemplate": files,
         "shardLengths": [str(shard.records) for shard in entry.shards],  # int64 is a string in proto JSON
         "numBytes": str(entry.num_bytes),
     }
