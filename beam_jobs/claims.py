@@ -6,7 +6,8 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from beam_jobs.plan import Job, SplitPlan
+from beam_jobs.job import Job
+from beam_jobs.plan import SplitPlan
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.manifest import Manifest, read_manifest, update_manifest
 from pipeline.shards.naming import (

@@ -14,7 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from beam_jobs.claims import check_mergeable
-from beam_jobs.plan import Job, SplitPlan
+from beam_jobs.job import Job
+from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Receipt, Rejected, Verdict, read_receipts, sweep_verdicts
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.index import encode_index

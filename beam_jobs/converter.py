@@ -66,6 +66,11 @@ class Converter(Protocol):
         """Names of the label numbers, if there are labels."""
         ...
 
+    @property
+    def transforms(self) -> bool:
+        """Whether records are encoded anew, so that record_bytes only guesses: some are then converted beforehand."""
+        ...
+
     def digest_fields(self) -> Mapping[str, Any]:
         """JSON values of everything in the converter that changes bytes: options, label files, its version."""
         ...

@@ -1,7 +1,7 @@
 """The Beam graph of a conversion: one linear chain, because some runners lose whatever is beside it.
 
     Create(sources) -> scan -> GroupByKey(bucket) -> assign -> GroupByKey(shard) -> gather -> GroupByKey(one) -> commit
-                          \\-> sums by bucket (side input of assign, gather and commit)
+                          \\-> sums by bucket, sampled sizes by split (side inputs of assign, gather and commit)
 
 Keys are integers (a Python hash differs between processes) and never None. Payload is never grouped. Rejects and
 counts travel inside the results: no tags, no counters, nothing from finish_bundle."""
@@ -16,9 +16,12 @@ from apache_beam import pvalue
 from beam_jobs.claims import claim
 from beam_jobs.commit import ShardResult, SourceSummary, check_scanned, commit_split
 from beam_jobs.converter import Source
-from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, by_bucket, key_digest, measure
+from beam_jobs.job import Job
+from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.receipts import finished_shards, verdict_on_error
 from beam_jobs.references import References, concat
+from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
+from beam_jobs.sums import BucketSums, add_sums, key_digest, measure
 from beam_jobs.write import write_shard
 from pipeline.background import Background
 from pipeline.shards.schemes import is_remote, open_storage
@@ -31,6 +34,9 @@ _ONE = 0
 _SCANS_AT_ONCE = 16
 
 Keyed = tuple[int, Any]
+Values = tuple[int, Iterable[Any]]
+Sums = Mapping[int, BucketSums]  # by bucket key
+Samples = Mapping[int, Sampled]  # by split number
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:
@@ -42,14 +48,20 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "scan" >> beam.ParDo(_Scan(job))
     )
     sums = pvalue.AsDict(scanned | "measure" >> beam.ParDo(_Measure(job)) | "sums" >> beam.CombinePerKey(add_sums))
+    sampled = pvalue.AsDict(
+        scanned
+        | "offer" >> beam.ParDo(_Offer(job))
+        | "lowest" >> beam.CombinePerKey(lowest)
+        | "sample" >> beam.ParDo(_Sample(job))
+    )
     _ = (
         scanned
         | "by bucket" >> beam.GroupByKey()
-        | "assign" >> beam.ParDo(_Assign(job), sums)
+        | "assign" >> beam.ParDo(_Assign(job), sums, sampled)
         | "by shard" >> beam.GroupByKey()
-        | "gather" >> beam.ParDo(_Gather(job), sums)
+        | "gather" >> beam.ParDo(_Gather(job), sums, sampled)
         | "all" >> beam.GroupByKey()
-        | "commit" >> beam.ParDo(_Commit(job), sums)
+        | "commit" >> beam.ParDo(_Commit(job), sums, sampled)
     )
 
 
@@ -96,7 +108,34 @@ class _Measure(beam.DoFn):
     def process(self, element: Keyed) -> Iterator[Keyed]:
         key, refs = element
         if key != _SUMMARIES:
-            yield key, measure(self.job, refs)
+            yield key, measure(self.job.converter, refs)
+
+
+class _Offer(beam.DoFn):
+    """(bucket key, References) -> (split number, records that may be in the sample)."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def process(self, element: Keyed) -> Iterator[tuple[int, Sequence[Candidate]]]:
+        key, refs = element
+        if key == _SUMMARIES:
+            return
+        split, _ = _unkey(self.job, key)
+        if offered := candidates(self.job, split, refs):
+            yield self.job.splits.index(split), offered
+
+
+class _Sample(beam.DoFn):
+    """(split number, the sample) -> (split number, Sampled)."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def process(self, element: tuple[int, Sequence[Candidate]]) -> Iterator[tuple[int, Sampled]]:
+        number, sample = element
+        with verdict_on_error(self.job, self.job.splits[number]):
+            yield number, convert_sample(self.job, sample)
 
 
 class _Assign(beam.DoFn):
@@ -107,16 +146,16 @@ class _Assign(beam.DoFn):
     def __init__(self, job: Job):
         self.job = job
 
-    def process(self, element: tuple[int, Iterable[Any]], sums: Mapping[int, BucketSums]) -> Iterator[Keyed]:
+    def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
         key, values = element
         if key != _SUMMARIES:
             split, bucket = _unkey(self.job, key)
-            for shard, refs in _plan(self.job, split, sums).assign(bucket, values):
+            for shard, refs in _plan(self.job, split, sums, sampled).assign(bucket, values):
                 yield _key(self.job, split, shard), refs
             return
         summaries = list(values)
         for split in self.job.splits:
-            plan = _plan(self.job, split, sums)
+            plan = _plan(self.job, split, sums, sampled)
             with verdict_on_error(self.job, split):
                 check_scanned(plan, [s for s in summaries if self.job.sources[s.source].split == split])
                 finished = self._claim(plan)
@@ -140,7 +179,7 @@ class _Gather(beam.DoFn):
     def __init__(self, job: Job):
         self.job = job
 
-    def process(self, element: tuple[int, Iterable[Any]], sums: Mapping[int, BucketSums]) -> Iterator[Keyed]:
+    def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
         key, values = element
         if key == _SUMMARIES:
             yield from ((_ONE, summary) for summary in values)
@@ -154,7 +193,7 @@ class _Gather(beam.DoFn):
         output = open_storage(self.job.output_dir)
         with verdict_on_error(self.job, split):
             refs = concat(values)
-            receipt = write_shard(raw, output, _plan(self.job, split, sums), shard, refs)
+            receipt = write_shard(raw, output, _plan(self.job, split, sums, sampled), shard, refs)
         yield _ONE, ShardResult.of(receipt)
 
 
@@ -164,14 +203,14 @@ class _Commit(beam.DoFn):
     def __init__(self, job: Job):
         self.job = job
 
-    def process(self, element: tuple[int, Iterable[Any]], sums: Mapping[int, BucketSums]) -> Iterator[str]:
+    def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[str]:
         _, values = element
         arrived = list(values)
         for split in self.job.splits:
             with verdict_on_error(self.job, split):
                 verdict = commit_split(
                     open_storage(self.job.output_dir),
-                    _plan(self.job, split, sums),
+                    _plan(self.job, split, sums, sampled),
                     [v for v in arrived if isinstance(v, SourceSummary) and self.job.sources[v.source].split == split],
                     [v for v in arrived if isinstance(v, ShardResult) and v.split == split],
                 )
@@ -180,10 +219,11 @@ class _Commit(beam.DoFn):
             open_storage(path).delete(path)
 
 
-def _plan(job: Job, split: str, sums: Mapping[int, BucketSums]) -> SplitPlan:
+def _plan(job: Job, split: str, sums: Sums, sampled: Samples) -> SplitPlan:
     number = job.splits.index(split)
     low, high = number << _SHARD_BITS, (number + 1) << _SHARD_BITS
-    return SplitPlan(job, split, {key - low: value for key, value in sums.items() if low <= key < high})
+    of_split = {key - low: value for key, value in sums.items() if low <= key < high}
+    return SplitPlan(job, split, of_split, sampled.get(number, Sampled()))
 
 
 def _key(job: Job, split: str, number: int) -> int:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from beam_jobs.converter import Converter, Source
-from beam_jobs.plan import Job
+from beam_jobs.job import Job
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
 from pipeline.shards.sizes import parse_bytes
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from beam_jobs.converter import Source
-from beam_jobs.plan import BucketSums, Job, SplitPlan, by_bucket, framed_bytes, measure
+from beam_jobs.job import Job
+from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.references import References
+from beam_jobs.sample import candidates, convert_sample, lowest
+from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
 from pipeline.shards.schemes import open_storage
 
 __all__ = ["SplitPreview", "preview"]
@@ -36,9 +39,10 @@ def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
                 for bucket, refs in batches:
                     pieces[bucket].append(refs)
         sums: dict[int, BucketSums] = {
-            bucket: sum((measure(job, refs) for refs in batch), BucketSums()) for bucket, batch in pieces.items()
+            bucket: add_sums(measure(job.converter, refs) for refs in batch) for bucket, batch in pieces.items()
         }
-        yield _of_plan(SplitPlan(job, split, sums), pieces)
+        offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
+        yield _of_plan(SplitPlan(job, split, sums, convert_sample(job, lowest(offered))), pieces)
 
 
 def _scan(job: Job, source: Source) -> list[tuple[int, References]]:
@@ -51,7 +55,8 @@ def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]]) -> SplitPrevi
     rejected, records = [], 0
     for bucket, batch in sorted(pieces.items()):
         for shard, refs in plan.assign(bucket, batch):
-            shard_bytes[shard] += framed_bytes(plan.job, refs).sum()
+            shard_bytes[shard] += framed_bytes(plan.job.converter, refs).sum()
             records += int(refs.good.sum())
             rejected += [f"{ref.key}: {ref.error}" for ref in refs.take(~refs.good)]
-    return SplitPreview(plan.split, plan.digest, records, tuple(sorted(rejected)), tuple(shard_bytes.tolist()), records)
+    scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
+    return SplitPreview(plan.split, plan.digest, records, tuple(sorted(rejected)), scaled, records)

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from beam_jobs.plan import Job
+from beam_jobs.job import Job
 from pipeline.shards.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.shards.schemes import open_storage

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from beam_jobs.plan import Job, SplitPlan
+from beam_jobs.job import Job
+from beam_jobs.plan import SplitPlan
 from pipeline.shards.errors import InfeedError, StorageError
 from pipeline.shards.naming import receipt_file, verdict_file
 from pipeline.shards.schemes import open_storage

@@ -12,9 +12,11 @@ import google_crc32c
 import numpy as np
 
 from beam_jobs.converter import Reject
-from beam_jobs.plan import SplitPlan, in_order, key_digest
+from beam_jobs.plan import SplitPlan
+from beam_jobs.ranks import in_order
 from beam_jobs.receipts import Receipt, Rejected, finished_shard
 from beam_jobs.references import Reference, References
+from beam_jobs.sums import key_digest
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import crc32c, frame
@@ -31,7 +33,7 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
     done = finished_shard(output, plan, shard)
     if done:
         return done
-    refs = in_order(plan.job, plan.split, refs)
+    refs = in_order(plan.job.seed, plan.split, refs)
     good, bad = refs.take(refs.good), refs.take(~refs.good)
     with output.publish(join(output_dir, plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)

@@ -49,6 +49,7 @@ class ImageFolderConverter:
 
     name = "image_folder"
     schema = SCHEMA
+    transforms = True
 
     @property
     def labels(self) -> Labels:

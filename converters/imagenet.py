@@ -52,6 +52,7 @@ class ImagenetConverter:
 
     name = "imagenet2012"
     schema = SCHEMA
+    transforms = False  # but for a few CMYK images
 
     @property
     def labels(self) -> Labels:

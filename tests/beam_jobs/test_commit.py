@@ -10,9 +10,11 @@ import pytest
 
 from beam_jobs.claims import claim
 from beam_jobs.commit import ShardResult, SourceSummary, commit_split
-from beam_jobs.plan import BucketSums, Job, SplitPlan, bucket_of, key_digest, measure
+from beam_jobs.job import Job
+from beam_jobs.plan import SplitPlan, bucket_of
 from beam_jobs.receipts import Verdict, finished_shard
 from beam_jobs.references import concat
+from beam_jobs.sums import BucketSums, key_digest, measure
 from beam_jobs.write import write_shard
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
@@ -47,7 +49,7 @@ def plan_and_rows(raw, out, split="train", **options):
         buckets = bucket_of(job, split, refs)
         for bucket in np.unique(buckets).tolist():
             pieces.setdefault(bucket, []).append(refs.take(buckets == bucket))
-            sums[bucket] = sums.get(bucket, BucketSums()) + measure(job, pieces[bucket][-1])
+            sums[bucket] = sums.get(bucket, BucketSums()) + measure(converter, pieces[bucket][-1])
     plan = SplitPlan(job, split, sums)
     rows = {shard: [] for shard in range(plan.num_shards)}
     for bucket, batch in pieces.items():

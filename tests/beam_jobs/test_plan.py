@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_jobs.converter import Source
-from beam_jobs.plan import BucketSums, Job, SplitPlan, add_sums, bucket_of, framed_bytes, measure, ranks
+from beam_jobs.job import Job
+from beam_jobs.plan import SplitPlan, bucket_of
+from beam_jobs.ranks import ranks
 from beam_jobs.references import File, Reference, References, concat
+from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
 from pipeline.shards.schema import Schema
 from pipeline.shards.storage import Stat
 
@@ -22,6 +25,7 @@ class Sized:
     name = "sized"
     schema = Schema("s", {})
     labels = None
+    transforms = False
 
     def digest_fields(self):
         return {"version": self.version}
@@ -51,7 +55,7 @@ def plan_of(job, *batches):
         for bucket in np.unique(buckets).tolist():
             piece = refs.take(buckets == bucket)
             pieces.setdefault(bucket, []).append(piece)
-            sums[bucket] = sums.get(bucket, BucketSums()) + measure(job, piece)
+            sums[bucket] = sums.get(bucket, BucketSums()) + measure(job.converter, piece)
     return SplitPlan(job, "train", sums), pieces
 
 
@@ -67,7 +71,7 @@ def by_the_formula(job, refs):
     """floor((bytes before + half its own) * shards / all bytes) over all records in rank order, one at a time."""
     rank = ranks(job.seed, "train", refs.key)
     order = sorted(range(len(refs)), key=lambda i: (rank[i], refs.key[i]))
-    sizes = framed_bytes(job, refs)
+    sizes = framed_bytes(job.converter, refs)
     total, before, shards = int(sizes.sum()), 0, {}
     num_shards = (job.num_shards or {}).get("train") or max(1, round(total / job.target_shard_bytes))
     for i in order:
@@ -119,7 +123,7 @@ def test_shards_are_balanced_to_within_a_record():
     got = np.zeros(plan.num_shards)
     for bucket, batch in pieces.items():
         for shard, refs in plan.assign(bucket, batch):
-            got[shard] += framed_bytes(job, refs).sum()
+            got[shard] += framed_bytes(job.converter, refs).sum()
     assert plan.num_shards == round(plan.total.bytes / 25_000) == 11
     assert np.abs(got - got.mean()).max() <= 76
 
@@ -168,4 +172,4 @@ def test_the_checksum_of_the_raw_files_changes_with_each_of_them_and_is_none_on_
 def test_sums_add_up_in_any_grouping():
     refs = make_refs(range(50))
     parts = [refs.take(np.arange(i, 50, 7)) for i in range(7)]
-    assert add_sums(measure(make_job(), part) for part in parts) == measure(make_job(), refs)
+    assert add_sums(measure(Sized(), part) for part in parts) == measure(Sized(), refs)

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from beam_jobs.converter import Converter, Source
+from beam_jobs.job import Job
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
-from beam_jobs.plan import Job
 from beam_jobs.references import concat
 from converters.image_files import ToJpeg
 from converters.image_folder import ImageFolderConverter

@@ -1,0 +1,77 @@
+"""What the records of a split add up to, free of order: sizes, counts and digests. Pure.
+
+A plan needs no more of the records that it does not write: a prefix sum of 64 numbers tells each bucket where it
+begins."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_jobs.converter import Converter
+from beam_jobs.references import References
+from pipeline.shards.record import FRAME_BYTES
+
+__all__ = ["BucketSums", "add_sums", "framed_bytes", "key_digest", "measure", "sum_of_hashes"]
+
+_MODULO = (1 << 128) - 1
+
+
+class BucketSums(NamedTuple):
+    """What one bucket (or a part of it) adds up to."""
+
+    bytes: int = 0  # framed, of the good rows, as predicted
+    records: int = 0  # all rows, rejected ones too
+    row_digest: int = 0  # sum of the rows' hashes modulo 2^128: free of order
+    key_digest: int = 0  # the same of their keys alone
+    raw_digest: int = 0  # the same of their keys and raw files' checksums, of rows whose storage keeps one
+
+    def __add__(self, other: "BucketSums") -> "BucketSums":  # type: ignore[override]
+        return BucketSums(
+            self.bytes + other.bytes,
+            self.records + other.records,
+            (self.row_digest + other.row_digest) & _MODULO,
+            (self.key_digest + other.key_digest) & _MODULO,
+            (self.raw_digest + other.raw_digest) & _MODULO,
+        )
+
+
+def measure(converter: Converter, refs: References) -> BucketSums:
+    """The sums of a batch of rows."""
+    return BucketSums(
+        int(framed_bytes(converter, refs).sum()),
+        len(refs),
+        sum_of_hashes(repr(row).encode() for row in refs.values()),
+        key_digest(refs.key.tolist()),
+        sum_of_hashes(_keys_with_checksums(refs)),
+    )
+
+
+def framed_bytes(converter: Converter, refs: References) -> np.ndarray:
+    """int64: the predicted size of each record in its shard; 0 for rejected rows."""
+    return np.where(refs.good, converter.record_bytes(refs) + FRAME_BYTES, 0) if len(refs) else np.zeros(0, int)
+
+
+def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
+    """The sum of sums. (`sum` starts at 0, which is no BucketSums.)"""
+    total = BucketSums()
+    for each in sums:
+        total += each
+    return total
+
+
+def key_digest(keys: Iterable[bytes]) -> int:
+    """The sum of the keys' 128-bit hashes modulo 2^128: equal for equal sets of keys in any order."""
+    return sum_of_hashes(keys)
+
+
+def sum_of_hashes(items: Iterable[bytes]) -> int:
+    """The same of anything."""
+    return sum(int.from_bytes(hashlib.blake2b(item, digest_size=16).digest(), "big") for item in items) & _MODULO
+
+
+def _keys_with_checksums(refs: References) -> Iterator[bytes]:
+    """Keys are in it so that two files that changed places are seen."""
+    ends = [None if file.stat.crc32c is None else b"\0%08x" % file.stat.crc32c for file in refs.files]
+    return (key + end for key, end in zip(refs.key.tolist(), (ends[i] for i in refs.file), strict=True) if end)

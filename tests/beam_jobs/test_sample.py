@@ -1,0 +1,92 @@
+"""A sample of the records says how a converter changes sizes: how many shards there have to be."""
+
+import dataclasses
+import io
+import random
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from beam_jobs.job import Job
+from beam_jobs.launch import launch
+from beam_jobs.options import beam_options
+from beam_jobs.preview import preview
+from beam_jobs.references import concat
+from beam_jobs.sample import Sampled, candidates, convert_sample, lowest
+from converters.image_folder import ImageFolderConverter
+from converters.image_folder_layouts import find_folders
+from pipeline.shards.local import LocalStorage
+from pipeline.shards.manifest import read_manifest
+
+IMAGES, TARGET = 900, 200_000
+
+
+def png(seed):
+    pixels = np.random.default_rng(seed).integers(0, 255, (64, 20 + seed % 30, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A folder of PNGs, most of which are larger than the JPEGs that they become; one is no image."""
+    raw = tmp_path_factory.mktemp("sample") / "raw"
+    (raw / "noise").mkdir(parents=True)
+    for i in range(IMAGES):
+        (raw / f"noise/{i}.png").write_bytes(png(i))
+    (raw / "noise/0.png").write_bytes(b"no image")
+    found = find_folders(str(raw), [], 0.0)
+    converter = ImageFolderConverter(found.classes, 0.0)
+    return Job(converter, found.sources, str(raw.parent / "out"), target_shard_bytes=TARGET, max_bad_records=1)
+
+
+def rows(job):
+    return concat([refs for source in job.sources for refs in job.converter.scan(LocalStorage(), source)])
+
+
+def test_shards_of_records_that_change_size_come_out_near_the_target(job):
+    (planned,) = preview(job)
+    args = type("Args", (), {"runner": "local", "local_processes": 1})
+    launch(job, beam_options(args, []), Console(quiet=True))
+    shards = [shard.bytes for shard in read_manifest(job.output_dir).split("train").shards]
+    raw_bytes = sum(int(n) for n in rows(job).size)
+    assert raw_bytes > 1.5 * sum(shards)
+    assert len(shards) == len(planned.shard_bytes) == round(sum(shards) / TARGET)
+    assert sum(planned.shard_bytes) == pytest.approx(sum(shards), rel=0.1)
+    assert max(abs(size - TARGET) for size in shards) <= 0.1 * TARGET + TARGET / len(shards) / 2
+
+
+def test_the_sample_does_not_depend_on_how_the_scan_was_cut_or_ordered(job):
+    refs = rows(job)
+    numbers = list(range(len(refs)))
+    random.Random(0).shuffle(numbers)
+    parts = [refs.take(np.array(numbers[i::7])) for i in range(7)]
+    whole = lowest([candidates(job, "train", refs)])
+    assert whole == lowest(candidates(job, "train", part) for part in parts)
+    assert 60 < len(whole) < 180  # an eighth of 900
+    assert convert_sample(job, whole).written < convert_sample(job, whole).predicted
+
+
+def test_nothing_is_sampled_where_sizes_are_known_or_the_number_of_shards_is(job):
+    class Known(ImageFolderConverter):
+        transforms = False
+
+    demanded = dataclasses.replace(job, num_shards={"train": 3})
+    known = dataclasses.replace(job, converter=Known(job.converter.classes))
+    for each in (demanded, known):
+        assert candidates(each, "train", rows(job)) == []
+        assert convert_sample(each, []) == Sampled()
+    assert Sampled().scaled(123) == 123
+
+
+def test_a_sample_of_which_nothing_is_an_image_changes_nothing(job, tmp_path):
+    (tmp_path / "raw/noise").mkdir(parents=True)
+    for i in range(50):
+        (tmp_path / f"raw/noise/{i}.png").write_bytes(b"no image")
+    bad = dataclasses.replace(job, sources=find_folders(str(tmp_path / "raw"), [], 0.0).sources)
+    sample = candidates(bad, "train", rows(bad))
+    assert sample
+    assert convert_sample(bad, sample) == Sampled()
