@@ -17,6 +17,7 @@ from pipeline.shards.naming import (
     receipt_file,
     rejects_file,
     shard_file,
+    summary_file,
 )
 from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
@@ -129,7 +130,7 @@ def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> 
     shards = [shard_file(split, shard, old.num_shards, old.files) for shard in numbers]
     for files in (receipts, shards):
         in_parallel(storage.delete, [join(output_dir, file) for file in files])
-    for file in (index_file(split), rejects_file(split)):
+    for file in (index_file(split), rejects_file(split), summary_file(split)):
         storage.delete(join(output_dir, file))
 
 

@@ -4,20 +4,23 @@
                           \\-> sums by bucket, sampled sizes by split (side inputs of assign, gather and commit)
 
 Keys are integers (a Python hash differs between processes) and never None. Payload is never grouped. Rejects and
-counts travel inside the results: no tags, no counters, nothing from finish_bundle."""
+counts travel inside the results: no tags, nothing from finish_bundle. The counters are for a runner's own pages."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
 from apache_beam import pvalue
+from apache_beam.metrics.metric import Metrics
 
 from beam_jobs.claims import claim
-from beam_jobs.commit import ShardResult, SourceSummary, check_scanned, commit_split
+from beam_jobs.commit import commit_split
 from beam_jobs.converter import Source
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
+from beam_jobs.proof import ShardResult, SourceSummary, check_scanned
 from beam_jobs.receipts import finished_shards, verdict_on_error
 from beam_jobs.references import References, concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
@@ -170,7 +173,8 @@ class _Assign(beam.DoFn):
         claim(storage, plan)
         if self.job.verify_existing:  # which reads all bytes: many workers do that
             return {}
-        return {receipt.shard: ShardResult.of(receipt) for receipt in finished_shards(storage, plan)}
+        finished = (ShardResult.of(receipt) for receipt in finished_shards(storage, plan))
+        return {result.shard: dataclasses.replace(result, reused=True) for result in finished}
 
 
 class _Gather(beam.DoFn):
@@ -194,6 +198,8 @@ class _Gather(beam.DoFn):
         with verdict_on_error(self.job, split):
             refs = concat(values)
             receipt = write_shard(raw, output, _plan(self.job, split, sums, sampled), shard, refs)
+        for name in ("records", "bytes"):
+            Metrics.counter("infeed", f"{split}_{name}").inc(getattr(receipt, name))
         yield _ONE, ShardResult.of(receipt)
 
 

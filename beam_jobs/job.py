@@ -1,7 +1,8 @@
 """One conversion, as its launcher describes it to every worker."""
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from beam_jobs.converter import Converter, Source
@@ -27,6 +28,7 @@ class Job:
     verify_existing: bool = False  # finished shards are read again, not only measured
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
     run_id: str = ""  # names this run in its verdict; never in data
+    started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -52,6 +52,8 @@ def launch(job: Job, options, console: Console) -> None:
             rejected = f", {verdict.rejected} rejected" if verdict.rejected else ""
             message = f"{verdict.split}: {verdict.message}{rejected} -> {job.output_dir}"
             console.print(message, markup=False, soft_wrap=True)
+            for warning in verdict.warnings:
+                console.print(f"warning: {warning}", markup=False, soft_wrap=True)
     failed = [verdict.message for verdict in verdicts if verdict and not verdict.ok]
     if failed:
         raise ConversionError("\n".join(failed)) from failure

@@ -63,6 +63,8 @@ class Receipt:
     index: str  # base64 of little-endian uint32 [records, 2]: length, crc32c
     fixups: Mapping[str, int]
     rejected: tuple[Rejected, ...]
+    largest_bytes: int = 0  # of the payload of the largest record
+    largest_key: str = ""
 
     def index_rows(self) -> np.ndarray:
         """uint32 [records, 2]."""
@@ -135,10 +137,8 @@ class Verdict:
     split: str
     ok: bool
     message: str  # for people: totals if ok, else all that went wrong
-    records: int = 0
-    bytes: int = 0
-    shards: int = 0
     rejected: int = 0
+    warnings: tuple[str, ...] = ()
     at: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     def write(self, storage: Storage, output_dir: str) -> None:
@@ -153,7 +153,8 @@ class Verdict:
         path = join(output_dir, verdict_file(split, run_id))
         if not storage.exists(path):
             return None
-        verdict = Verdict(**json.loads(storage.read(path)))
+        fields = json.loads(storage.read(path))
+        verdict = Verdict(**{**fields, "warnings": tuple(fields["warnings"])})
         with contextlib.suppress(InfeedError):  # one that may not be deleted is left, and no reason to fail
             storage.delete(path)
         return verdict

@@ -74,6 +74,7 @@ class _Writing:
     index: list[tuple[int, int]] = field(default_factory=list)
     fixups: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
+    largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
     def convert(self, ref: Reference, data: bytes) -> None:
         """Raw bytes in, one framed record out; or one more line for the ledger."""
@@ -92,6 +93,7 @@ class _Writing:
         self.num_bytes += len(framed)
         self.index.append((len(payload), payload_crc))
         self.keys.append(ref.key.encode("utf-8", "surrogateescape"))
+        self.largest = max(self.largest, (len(payload), self.keys[-1]))
         self.fixups.update(converted.fixups)
 
     def reject(self, ref: Reference, stage: str, error: str) -> None:
@@ -114,4 +116,6 @@ class _Writing:
             index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
             fixups=dict(sorted(self.fixups.items())),
             rejected=tuple(self.rejected),
+            largest_bytes=self.largest[0],
+            largest_key=self.largest[1].decode("utf-8", "backslashreplace"),
         )

@@ -15,6 +15,7 @@ __all__ = [
     "rejects_file",
     "shard_file",
     "shard_files",
+    "summary_file",
     "validate_split",
     "verdict_file",
 ]
@@ -67,3 +68,8 @@ def verdict_file(split: str, run_id: str) -> str:
 def rejects_file(split: str) -> str:
     """The ledger of what could not be converted, and why."""
     return f"_rejects/{split}.jsonl"
+
+
+def summary_file(split: str) -> str:
+    """What the conversion of a split came to: counts, sizes, speed, warnings."""
+    return f"_summary/{split}.json"

@@ -53,7 +53,9 @@ def convert(raw, out, processes=1, kill_at=""):
 @pytest.fixture(scope="module")
 def reference(digits, tmp_path_factory):
     out = tmp_path_factory.mktemp("reference") / "out"
-    assert convert(digits[0], out) == (0, f"train: 1,429 records, 1.48 MB in {NUM_SHARDS} shards -> {out}\n")
+    status, output = convert(digits[0], out)
+    assert status == 0
+    assert output.startswith(f"train: 1,429 records, 1.48 MB in {NUM_SHARDS} shards, ")
     return out
 
 

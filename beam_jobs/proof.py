@@ -1,0 +1,139 @@
+"""The proof that a split is whole: what was scanned is what was written and rejected, input by input.
+
+It trusts no runner. Only a few numbers of each source and shard travel to it; the rest is in the receipts."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from beam_jobs.plan import SplitPlan
+from beam_jobs.receipts import Receipt, Rejected, read_receipts
+from pipeline.shards.errors import ConversionError
+from pipeline.shards.manifest import ShardEntry
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["ShardResult", "SourceSummary", "Whole", "check_scanned", "check_written", "prove"]
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """What the scan of one source found; travels beside the rows, so that commit can add up."""
+
+    source: int  # its number in the job
+    records: int
+    key_digest: int
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What travels from gather to commit: a few numbers a shard. The rest is in its receipt."""
+
+    split: str
+    shard: int
+    records: int
+    rejected: int
+    bytes: int
+    crc32c: int
+    handled_digest: int
+    reused: bool = field(default=False, compare=False)  # finished by an earlier run
+
+    @staticmethod
+    def of(receipt: Receipt) -> "ShardResult":
+        """The summary of a receipt."""
+        return ShardResult(
+            split=receipt.split,
+            shard=receipt.shard,
+            records=receipt.records,
+            rejected=len(receipt.rejected),
+            bytes=receipt.bytes,
+            crc32c=receipt.crc32c,
+            handled_digest=int(receipt.handled_digest, 16),
+        )
+
+
+def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
+    """Raises ConversionError naming every source that the runner lost, or scanned twice, on the way to the plan.
+
+    Before the claim, so that such a run does not leave the claim of a plan that nobody wants."""
+    job, summaries = plan.job, list(summaries)
+    expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
+    problems = [*_miscounted("input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name)]
+    scanned = sum(summary.records for summary in summaries)
+    keys = _modulo(summary.key_digest for summary in summaries)
+    if not problems and (scanned, keys) != (plan.total.records, plan.total.key_digest):
+        problems.append(f"{scanned} records scanned, {plan.total.records} planned, or not the same ones")
+    _refuse_lost(plan.split, problems)
+
+
+def check_written(plan: SplitPlan, results: Sequence[ShardResult]) -> None:
+    """Raises ConversionError when shards or records were lost, or are not the ones that were scanned."""
+    problems = [*_miscounted("shard", Counter(r.shard for r in results), set(range(plan.num_shards)), str)]
+    written, rejected = sum(r.records for r in results), sum(r.rejected for r in results)
+    if not problems and written + rejected != plan.total.records:
+        problems.append(f"{plan.total.records} records scanned, {written} written, {rejected} rejected")
+    # One record lost and another one twice leave the counts right, so the keys are added up as well.
+    if not problems and _modulo(r.handled_digest for r in results) != plan.total.key_digest:
+        problems.append("the records that arrived are as many as were scanned, but not the same ones")
+    _refuse_lost(plan.split, problems)
+
+
+def _refuse_lost(split: str, problems: Sequence[str]) -> None:
+    if problems:
+        more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
+        raise ConversionError(
+            f"split {split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}{more}. No manifest was "
+            "written. Run the same command again; if it happens again, choose another --runner."
+        )
+
+
+def _modulo(digests: Iterable[int]) -> int:
+    return sum(digests) & ((1 << 128) - 1)
+
+
+def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callable[[int], str]) -> Iterator[str]:
+    for number in sorted(expected | set(seen)):
+        wanted = int(number in expected)
+        if seen[number] != wanted:
+            yield f"{what} {name(number) if wanted else number} arrived {seen[number]} times instead of {wanted}"
+
+
+@dataclass
+class Whole:
+    """What all receipts of a split add up to, in shard order."""
+
+    shards: list[ShardEntry] = field(default_factory=list)
+    rows: list[np.ndarray] = field(default_factory=list)  # of the index
+    key_digest: int = 0
+    fixups: Counter[str] = field(default_factory=Counter)
+    rejected: list[Rejected] = field(default_factory=list)
+    largest: tuple[int, str] = (0, "")  # bytes and key of the largest record
+
+    def add(self, file: str, receipt: Receipt) -> None:
+        """The next shard, and its name."""
+        self.shards.append(ShardEntry(file, receipt.records, receipt.bytes, receipt.crc32c))
+        self.rows.append(receipt.index_rows())
+        self.key_digest = _modulo([self.key_digest, int(receipt.key_digest, 16)])
+        self.fixups.update(receipt.fixups)
+        self.rejected += receipt.rejected
+        self.largest = max(self.largest, (receipt.largest_bytes, receipt.largest_key))
+
+
+def prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) -> Whole:
+    """Raises ConversionError unless each shard is there as its receipt says, and its receipt as the run says."""
+    whole, output_dir = Whole(), plan.job.output_dir
+    for result, (receipt, there) in zip(results, read_receipts(storage, plan), strict=True):
+        file = plan.shard_file(result.shard)
+        if receipt is None or receipt.plan != plan.digest or ShardResult.of(receipt) != result:
+            raise ConversionError(
+                f"the receipt of shard {result.shard} of {plan.split!r} in {output_dir} is gone or is another plan's: "
+                "a second conversion writes here. Stop one of them and run the other again."
+            )
+        if there is None or not there.agrees_with(receipt.stat):
+            raise ConversionError(
+                f"{join(output_dir, file)} {f'has {there}' if there else 'is gone'}, its receipt says "
+                f"{receipt.stat}. Something else wrote there. Run the same command again."
+            )
+        whole.add(file, receipt)
+    return whole

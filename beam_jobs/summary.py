@@ -1,0 +1,87 @@
+"""What a conversion came to, as JSON for programs and people: one file a split beside the manifest.
+
+Written by the commit, so that a job whose launcher is gone leaves it too. It says when and how fast, which the
+manifest does not: the manifest is the same however the shards were made."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from beam_jobs.plan import SplitPlan
+from pipeline.shards.manifest import ShardEntry, SplitEntry
+from pipeline.shards.naming import summary_file
+from pipeline.shards.sizes import format_bytes
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["Summary", "summarize"]
+
+_LARGE = 4  # a record over a quarter of a shard: shards can no longer be alike
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One split of one run. Sizes are in bytes, times in seconds."""
+
+    split: str
+    plan_digest: str
+    records: int
+    rejected: int
+    fixups: Mapping[str, int]
+    bytes: int
+    shards: int
+    shards_finished_before: int  # by earlier runs
+    smallest_shard: int
+    largest_shard: int
+    target_shard: int | None  # None where the number of shards was demanded
+    largest_record: Mapping[str, str | int]  # key, bytes
+    raw: Mapping[str, int]
+    started: float  # Unix seconds
+    seconds: float
+    records_per_second: float  # of this run alone
+    bytes_per_second: float
+    warnings: Sequence[str]
+
+    def write(self, storage: Storage, output_dir: str) -> None:
+        """Publishes the summary."""
+        with storage.publish(join(output_dir, summary_file(self.split))) as sink:
+            sink.write((json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode())
+
+
+def summarize(
+    plan: SplitPlan, entry: SplitEntry, fresh: Sequence[ShardEntry], largest: tuple[int, str], now: float
+) -> Summary:
+    """The summary of a split that is whole. fresh: the shards that this run wrote; largest: bytes, key of a record."""
+    job = plan.job
+    sizes = [shard.bytes for shard in entry.shards]
+    seconds = max(now - job.started, 1e-3)
+    demanded = (job.num_shards or {}).get(plan.split)
+    return Summary(
+        split=plan.split,
+        plan_digest=plan.digest,
+        records=entry.num_records,
+        rejected=entry.rejected,
+        fixups=entry.fixups,
+        bytes=entry.num_bytes,
+        shards=len(sizes),
+        shards_finished_before=len(sizes) - len(fresh),
+        smallest_shard=min(sizes),
+        largest_shard=max(sizes),
+        target_shard=None if demanded else job.target_shard_bytes,
+        largest_record={"key": largest[1], "bytes": largest[0]},
+        raw=entry.sources,
+        started=job.started,
+        seconds=round(seconds, 3),
+        records_per_second=round(sum(shard.records for shard in fresh) / seconds, 3),
+        bytes_per_second=round(sum(shard.bytes for shard in fresh) / seconds, 3),
+        warnings=tuple(_warnings(plan, *largest)),
+    )
+
+
+def _warnings(plan: SplitPlan, num_bytes: int, key: str) -> Iterator[str]:
+    shard = plan.sampled.scaled(plan.total.bytes) / plan.num_shards
+    if plan.num_shards > 1 and num_bytes * _LARGE > shard:
+        yield (
+            f"{key} is a record of {format_bytes(num_bytes)}, over a quarter of a shard ({format_bytes(int(shard))}): "
+            "shards differ in size by as much. Fewer, larger shards would be more alike (--target_shard_bytes)."
+        )

@@ -1,0 +1,91 @@
+"""What a conversion says of itself: the JSON summary, warnings, the live bar on a terminal."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.shards.manifest import read_manifest
+
+
+def read_summary(out, split="train"):
+    return json.loads((out / f"_summary/{split}.json").read_text())
+
+
+def test_the_summary_says_what_is_in_the_manifest_and_how_fast_it_came(raw_imagenet, tmp_path):
+    raw_imagenet.convert(tmp_path / "out", "--target_shard_bytes=2KB")
+    entry = read_manifest(str(tmp_path / "out")).split("train")
+    summary = read_summary(tmp_path / "out")
+    sizes = [shard.bytes for shard in entry.shards]
+    assert (summary["records"], summary["bytes"], summary["shards"]) == (18, sum(sizes), len(sizes))
+    assert (summary["smallest_shard"], summary["largest_shard"]) == (min(sizes), max(sizes))
+    assert (summary["plan_digest"], summary["target_shard"]) == (entry.plan_digest, 2000)
+    assert summary["records_per_second"] == pytest.approx(18 / summary["seconds"], rel=0.01)
+    assert read_summary(tmp_path / "out", "validation")["records"] == 4
+
+
+def test_a_second_run_counts_what_the_first_had_finished(raw_imagenet, tmp_path, capsys):
+    raw_imagenet.convert(tmp_path / "out", "--num_train_shards=4", "--splits=train")
+    entry = read_manifest(str(tmp_path / "out")).split("train")
+    (tmp_path / "out" / entry.shards[1].file).unlink()
+    capsys.readouterr()
+    raw_imagenet.convert(tmp_path / "out", "--num_train_shards=4", "--splits=train")
+    summary = read_summary(tmp_path / "out")
+    assert summary["shards_finished_before"] == 3
+    assert summary["records_per_second"] == pytest.approx(entry.shards[1].records / summary["seconds"], rel=0.01)
+    assert "in 4 shards (3 of them finished before)" in capsys.readouterr().out
+
+
+def test_a_record_of_a_quarter_of_a_shard_is_named(raw_imagenet, tmp_path, capsys, make_large):
+    key = "train/n00000002/n00000002_1.JPEG"
+    raw_imagenet.train["n00000002"]["n00000002_1.JPEG"] = make_large
+    raw_imagenet.write()
+    raw_imagenet.convert(tmp_path / "a", "--target_shard_bytes=20KB", "--splits=train")
+    assert f"warning: {key} is a record of" in capsys.readouterr().out
+    assert read_summary(tmp_path / "a")["largest_record"]["key"] == key
+    assert len(read_summary(tmp_path / "a")["warnings"]) == 1
+    raw_imagenet.convert(tmp_path / "b", "--splits=train")  # one shard: there is nothing to be alike
+    assert "warning" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def make_large(raw_imagenet):
+    """A JPEG of 30 KB: bytes behind the end mark are allowed."""
+    return next(iter(raw_imagenet.train["n00000002"].values())).ljust(30_000, b"\0")
+
+
+def test_overwriting_replaces_the_summary(raw_imagenet, tmp_path):
+    plans = []
+    for flags in (["--seed=0"], ["--seed=1", "--overwrite"]):
+        raw_imagenet.convert(tmp_path / "out", "--splits=train", *flags)
+        plans.append(read_summary(tmp_path / "out")["plan_digest"])
+    assert plans[0] != plans[1]
+
+
+def test_on_a_terminal_a_bar_shows_shards_and_speed(digits, tmp_path):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "converters.imagenet_to_gcs", f"--raw_data_dir={digits[0]}"]
+    command += [f"--label_file={digits[0]}/synsets.txt", f"--gcs_output_path={tmp_path}/out"]
+    command += ["--target_shard_bytes=100KB", "--splits=train"]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "160"}
+    done = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    while piece := _read(ours):
+        shown += piece
+    os.close(ours)
+    assert done.wait(timeout=60) == 0, shown
+    shards = read_summary(tmp_path / "out")["shards"]
+    assert f"{shards}/{shards}".encode() in shown
+    assert b"records/s" in shown
+    assert b"train: shards" in shown
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # the other end is closed
+        return b""
