@@ -27,6 +27,7 @@ class Job:
     overwrite: bool = False  # a split of another plan is replaced, not refused
     verify_existing: bool = False  # finished shards are read again, not only measured
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
+    expected: Mapping[str, int] | None = None  # records that a split must have, where its owner says so
     run_id: str = ""  # names this run in its verdict; never in data
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 

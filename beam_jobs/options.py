@@ -54,8 +54,11 @@ def make_job(
     sources: Sequence[Source],
     num_shards: Mapping[str, int],
     scratch: Sequence[str] = (),
+    expected: Mapping[str, int] | None = None,
 ) -> Job:
-    """The job that the common options describe; scratch: temporary files among the sources. Raises OptionError."""
+    """The job that the common options describe. Raises OptionError.
+
+    scratch: temporary files among the sources. expected: how many records a split must have."""
     if args.seed < 0:
         raise OptionError(f"--seed={args.seed}: allowed are 0 and above.")
     if args.max_bad_records < 0:
@@ -76,6 +79,7 @@ def make_job(
         overwrite=args.overwrite,
         verify_existing=args.verify_existing,
         scratch=tuple(scratch),
+        expected=expected,
         run_id=uuid.uuid4().hex,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from beam_jobs.converter import Source
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
+from beam_jobs.proof import check_expected
 from beam_jobs.references import References
 from beam_jobs.sample import candidates, convert_sample, lowest
 from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
@@ -41,6 +42,7 @@ def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
         sums: dict[int, BucketSums] = {
             bucket: add_sums(measure(job.converter, refs) for refs in batch) for bucket, batch in pieces.items()
         }
+        check_expected(job, split, add_sums(sums.values()).records)
         offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
         yield _of_plan(SplitPlan(job, split, sums, convert_sample(job, lowest(offered))), pieces)
 

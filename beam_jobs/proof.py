@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Receipt, Rejected, read_receipts
 from pipeline.shards.errors import ConversionError
@@ -65,6 +66,17 @@ def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
     if not problems and (scanned, keys) != (plan.total.records, plan.total.key_digest):
         problems.append(f"{scanned} records scanned, {plan.total.records} planned, or not the same ones")
     _refuse_lost(plan.split, problems)
+    check_expected(job, plan.split, scanned)
+
+
+def check_expected(job: Job, split: str, scanned: int) -> None:
+    """Raises ConversionError when the raw data are not as many as their owner says."""
+    expected = (job.expected or {}).get(split)
+    if expected is not None and scanned != expected:
+        raise ConversionError(
+            f"split {split!r} has {scanned:,} records in the raw data; the full set has {expected:,}. Files are "
+            "missing, or others are among them: copy it again, or leave out the option that asks for the full set."
+        )
 
 
 def check_written(plan: SplitPlan, results: Sequence[ShardResult]) -> None:

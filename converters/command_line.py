@@ -1,7 +1,7 @@
 """What the command lines of all converters share: where from, where to, which splits, and then run or --dry_run."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
@@ -51,12 +51,15 @@ def run(
     converter: Converter,
     sources: Sequence[Source],
     scratch: Sequence[str] = (),
+    expected: Mapping[str, int] | None = None,
 ) -> None:
-    """Converts, or with --dry_run says what it would do. rest: options for Beam; scratch: temporary files."""
+    """Converts, or with --dry_run says what it would do.
+
+    rest: options for Beam. scratch: temporary files. expected: how many records a split must have."""
     splits = {source.split for source in sources}
     wanted = {split: getattr(args, f"num_{split}_shards") for split in splits}
     num_shards = {split: number for split, number in wanted.items() if number is not None}
-    job = make_job(args, converter, sources, num_shards, scratch)
+    job = make_job(args, converter, sources, num_shards, scratch, expected)
     if args.dry_run:
         dry_run(job, Console())
     else:

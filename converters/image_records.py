@@ -44,13 +44,13 @@ def image_features(image: Jpeg, key: str, label: int) -> dict[str, bytes | int]:
     }
 
 
-def predicted_bytes(around: int, refs: References, text: str) -> np.ndarray:
+def predicted_bytes(around: int, refs: References, text: str | None) -> np.ndarray:
     """int64: the size of each encoded record whose image stays as it is.
 
     around: the bytes of a record with an empty image and empty names.
-    text: the column whose length is in the record besides the image's and the base name's."""
+    text: the column, if any, whose length is in the record besides the image's and the base name's."""
     name = np.char.str_len(np.char.rpartition(refs.key, b"/")[:, 2])
-    return around + refs.size + name + np.char.str_len(refs.columns[text])
+    return around + refs.size + name + (np.char.str_len(refs.columns[text]) if text else 0)
 
 
 def folder_members(storage: Storage, uri: str) -> Iterator[tuple[File, Member]]:

@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC2012 classification): raw images -> records in tensorflow/tpu's schema.
+"""ImageNet (ILSVRC2012 classification): raw images -> records in tensorflow/tpu's schema, or in TFDS's.
 
 imagenet_layouts finds the images. Pure: reads raw data through a Storage, returns values. Labels are places in the
 sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps its numbers; a validation image
@@ -14,55 +14,60 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
-from converters.image_records import (
-    IMAGE_FEATURES,
-    folder_members,
-    image_features,
-    in_batches,
-    member_error,
-    predicted_bytes,
-)
+from converters.boxes import BOX_BYTES, read_boxes
+from converters.image_records import folder_members, in_batches, member_error, predicted_bytes
+from converters.imagenet_records import FORMS, Form, FormName, Labelled
 from converters.jpeg import Jpeg, Verify, to_rgb_jpeg
 from converters.synsets import position
 from converters.tars import Member, TarError, members
 from pipeline.shards.example import encode_example
-from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.storage import Storage
 
-__all__ = ["SCHEMA", "SPLITS", "VALIDATION_LABELS", "ImagenetConverter"]
+__all__ = ["SPLITS", "VALIDATION_LABELS", "ImagenetConverter"]
 
 SPLITS = ("train", "validation")
 VALIDATION_LABELS = "synset_labels.txt"
 _LABEL_BASE = 1
 _VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.JPEG")
 
-SCHEMA = Schema(
-    "tpu",
-    {**IMAGE_FEATURES, "image/class/synset": Feature("bytes", content="text", doc="WordNet id of the class")},
-)
-
 
 @dataclass(frozen=True)
 class ImagenetConverter:
-    """synsets: all classes, sorted. validation_labels: the synset of validation image 1, 2, ... ."""
+    """synsets: all classes, sorted. validation_labels: the synset of validation image 1, 2, ... .
+
+    words: of each synset, for people; empty: there are none. box_tables: see boxes; empty: records without boxes."""
 
     synsets: tuple[str, ...]
     validation_labels: tuple[str, ...] = ()
     verify: Verify = "end"
+    words: tuple[str, ...] = ()
+    form_name: FormName = "tpu"
+    box_tables: tuple[str, ...] = ()
 
     name = "imagenet2012"
-    schema = SCHEMA
     transforms = False  # but for a few CMYK images
+
+    @property
+    def form(self) -> Form:
+        """What records look like."""
+        return FORMS[self.form_name]
+
+    @property
+    def schema(self) -> Schema:
+        """See Converter."""
+        return self.form.schema
 
     @property
     def labels(self) -> Labels:
         """The label feature, and the synset of each number."""
-        return Labels("image/class/label", _LABEL_BASE, self.synsets)
+        return self.form.labels(self.synsets)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter. The validation labels are not among them: each row has its own, and train has none."""
-        synsets = hashlib.blake2b("\n".join(self.synsets).encode(), digest_size=16).hexdigest()
-        return {"converter": "imagenet/1", "synsets": synsets, "verify": self.verify}
+        """See Converter. Validation labels and boxes are not among them: they stand in the rows."""
+        lines = "\n".join((*self.synsets, "", *self.words))
+        synsets = hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
+        return {"converter": "imagenet/2", "synsets": synsets, "verify": self.verify}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is one class, or all of validation; a tar or a folder."""
@@ -87,7 +92,11 @@ class ImagenetConverter:
 
     def _row(self, key: str, file: File, offset: int, size: int, synset: str, error: str) -> Reference:
         label = _LABEL_BASE + position(self.synsets, synset) if not error else 0
-        return Reference(key, file, offset, size, error, {"label": label, "synset": synset.encode()})
+        columns: dict[str, int | bytes] = {"label": label, "synset": synset.encode()}
+        if self.form.has_boxes:
+            name = key.rsplit("/", 1)[-1].removesuffix(".JPEG")
+            columns["boxes"] = read_boxes(self.box_tables).get(name, "").encode()
+        return Reference(key, file, offset, size, error, columns)
 
     def _validation_synset(self, name: str) -> str:
         match = _VALIDATION_NAME.fullmatch(name)
@@ -95,16 +104,30 @@ class ImagenetConverter:
         return self.validation_labels[number - 1] if 1 <= number <= len(self.validation_labels) else ""
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter."""
-        return predicted_bytes(_BYTES_AROUND, refs, "synset")
+        """See Converter. Exact but for boxes, and for the few bytes that lengths take."""
+        predicted = predicted_bytes(self._bytes_around(), refs, None if self.form_name == "tfds" else "synset")
+        if self.words and self.form_name != "tfds":
+            words = np.array([0, *(len(words.encode()) for words in self.words)])
+            predicted = predicted + words[refs.columns["label"]]
+        if self.form.has_boxes:
+            boxes = refs.columns["boxes"]
+            predicted = predicted + BOX_BYTES * (np.char.count(boxes, b";") + (boxes != b""))
+        return predicted
+
+    def _bytes_around(self) -> int:
+        features, _ = self.form.features(Labelled(Jpeg(b"", 300, 400), "", b"", 300, ""))
+        return len(encode_example(self.schema, features))
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter."""
         image = to_rgb_jpeg(data, self.verify)
-        synset, label = ref.columns["synset"], ref.columns["label"]
+        synset, label, boxes = ref.columns["synset"], ref.columns["label"], ref.columns.get("boxes", b"")
         assert isinstance(synset, bytes)
         assert isinstance(label, int)
-        return Converted(_features(image, ref.key, synset, label), image.fixups)
+        assert isinstance(boxes, bytes)
+        words = self.words[label - _LABEL_BASE] if self.words else ""
+        features, fixups = self.form.features(Labelled(image, ref.key, synset, label, words, boxes.decode()))
+        return Converted(features, (*image.fixups, *fixups))
 
 
 def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
@@ -112,10 +135,3 @@ def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
         return folder_members(storage, source.uri)
     file = File(source.uri, source.stat)
     return ((file, member) for member in members(storage, source.uri, source.offset, source.bytes))
-
-
-def _features(image: Jpeg, key: str, synset: bytes, label: int) -> dict[str, bytes | int]:
-    return {**image_features(image, key, label), "image/class/synset": synset}
-
-
-_BYTES_AROUND = len(encode_example(SCHEMA, _features(Jpeg(b"", 300, 400), "", b"", 300)))

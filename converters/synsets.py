@@ -1,8 +1,10 @@
-"""Lists of classes by WordNet id: ImageNet's own 1,000, or a file's. The place in the sorted list is the label."""
+"""Lists of classes by WordNet id: ImageNet's own 1,000, or a file's. The place in the sorted list is the label.
+
+A line is an id and, if there are any, words for people: `n01440764 tench, Tinca tinca`."""
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from pipeline.shards.errors import LabelError, did_you_mean
@@ -11,19 +13,23 @@ from pipeline.shards.storage import Storage
 __all__ = ["check_known", "ilsvrc2012_synsets", "position", "read_synsets"]
 
 
-def ilsvrc2012_synsets() -> tuple[str, ...]:
-    """The 1,000 classes of ILSVRC2012, sorted."""
-    return tuple(files("converters").joinpath("imagenet_synsets.txt").read_text().split())
+def ilsvrc2012_synsets() -> Mapping[str, str]:
+    """The 1,000 classes of ILSVRC2012, sorted, and WordNet's words for each."""
+    return dict(_classes(files("converters").joinpath("imagenet_synsets.txt").read_text()))
 
 
-def read_synsets(storage: Storage, label_file: str) -> tuple[str, ...]:
-    """The classes in a label file, sorted: the first word of each line. Raises LabelError on an empty or double one."""
-    lines = storage.read(label_file).decode().splitlines()
-    synsets = sorted(line.split()[0] for line in lines if line.strip())
-    twice = sorted({a for a, b in itertools.pairwise(synsets) if a == b})
-    if twice or not synsets:
+def read_synsets(storage: Storage, label_file: str) -> Mapping[str, str]:
+    """The classes in a label file, sorted, and their words or "". Raises LabelError on an empty or double one."""
+    classes = _classes(storage.read(label_file).decode())
+    twice = [a for (a, _), (b, _) in itertools.pairwise(classes) if a == b]
+    if twice or not classes:
         raise LabelError(f"{label_file}: {f'{twice[0]} stands there twice' if twice else 'there is no class in it'}.")
-    return tuple(synsets)
+    return dict(classes)
+
+
+def _classes(text: str) -> list[tuple[str, str]]:
+    parts = (line.split(maxsplit=1) for line in text.splitlines() if line.strip())
+    return sorted((synset, words[0].strip() if words else "") for synset, *words in parts)
 
 
 def check_known(synset: str, synsets: Sequence[str], where: str) -> None:

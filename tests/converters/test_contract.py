@@ -36,7 +36,7 @@ class Row:
 
 
 def find_imagenet(directory):
-    synsets = read_synsets(open_storage(directory), f"{directory}/synsets.txt")
+    synsets = tuple(read_synsets(open_storage(directory), f"{directory}/synsets.txt"))
     raw = find_raw(directory, ["train", "validation"], synsets, None)
     return ImagenetConverter(synsets, raw.validation_labels), raw.sources
 
@@ -49,7 +49,7 @@ def find_image_folder(fraction):
     return find
 
 
-IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"})
+IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
     *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),

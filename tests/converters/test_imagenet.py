@@ -6,7 +6,7 @@ import pytest
 
 from beam_jobs.converter import Reject
 from beam_jobs.references import References
-from converters.imagenet import SCHEMA, ImagenetConverter
+from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
 from converters.synsets import ilsvrc2012_synsets, read_synsets
 from pipeline.shards.errors import LabelError, RawDataError
@@ -24,16 +24,19 @@ def scanned(raw, splits=("train", "validation"), synsets=None):
 
 
 def test_the_schema_is_tensorflow_tpus():
-    assert {key: feature.dtype for key, feature in SCHEMA.features.items()} == {
+    schema = ImagenetConverter(("n1",)).schema
+    assert {key: feature.dtype for key, feature in schema.features.items()} == {
         "image/encoded": "bytes", "image/height": "int64", "image/width": "int64", "image/channels": "int64",
         "image/colorspace": "bytes", "image/format": "bytes", "image/filename": "bytes",
-        "image/class/label": "int64", "image/class/synset": "bytes",
+        "image/class/label": "int64", "image/class/synset": "bytes", "image/class/text": "bytes",
     }  # fmt: skip
 
 
 def test_the_thousand_classes_have_the_known_numbers():
-    synsets = ilsvrc2012_synsets()
+    classes = ilsvrc2012_synsets()
+    synsets = tuple(classes)
     assert len(synsets) == 1000
+    assert classes["n01440764"] == "tench, Tinca tinca"
     assert list(synsets) == sorted(synsets)
     assert (synsets[0], synsets[65], synsets[-1]) == ("n01440764", "n01751748", "n15075141")
 
@@ -97,7 +100,7 @@ def test_predicted_sizes_are_within_a_few_bytes_of_the_real_ones(raw_imagenet):
     converter, rows = scanned(raw_imagenet)
     for row, predicted in zip(rows, converter.record_bytes(References.of(rows)), strict=True):
         data = next(STORAGE.read_ranges([(row.file.uri, row.offset, row.size)]))
-        actual = len(encode_example(SCHEMA, converter.convert(row, data).features))
+        actual = len(encode_example(converter.schema, converter.convert(row, data).features))
         assert abs(int(predicted) - actual) <= 12
 
 
@@ -143,7 +146,7 @@ def test_classes_that_are_not_in_the_list_are_named_with_their_place(raw_imagene
 def test_a_label_file_may_have_names_behind_the_classes_but_no_class_twice(tmp_path):
     path = tmp_path / "labels.txt"
     path.write_text("n2 tench, Tinca tinca\nn1\tgoldfish\n\n")
-    assert read_synsets(STORAGE, str(path)) == ("n1", "n2")
+    assert tuple(read_synsets(STORAGE, str(path))) == ("n1", "n2")
     path.write_text("n1\nn2\nn1\n")
     with pytest.raises(LabelError, match="n1 stands there twice"):
         read_synsets(STORAGE, str(path))

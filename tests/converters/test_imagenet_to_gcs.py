@@ -93,7 +93,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(digits, tmp_path, capsys):
     raw, out = digits
     imagenet_to_gcs.main([*flags_of(raw, tmp_path / "none"), "--target_shard_bytes=100KB", "--dry_run"])
     printed = capsys.readouterr().out
-    assert "train: 1,429 records, 1.48 MB in 15 shards of 97.8 KB..99.5 KB" in printed
+    assert "train: 1,429 records, 1.52 MB in 15 shards of 100 KB..102 KB" in printed
     assert read_manifest(str(out)).split("train").plan_digest in printed
     assert not (tmp_path / "none").exists()
 

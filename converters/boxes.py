@@ -1,0 +1,81 @@
+"""Bounding boxes of ImageNet's objects: the tables they come in, and the features they become.
+
+Two tables are known: Kaggle's (`ImageId,PredictionString`: pixels, with the synset of each box) and the one that
+tensorflow/models makes of ImageNet's XML files (`n01440764_18.JPEG,xmin,ymin,xmax,ymax`: parts of the image, no head).
+In a reference boxes are text, "x0 y0 x1 y1;..." with a "p" before a box in pixels."""
+
+import csv
+import functools
+import io
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pipeline.shards.errors import RawDataError
+from pipeline.shards.schema import Feature
+from pipeline.shards.schemes import open_storage
+
+__all__ = ["BOX_BYTES", "BOX_FEATURES", "box_features", "read_boxes"]
+
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+_KEY = "image/object/bbox/"
+BOX_FEATURES: Mapping[str, Feature] = {
+    **{f"{_KEY}{side}": Feature("float32", (None,), doc="0..1, of the image's side; one an object") for side in _SIDES},
+    f"{_KEY}label": Feature("int64", (None,), doc="the class of each object: the image's"),
+}
+BOX_BYTES = 4 * len(_SIDES) + 2  # what a box adds to a record
+
+
+@functools.lru_cache(maxsize=2)  # ~100 MB for the half million images of train that have boxes, once a process
+def read_boxes(tables: tuple[str, ...]) -> Mapping[str, str]:
+    """Image name without .JPEG -> its boxes as text. Raises RawDataError naming table, line and what is wrong."""
+    found: dict[str, str] = {}
+    for uri in tables:
+        text = open_storage(uri).read(uri).decode("utf-8", "replace")
+        for name, boxes in _rows(uri, io.StringIO(text, newline="")):
+            found[name] = f"{found[name]};{boxes}" if name in found else boxes
+    return found
+
+
+def _rows(uri: str, text: Iterable[str]) -> Iterator[tuple[str, str]]:
+    rows = csv.reader(text)
+    first = next(rows, [])
+    kaggle = first[:2] == ["ImageId", "PredictionString"]
+    for number, row in enumerate(rows if kaggle else itertools.chain([first], rows), start=2 if kaggle else 1):
+        try:
+            yield _kaggle(row) if kaggle else _relative(row)
+        except ValueError as e:
+            raise RawDataError(
+                f"{uri}, line {number}: {','.join(row)[:80]!r} holds no bounding boxes ({e}). Known are Kaggle's table "
+                "(ImageId,PredictionString) and lines like n01440764_18.JPEG,0.1,0.2,0.8,0.9 (xmin,ymin,xmax,ymax)."
+            ) from None
+
+
+def _kaggle(row: Sequence[str]) -> tuple[str, str]:
+    name, prediction = row
+    words = prediction.split()
+    if not words or len(words) % 5:
+        raise ValueError(f"{len(words)} words; a synset and 4 numbers a box")
+    boxes = (words[i + 1 : i + 5] for i in range(0, len(words), 5))
+    return name, ";".join("p" + " ".join(str(int(number)) for number in box) for box in boxes)
+
+
+def _relative(row: Sequence[str]) -> tuple[str, str]:
+    name, *numbers = row
+    if len(numbers) != len(_SIDES):
+        raise ValueError(f"{len(row)} cells instead of 5")
+    return name.removesuffix(".JPEG"), " ".join(repr(float(number)) for number in numbers)
+
+
+def box_features(text: str, height: int, width: int, label: int) -> tuple[dict[str, list[float] | list[int]], int]:
+    """A value for each of BOX_FEATURES, and how many boxes were left out because nothing of them is in the image."""
+    boxes = [_clipped(box, height, width) for box in text.split(";") if box]
+    whole = [box for box in boxes if box[0] < box[2] and box[1] < box[3]]
+    sides = {f"{_KEY}{side}": [box[i] for box in whole] for i, side in enumerate(_SIDES)}
+    return {**sides, f"{_KEY}label": [label] * len(whole)}, len(boxes) - len(whole)
+
+
+def _clipped(box: str, height: int, width: int) -> list[float]:
+    pixels = box.startswith("p")
+    numbers = [float(number) for number in box.removeprefix("p").split()]
+    sizes = (width, height, width, height) if pixels else (1, 1, 1, 1)
+    return [min(1.0, max(0.0, number / size)) for number, size in zip(numbers, sizes, strict=True)]
