@@ -8,7 +8,7 @@ from importlib.resources import files
 from pipeline.shards.errors import LabelError, did_you_mean
 from pipeline.shards.storage import Storage
 
-__all__ = ["check_known", "ilsvrc2012_synsets", "position", "read_synsets"]
+__all__ = ["check_known", "ilsvrc2012_synsets", "position", "read_synsets", "read_text"]
 
 
 def ilsvrc2012_synsets() -> tuple[str, ...]:
@@ -16,9 +16,19 @@ def ilsvrc2012_synsets() -> tuple[str, ...]:
     return tuple(files("converters").joinpath("imagenet_synsets.txt").read_text().split())
 
 
+def read_text(storage: Storage, path: str) -> str:
+    """A label file's text. Raises LabelError where it is none."""
+    try:
+        return storage.read(path).decode()
+    except UnicodeDecodeError as e:
+        raise LabelError(
+            f"{path} is not UTF-8 text: {e.reason} at byte {e.start}. Is it another file, or damaged?"
+        ) from e
+
+
 def read_synsets(storage: Storage, label_file: str) -> tuple[str, ...]:
     """The classes in a label file, sorted: the first word of each line. Raises LabelError on an empty or double one."""
-    lines = storage.read(label_file).decode().splitlines()
+    lines = read_text(storage, label_file).splitlines()
     synsets = sorted(line.split()[0] for line in lines if line.strip())
     twice = sorted({a for a, b in itertools.pairwise(synsets) if a == b})
     if twice or not synsets:
