@@ -10,6 +10,7 @@ import numpy as np
 from beam_jobs.converter import Source
 from beam_jobs.plan import BucketSums, Job, SplitPlan, by_bucket, framed_bytes, measure
 from beam_jobs.references import References
+from pipeline.shards.errors import printable
 from pipeline.shards.schemes import open_storage
 
 __all__ = ["SplitPreview", "preview"]
@@ -53,5 +54,5 @@ def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]]) -> SplitPrevi
         for shard, refs in plan.assign(bucket, batch):
             shard_bytes[shard] += framed_bytes(plan.job, refs).sum()
             records += int(refs.good.sum())
-            rejected += [f"{ref.key}: {ref.error}" for ref in refs.take(~refs.good)]
+            rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
     return SplitPreview(plan.split, plan.digest, records, tuple(sorted(rejected)), tuple(shard_bytes.tolist()), records)
