@@ -17,7 +17,7 @@ from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
 from beam_jobs.receipts import Rejected, Verdict, sweep_verdicts
 from beam_jobs.summary import summarize
-from pipeline.shards.errors import ConversionError
+from pipeline.shards.errors import ConversionError, printable
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files
@@ -72,7 +72,7 @@ def _write_ledger(storage: Storage, output_dir: str, split: str, rejected: Seque
 
 
 def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> str:
-    shown = "".join(f"\n  {line.key}: {line.error}" for line in rejected[:10])
+    shown = "".join(f"\n  {printable(f'{line.key}: {line.error}')}" for line in rejected[:10])
     more = f"\n  and {len(rejected) - 10} more" if len(rejected) > 10 else ""
     return (
         f"split {split!r}: {len(rejected)} bad records, allowed are {job.max_bad_records} (--max_bad_records):"

@@ -14,6 +14,7 @@ from beam_jobs.proof import check_expected
 from beam_jobs.references import References
 from beam_jobs.sample import candidates, convert_sample, lowest
 from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
+from pipeline.shards.errors import printable
 from pipeline.shards.schemes import open_storage
 
 __all__ = ["SplitPreview", "preview"]
@@ -59,6 +60,6 @@ def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]]) -> SplitPrevi
         for shard, refs in plan.assign(bucket, batch):
             shard_bytes[shard] += framed_bytes(plan.job.converter, refs).sum()
             records += int(refs.good.sum())
-            rejected += [f"{ref.key}: {ref.error}" for ref in refs.take(~refs.good)]
+            rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
     scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
     return SplitPreview(plan.split, plan.digest, records, tuple(sorted(rejected)), scaled, records)

@@ -6,8 +6,9 @@ Records of a .tar.gz, or any .gz, cannot be found without reading everything bef
 import gzip
 import hashlib
 import zlib
+from typing import BinaryIO, cast
 
-from pipeline.shards.errors import RawDataError
+from pipeline.shards.errors import RawDataError, StorageError
 from pipeline.shards.storage import Storage, join
 
 __all__ = ["uncompressed"]
@@ -24,10 +25,19 @@ def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str) -> st
     output.sweep(directory, {source})
     if output.exists(path):  # it appears whole or not at all
         return path
+    with raw.open(uri) as compressed, gzip.open(compressed) as stream, output.publish(path) as sink:
+        while piece := _read(cast(BinaryIO, stream), uri):
+            sink.write(piece)
+    return path
+
+
+def _read(stream: BinaryIO, uri: str) -> bytes:
+    """The next piece. Told apart from what the writing raises: both may be an OSError."""
     try:
-        with raw.open(uri) as compressed, gzip.open(compressed) as stream, output.publish(path) as sink:
-            while piece := stream.read(_PIECE_BYTES):
-                sink.write(piece)
+        return stream.read(_PIECE_BYTES)
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
         raise RawDataError(f"{uri} is truncated or damaged: {e}. Copy it again.") from e
-    return path
+    except StorageError:
+        raise
+    except OSError as e:
+        raise StorageError(f"cannot read {uri}: {e.strerror or e}.") from e

@@ -11,13 +11,14 @@ Kaggle's table. All give the same shards."""
 import csv
 import io
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import uncompressed
 from converters.imagenet import SPLITS, VALIDATION_LABELS
-from converters.synsets import check_known
+from converters.synsets import check_known, read_text
 from converters.tars import members
 from pipeline.shards.errors import OptionError, RawDataError
 from pipeline.shards.schemes import open_storage
@@ -113,9 +114,9 @@ def _validation_labels(storage: Storage, raw_data_dir: str, synsets: Sequence[st
     """The synset of validation image n at place n - 1."""
     plain, table = join(raw_data_dir, VALIDATION_LABELS), join(raw_data_dir, _KAGGLE_LABELS)
     if storage.exists(plain):
-        path, labels = plain, tuple(storage.read(plain).decode().split())
+        path, labels = plain, tuple(read_text(storage, plain).split())
     elif storage.exists(table):
-        path, labels = table, _in_table(table, storage.read(table).decode())
+        path, labels = table, _in_table(table, read_text(storage, table))
     else:
         raise RawDataError(_missing(storage, raw_data_dir, "validation"))
     for number, synset in enumerate(labels, start=1):
@@ -126,15 +127,19 @@ def _validation_labels(storage: Storage, raw_data_dir: str, synsets: Sequence[st
 def _in_table(path: str, text: str) -> tuple[str, ...]:
     """Kaggle's table: ImageId, and the synset with the boxes of all objects of it."""
     found: dict[int, str] = {}
-    for line, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
-        name, _, number = (row.get("ImageId") or "").rpartition("_")
-        synset = (row.get("PredictionString") or "").split(" ")[0]
-        if name != "ILSVRC2012_val" or not number.isdigit() or not synset:
-            raise RawDataError(
-                f"{path}, line {line}: {row} is not like ImageId=ILSVRC2012_val_00000001, PredictionString='n01440764 "
-                "...'. It is damaged, or another competition's."
-            )
-        found[int(number)] = synset
+    rows = csv.DictReader(io.StringIO(text))
+    try:
+        for row in rows:
+            name, _, number = (row.get("ImageId") or "").rpartition("_")
+            synset = (row.get("PredictionString") or "").split(" ")[0]
+            if name != "ILSVRC2012_val" or not re.fullmatch("[0-9]{1,8}", number) or not synset:
+                raise RawDataError(
+                    f"{path}, line {rows.line_num}: {str(row)[:300]} is not like ImageId=ILSVRC2012_val_00000001, "
+                    "PredictionString='n01440764 ...'. It is damaged, or another competition's."
+                )
+            found[int(number)] = synset
+    except csv.Error as e:
+        raise RawDataError(f"{path}, after line {rows.line_num}: no table of commas: {e}. It is damaged.") from e
     if sorted(found) != list(range(1, len(found) + 1)):
         lacking = next(number for number in itertools.count(1) if number not in found)
         raise RawDataError(f"{path} has {len(found)} images, but none of number {lacking}. It is not complete.")

@@ -69,7 +69,7 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
     return ImagenetConverter(
         synsets=tuple(classes),
         verify=args.verify,
-        words=tuple(classes.values()),
+        words=tuple(classes.values()) if any(classes.values()) else (),
         form_name="tpu+boxes" if tables else args.schema,
         box_tables=tables,
     )

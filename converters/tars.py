@@ -1,6 +1,7 @@
 """Members of an uncompressed tar as byte ranges of the file it lies in, also of a tar inside a tar.
 
-Nothing is extracted: only headers are read. Member names are data here, never paths."""
+Nothing is extracted: only headers are read. Member names are data here, never paths. A damaged header is an error,
+never a crash, a hang or gigabytes of memory: tarfile alone takes its numbers at their word."""
 
 import io
 import tarfile
@@ -14,13 +15,20 @@ from pipeline.shards.storage import Storage
 __all__ = ["Member", "TarError", "members"]
 
 
+_MAX_HEADER_BYTES = 1 << 20  # of one long name, say: it is read into memory
+_PIECE_BYTES = 1 << 16
+
+# What tarfile raises over a header whose checksum holds and whose content makes no sense.
+_NONSENSE = (tarfile.TarError, ArithmeticError, LookupError, RecursionError, ValueError)
+
+
 class TarError(RawDataError):
     """A tar is truncated or damaged: the members after this place are out of reach."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One member: its name as it stands in the tar, and where its bytes lie in the outer file."""
+    """One member: its name as it stands in the tar, and where its bytes lie in the outer file, within the tar."""
 
     name: str
     offset: int
@@ -49,9 +57,11 @@ class _Section(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {size:,} bytes at byte {self._position}")
         left = max(0, self._size - self._position)
         self._file.seek(self._offset + self._position)
-        data = self._file.read(left if size < 0 else min(size, left))
+        data = self._file.read(min(size, left))
         self._position += len(data)
         return data
 
@@ -64,18 +74,37 @@ def members(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
         section = _Section(file, offset, size)
         try:
             with tarfile.open(fileobj=section, mode="r:") as tar:
+                end = 0
                 for info in tar:
                     tar.members = []  # pyright: ignore - tarfile keeps every header; a class tar has thousands, a web-scale one millions
+                    if tar.offset <= end:  # a negative size: the same headers would come for ever
+                        raise tarfile.ReadError(f"the header at byte {info.offset} has {info.size} bytes")
+                    end = tar.offset
                     if not info.isdir():
-                        yield Member(info.name, offset + info.offset_data, info.size, _kind(info))
-                # tarfile takes a damaged header, or a cut between two members, for the end: look for the end mark.
-                section.seek(tar.offset)
-                if section.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                    raise tarfile.ReadError(f"no header and no end mark at byte {tar.offset}")
-        except tarfile.TarError as e:
+                        yield _member(info, offset, size)
+                _check_end(section, tar.offset)
+        except _NONSENSE as e:
             raise TarError(
                 f"{uri} breaks off as a tar: {e}. It is damaged, compressed, or was not fully copied."
             ) from e
+
+
+def _member(info: tarfile.TarInfo, offset: int, size: int) -> Member:
+    there = min(max(0, info.size), size - info.offset_data)
+    kind = _kind(info)
+    if kind == "file" and there != info.size:
+        kind = "part of a file"
+    return Member(info.name, offset + info.offset_data, there, kind)
+
+
+def _check_end(section: _Section, at: int) -> None:
+    """tarfile takes a damaged header, a zeroed one, or a cut between two members, for the end."""
+    section.seek(at)
+    if section.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError(f"no header and no end mark at byte {at}")
+    while piece := section.read(_PIECE_BYTES):
+        if piece.count(0) != len(piece):
+            raise tarfile.ReadError(f"an end mark at byte {at}, and more data after it: a zeroed header, or two tars")
 
 
 def _kind(info: tarfile.TarInfo) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "StallError",
     "StorageError",
     "did_you_mean",
+    "printable",
 ]
 
 
@@ -111,3 +112,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return f"{hint} Known: {', '.join(known) or 'none'}."
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what no terminal or UTF-8 file should get: names in raw data may be anything."""
+    return repr(text)[1:-1]

@@ -1,6 +1,7 @@
 """Storage on a local or mounted disk: files appear by rename, and survive a crash of the machine."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -105,14 +106,14 @@ class LocalStorage:
                 sink.write(data)
 
     def list(self, directory: str) -> dict[str, Stat]:
-        """See Storage."""
+        """See Storage. What is neither file nor folder, a link to nowhere or a pipe, counts as a file of no bytes."""
         with _naming(directory, "list"):
-            return {e.name: Stat(e.stat().st_size) for e in _entries(directory) if e.is_file()}
+            return {e.name: Stat(_bytes_of(e)) for e in _entries(directory) if not _is_folder(e)}
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
         """See Storage."""
         with _naming(directory, "list"):
-            return self.list(directory), [entry.name for entry in _entries(directory) if entry.is_dir()]
+            return self.list(directory), [entry.name for entry in _entries(directory) if _is_folder(entry)]
 
     def delete(self, path: str) -> None:
         """See Storage."""
@@ -137,6 +138,28 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with _no_loop():
+        return entry.is_dir()
+    return False
+
+
+def _bytes_of(entry: os.DirEntry[str]) -> int:
+    with _no_loop():
+        return entry.stat().st_size if entry.is_file() else 0
+    return 0
+
+
+@contextlib.contextmanager
+def _no_loop() -> Iterator[None]:
+    """Leaves the block where a link leads to itself."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno != errno.ELOOP:
+            raise
 
 
 @contextlib.contextmanager

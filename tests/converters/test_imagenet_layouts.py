@@ -79,6 +79,9 @@ def test_a_damaged_compressed_tar_is_named_and_leaves_nothing(raw_imagenet, tmp_
     with pytest.raises(RawDataError, match=r"img_train\.tar\.gz is truncated or damaged: .* Copy it again"):
         raw_imagenet.convert(tmp_path / "out")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    path.write_bytes(b"not gzip")
+    with pytest.raises(RawDataError, match=r"img_train\.tar\.gz is truncated or damaged: Not a gzipped file"):
+        raw_imagenet.convert(tmp_path / "out")
 
 
 def test_a_dry_run_over_a_compressed_tar_says_why_it_cannot(raw_imagenet, tmp_path):
@@ -109,6 +112,8 @@ def test_what_does_not_belong_into_a_class_folder_is_rejected_by_name(raw_folder
         ("ILSVRC2012_val_00000002", "n00000001_2", r"csv, line 4: .* is not like ImageId=ILSVRC2012_val_00000001"),
         ("PredictionString", "Prediction", r"csv, line 2: .* another competition's"),
         ("ILSVRC2012_val_00000003", "ILSVRC2012_val_00000009", r"csv has 4 images, but none of number 3\. It is not"),
+        ("ILSVRC2012_val_00000003", "ILSVRC2012_val_²", r"csv, line \d: .* is not like ImageId="),
+        ("ILSVRC2012_val_00000003", '"' + "x" * 200_000, r"csv, after line 2: no table of commas: field larger than"),
     ],
 )
 def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(raw_folders, tmp_path, old, new, message):
@@ -136,6 +141,11 @@ def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(raw_fold
             lambda d: (d / "train").rename(d / "Train"),
             RawDataError,
             r"does not have the train split\. .* There is: Train",
+        ),
+        (
+            lambda d: (d / "synset_labels.txt").write_bytes(b"n00000001\xff"),
+            LabelError,
+            r"synset_labels\.txt is not UTF-8 text: invalid start byte at byte 9",
         ),
         (lambda d: (d / "synset_labels.txt").unlink(), RawDataError, r"does not have the validation split\. It needs"),
     ],

@@ -3,6 +3,7 @@
 import io
 import tarfile
 
+import hostile_tars
 import pytest
 
 from converters.tars import TarError, members
@@ -90,3 +91,40 @@ def test_an_empty_tar_has_no_members_and_an_empty_or_compressed_file_is_no_tar(p
         path.write_bytes(data)
         with pytest.raises(TarError, match="damaged, compressed, or was not fully copied"):
             scan(path)
+
+
+NONSENSE = {  # what tarfile makes of it: in Python 3.11.7
+    "size back to itself": r"the header at byte \d+ has -512 bytes",  # the same members for ever
+    "pax size below nothing": r"no header and no end mark",
+    "name of a gigabyte": r"a header of 1,000,000,000 bytes",  # read into memory
+    "size below nothing in a long name": r"a header of ",  # the rest of the tar read into memory
+    "many long names": "recursion",
+    "sparse that goes on beyond the end": "out of range",
+    "sparse map of nonsense": "invalid literal",
+    "zeroed header": "an end mark at byte .*, and more data after it",  # the end, without a word
+    "two tars in one": "an end mark at byte .*, and more data after it",
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_a_header_that_makes_no_sense_ends_the_tar_with_an_error_and_keeps_what_stands_before(path, name):
+    first, nonsense = hostile_tars.member(b"first", b"1"), hostile_tars.hostile(b"jpeg")[name]
+    after = b"" if "beyond the end" in name else hostile_tars.member(b"after", b"2") + bytes(1024)
+    path.write_bytes(first + nonsense + after)
+    found = []
+    with pytest.raises(TarError, match=f"breaks off as a tar: .*{NONSENSE[name]}"):
+        for member in members(LocalStorage(), str(path), 0, path.stat().st_size):
+            found.append(member.name)
+            assert len(found) < 10
+    assert found[0] == "first"
+
+
+def test_data_that_would_reach_beyond_its_tar_are_a_part_of_a_file(path):
+    inner = hostile_tars.member(b"whole", b"x" * 600) + hostile_tars.member(b"cut", b"y" * 512, size=10**9)
+    path.write_bytes(make([("inner.tar", inner), ("next.tar", b"z" * 5000)]))
+    found = []
+    with pytest.raises(TarError, match="unexpected end of data"):
+        for member in members(LocalStorage(), str(path), 512, len(inner)):
+            found.append(member)
+    assert [(m.name, m.kind) for m in found] == [("whole", "file"), ("cut", "part of a file")]
+    assert found[1].offset + found[1].size == 512 + len(inner)

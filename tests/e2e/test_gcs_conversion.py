@@ -97,7 +97,7 @@ def test_a_second_run_finds_everything_done_and_uploads_no_shard(raw, bucket, gc
     assert gcs_server.objects(bucket.removeprefix("gs://"), "out/train-") == before
 
 
-def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_writes_the_shard_no_second_time(
+def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_sends_no_finished_shard_again(
     raw, bucket, gcs_server, expected
 ):
     receipt = r"upload.*_shards/train-00007"
@@ -114,6 +114,10 @@ def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_writes_the_shard_
     assert digests(f"{bucket}/out") == expected
     after = gcs_server.objects(name, "out/train-")
     assert {shard: after[shard] for shard in shards} == shards  # generations, too
+    sent = {shard: gcs_server.requests(f"POST /upload.*name={shard}$") for shard in shards}
+    # Without a receipt nobody knows what is in a shard: it is made again, and the bucket refuses it.
+    assert [request.status for request in sent.pop("out/train-00007-of-00015")] == [412]
+    assert sent == {shard: [] for shard in shards if "train-00007" not in shard}
 
 
 def test_two_conversions_of_the_same_data_at_once_both_succeed(raw, bucket, gcs_server, expected):

@@ -1,7 +1,9 @@
 """Loaded by every Python process of a conversion under test: kills the process group at one placed moment.
 
-KILL_AT is "<moment>:<file name pattern>". Moments of the publication of a file: before it, half of its bytes written,
-after it is there; and `created`, after a claim."""
+KILL_AT is "<moment>:<name>[@<bytes>]". Moments of the publication of a file, by the pattern of its name: before it,
+half of a write done that goes beyond so many bytes, after it is there; and `created`, after a claim. `scan`: when the
+first rows of the source of that tag are found; `assign`: when the bucket of that number is begun. PIECE_BYTES makes
+resumable uploads of small files."""
 
 import contextlib
 import fnmatch
@@ -9,27 +11,34 @@ import os
 import signal
 import sys
 
-moment, _, pattern = os.environ.get("KILL_AT", "").partition(":")
+moment, _, rest = os.environ.get("KILL_AT", "").partition(":")
+pattern, _, at_bytes = rest.partition("@")
+in_bucket = "PIECE_BYTES" in os.environ
 
-if moment:
-    sys.path.insert(0, os.environ["KILL_ROOT"])
-    from pipeline.shards.local import LocalStorage
 
-    def kill(at, path):
-        if at == moment and fnmatch.fnmatch(os.path.basename(path), pattern):  # noqa: PTH119
-            os.killpg(0, signal.SIGKILL)
+def kill(at, name):
+    if at == moment and fnmatch.fnmatch(os.path.basename(name), pattern):  # noqa: PTH119
+        os.killpg(0, signal.SIGKILL)
 
-    class HalfSink:
-        def __init__(self, sink, path):
-            self.sink, self.path = sink, path
 
-        def write(self, data):
+class HalfSink:
+    def __init__(self, sink, path):
+        self.sink, self.path, self.num_bytes = sink, path, 0
+
+    def write(self, data):
+        self.num_bytes += len(data)
+        if moment == "half" and self.num_bytes > int(at_bytes or 0):
             self.sink.write(data[: len(data) // 2])
-            self.sink.flush()
+            if hasattr(self.sink, "flush"):
+                self.sink.flush()
             kill("half", self.path)
-            self.sink.write(data[len(data) // 2 :])
+            data = data[len(data) // 2 :]
+        self.sink.write(data)
 
-    publish, create = LocalStorage.publish, LocalStorage.create
+
+def kill_in_storage(storage):
+    """Before, within and after each way in which a file appears."""
+    publish, create, update = storage.publish, storage.create, storage.update
 
     @contextlib.contextmanager
     def killing_publish(self, path):
@@ -43,4 +52,56 @@ if moment:
         kill("created", path)
         return created
 
-    LocalStorage.publish, LocalStorage.create = killing_publish, killing_create
+    def killing_update(self, path, change):
+        def changed(there):
+            data = change(there)
+            kill("before", path)
+            return data
+
+        update(self, path, changed)
+        kill("after", path)
+
+    storage.publish, storage.create, storage.update = killing_publish, killing_create, killing_update
+
+
+def kill_in_scan(converter):
+    scan = converter.scan
+
+    def killing_scan(self, storage, source):
+        batches = scan(self, storage, source)
+        yield next(batches)
+        kill("scan", source.tag)
+        yield from batches
+
+    converter.scan = killing_scan
+
+
+def kill_in_assign(plan):
+    assign = plan.assign
+
+    def killing_assign(self, bucket, pieces):
+        kill("assign", str(bucket))
+        return assign(self, bucket, pieces)
+
+    plan.assign = killing_assign
+
+
+if "KILL_ROOT" in os.environ:
+    sys.path.insert(0, os.environ["KILL_ROOT"])
+    if in_bucket:
+        from pipeline.shards import gcs, gcs_upload
+
+        gcs_upload.PIECE_BYTES = int(os.environ["PIECE_BYTES"])
+        kill_in_storage(gcs.GcsStorage)
+    if moment == "scan":
+        from converters.imagenet import ImagenetConverter
+
+        kill_in_scan(ImagenetConverter)
+    elif moment == "assign":
+        from beam_jobs.plan import SplitPlan
+
+        kill_in_assign(SplitPlan)
+    elif moment and not in_bucket:
+        from pipeline.shards.local import LocalStorage
+
+        kill_in_storage(LocalStorage)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from beam_jobs.plan import key_digest, ranks
+from beam_jobs.ranks import ranks
+from beam_jobs.sums import key_digest
 from pipeline.shards.example import encode_example
 from pipeline.shards.index import encode_index
 from pipeline.shards.naming import index_file, receipt_file, shard_file

@@ -85,3 +85,17 @@ def test_an_update_that_another_process_holds_up_is_an_error_within_its_bound(tm
         LocalStorage().update(str(tmp_path / "x"), lambda _: b"mine")
     os.close(fd)
     LocalStorage().update(str(tmp_path / "x"), lambda _: b"mine")
+
+
+def test_what_is_neither_file_nor_folder_is_listed_as_a_file_of_no_bytes(storage, tmp_path):
+    """Left out, it would be lost without a word: it cannot be read, but its name stands there."""
+    (tmp_path / "to a file").symlink_to("file")
+    (tmp_path / "to a folder").symlink_to("folder")
+    (tmp_path / "to nowhere").symlink_to("nowhere")
+    (tmp_path / "to itself").symlink_to("to itself")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "folder").mkdir()
+    files, folders = storage.entries(str(tmp_path))
+    sizes = {"file": 5, "pipe": 0, "to a file": 5, "to itself": 0, "to nowhere": 0}
+    assert ({name: stat.bytes for name, stat in files.items()}, folders) == (sizes, ["folder", "to a folder"])
