@@ -3,7 +3,9 @@
 Nothing is extracted: only headers are read. Member names are data here, never paths."""
 
 import io
+import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -12,6 +14,9 @@ from pipeline.shards.errors import RawDataError
 from pipeline.shards.storage import Storage
 
 __all__ = ["Member", "TarError", "members"]
+
+_ADLER = 65521  # the modulus of adler32
+_OCTAL = re.compile(rb"[0-7]+").fullmatch
 
 
 class TarError(RawDataError):
@@ -62,6 +67,7 @@ def members(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
     Raises TarError where the tar breaks off, after everything before that place."""
     with storage.open(uri) as file:
         section = _Section(file, offset, size)
+        yield from _plain_files(section, offset, size)
         try:
             with tarfile.open(fileobj=section, mode="r:") as tar:
                 for info in tar:
@@ -72,10 +78,42 @@ def members(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
                 section.seek(tar.offset)
                 if section.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                     raise tarfile.ReadError(f"no header and no end mark at byte {tar.offset}")
-        except tarfile.TarError as e:
+        except (tarfile.TarError, ValueError, OverflowError) as e:  # the last two of absurd pax headers and sizes
             raise TarError(
                 f"{uri} breaks off as a tar: {e}. It is damaged, compressed, or was not fully copied."
             ) from e
+
+
+def _plain_files(section: _Section, offset: int, size: int) -> Iterator[Member]:
+    """The files up to the first header that says more than a file's name and size, at which the section is left.
+
+    Five times as fast as tarfile, which then reads the rest; most tars have no such header but the end mark."""
+    position = 0
+    while found := _plain_file(section.read(tarfile.BLOCKSIZE)):
+        name, file_size = found
+        begin = position + tarfile.BLOCKSIZE
+        if begin + file_size > size:
+            break
+        yield Member(name, offset + begin, file_size, "file")
+        position = begin + file_size + -file_size % tarfile.BLOCKSIZE
+        section.seek(position)
+    section.seek(position)
+
+
+def _plain_file(header: bytes) -> tuple[str, int] | None:
+    """(name, size): https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06"""
+    name, size, checksum = header[:100].partition(b"\0")[0], header[124:136], header[148:156]
+    kind, prefix = header[156:157], header[345:346]
+    if kind not in (b"0", b"\0") or prefix != b"\0" or name.endswith(b"/") or header[257:262] != b"ustar":
+        return None
+    size, checksum = size.rstrip(b"\0 "), checksum.rstrip(b"\0 ")
+    if not _OCTAL(size) or not _OCTAL(checksum):
+        return None
+    # The sum of all bytes, the checksum itself taken for spaces: the lower half of adler32 is a sum of bytes, plus 1.
+    total = (zlib.adler32(header[156:], zlib.adler32(header[:148])) & 0xFFFF) + 8 * ord(" ") - 1
+    if total % _ADLER != int(checksum, 8) % _ADLER:
+        return None
+    return name.decode("utf-8", "surrogateescape"), int(size, 8)
 
 
 def _kind(info: tarfile.TarInfo) -> str:

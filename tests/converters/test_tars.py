@@ -90,3 +90,40 @@ def test_an_empty_tar_has_no_members_and_an_empty_or_compressed_file_is_no_tar(p
         path.write_bytes(data)
         with pytest.raises(TarError, match="damaged, compressed, or was not fully copied"):
             scan(path)
+
+
+def with_header(data, at, **fields):
+    """The tar with bytes put into the header at `at`, and its checksum made right."""
+    places = {"size": slice(124, 136), "mtime": slice(136, 148), "kind": slice(156, 157)}
+    header = bytearray(data[at : at + 512])
+    for field, value in fields.items():
+        header[places[field]] = value
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * ord(" ") + sum(header[156:]))
+    return data[:at] + bytes(header) + data[at + 512 :]
+
+
+@pytest.mark.parametrize("size", [b"\x80" + b"\xff" * 11, b"\x80" + bytes(3) + b"\x7f" + b"\xff" * 7])
+def test_a_size_beyond_all_files_is_an_error_not_a_crash(path, size):
+    path.write_bytes(with_header(WHOLE, MEMBER, size=size))
+    with pytest.raises(TarError, match=r"some\.tar breaks off as a tar"):
+        scan(path)
+
+
+def test_plain_headers_and_tarfiles_own_reading_find_the_same(path):
+    plain = make([(f"{n}.JPEG", bytes([n]) * (n * 300)) for n in range(9)], format=tarfile.USTAR_FORMAT)
+    path.write_bytes(plain)
+    found = scan(path)
+    assert len(found) == 9
+    for at in [0, *(member.offset + 512 * -(-member.size // 512) for member in found[:-1])]:
+        # Contiguous files (type 7) are files too, but not plain ones: from here on tarfile reads.
+        path.write_bytes(with_header(plain, at, kind=b"7"))
+        assert scan(path) == found
+
+
+def test_a_wrong_checksum_is_seen(path):
+    for at in range(0, 512, 37):
+        damaged = bytearray(WHOLE)
+        damaged[MEMBER + at] ^= 0x01
+        path.write_bytes(bytes(damaged))
+        with pytest.raises(TarError, match=f"no header and no end mark at byte {MEMBER}"):
+            scan(path)
