@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from pipeline.shards.errors import SchemaError
@@ -36,7 +37,7 @@ class Feature:
         if None in self.shape and len(self.shape) != 1:
             raise SchemaError(f"shape {self.shape}: an unknown dimension is allowed only as (None,).")
 
-    @property
+    @cached_property
     def num_values(self) -> int | None:
         """How many values a record holds; None for any number."""
         count = 1
@@ -62,6 +63,11 @@ class Schema:
 
     name: str
     features: Mapping[str, Feature]
+
+    @cached_property
+    def encoded_keys(self) -> tuple[tuple[str, bytes], ...]:
+        """Each key and its UTF-8, in the order of the latter: that of features in an Example."""
+        return tuple(sorted(((key, key.encode()) for key in self.features), key=lambda pair: pair[1]))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types; features in sorted order."""
