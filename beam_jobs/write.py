@@ -19,7 +19,7 @@ from beam_jobs.references import Reference, References
 from beam_jobs.sums import key_digest
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.example import encode_example
-from pipeline.shards.record import crc32c, frame
+from pipeline.shards.record import FRAME_BYTES, crc32c, frame_ends
 from pipeline.shards.storage import Sink, Storage, in_parallel, join
 
 __all__ = ["write_shard"]
@@ -87,10 +87,11 @@ class _Writing:
         features = converted.features
         payload = features if isinstance(features, bytes) else encode_example(converter.schema, features)
         payload_crc = crc32c(payload)
-        framed = frame(payload, payload_crc)
-        self.sink.write(framed)
-        self.crc.update(framed)
-        self.num_bytes += len(framed)
+        header, footer = frame_ends(len(payload), payload_crc)
+        for piece in (header, payload, footer):  # joined, they would be a copy more
+            self.sink.write(piece)
+            self.crc.update(piece)
+        self.num_bytes += FRAME_BYTES + len(payload)
         self.index.append((len(payload), payload_crc))
         self.keys.append(ref.key.encode("utf-8", "surrogateescape"))
         self.largest = max(self.largest, (len(payload), self.keys[-1]))

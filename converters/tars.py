@@ -4,7 +4,9 @@ Nothing is extracted: only headers are read. Member names are data here, never p
 never a crash, a hang or gigabytes of memory: tarfile alone takes its numbers at their word."""
 
 import io
+import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -14,7 +16,8 @@ from pipeline.shards.storage import Storage
 
 __all__ = ["Member", "TarError", "members"]
 
-
+_ADLER = 65521  # the modulus of adler32
+_OCTAL = re.compile(rb"[0-7]+").fullmatch
 _MAX_HEADER_BYTES = 1 << 20  # of one long name, say: it is read into memory
 _PIECE_BYTES = 1 << 16
 
@@ -72,9 +75,10 @@ def members(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
     Raises TarError where the tar breaks off, after everything before that place."""
     with storage.open(uri) as file:
         section = _Section(file, offset, size)
+        yield from _plain_files(section, offset, size)
         try:
             with tarfile.open(fileobj=section, mode="r:") as tar:
-                end = 0
+                end = section.tell() - 1
                 for info in tar:
                     tar.members = []  # pyright: ignore - tarfile keeps every header; a class tar has thousands, a web-scale one millions
                     if tar.offset <= end:  # a negative size: the same headers would come for ever
@@ -87,6 +91,38 @@ def members(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
             raise TarError(
                 f"{uri} breaks off as a tar: {e}. It is damaged, compressed, or was not fully copied."
             ) from e
+
+
+def _plain_files(section: _Section, offset: int, size: int) -> Iterator[Member]:
+    """The files up to the first header that says more than a file's name and size, at which the section is left.
+
+    Five times as fast as tarfile, which then reads the rest; most tars have no such header but the end mark."""
+    position = 0
+    while found := _plain_file(section.read(tarfile.BLOCKSIZE)):
+        name, file_size = found
+        begin = position + tarfile.BLOCKSIZE
+        if begin + file_size > size:
+            break
+        yield Member(name, offset + begin, file_size, "file")
+        position = begin + file_size + -file_size % tarfile.BLOCKSIZE
+        section.seek(position)
+    section.seek(position)
+
+
+def _plain_file(header: bytes) -> tuple[str, int] | None:
+    """(name, size): https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06"""
+    name, size, checksum = header[:100].partition(b"\0")[0], header[124:136], header[148:156]
+    kind, prefix = header[156:157], header[345:346]
+    if kind not in (b"0", b"\0") or prefix != b"\0" or name.endswith(b"/") or header[257:262] != b"ustar":
+        return None
+    size, checksum = size.rstrip(b"\0 "), checksum.rstrip(b"\0 ")
+    if not _OCTAL(size) or not _OCTAL(checksum):
+        return None
+    # The sum of all bytes, the checksum itself taken for spaces: the lower half of adler32 is a sum of bytes, plus 1.
+    total = (zlib.adler32(header[156:], zlib.adler32(header[:148])) & 0xFFFF) + 8 * ord(" ") - 1
+    if total % _ADLER != int(checksum, 8) % _ADLER:
+        return None
+    return name.decode("utf-8", "surrogateescape"), int(size, 8)
 
 
 def _member(info: tarfile.TarInfo, offset: int, size: int) -> Member:

@@ -168,7 +168,7 @@ def _hidden_beside(target: Path) -> Iterator[BinaryIO]:
     target.parent.mkdir(parents=True, exist_ok=True)
     while True:
         hidden = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-        with hidden.open("xb", buffering=1 << 20) as file:
+        with hidden.open("xb", buffering=1 << 16) as file:
             try:
                 # A sweep may have met the file before its lock: then there is another one.
                 if _lock(file) and os.fstat(file.fileno()).st_nlink:

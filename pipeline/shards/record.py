@@ -8,7 +8,7 @@ import google_crc32c
 
 from pipeline.shards.errors import CorruptRecordError
 
-__all__ = ["FOOTER_BYTES", "FRAME_BYTES", "HEADER_BYTES", "crc32c", "frame", "masked", "payload_of"]
+__all__ = ["FOOTER_BYTES", "FRAME_BYTES", "HEADER_BYTES", "crc32c", "frame", "frame_ends", "masked", "payload_of"]
 
 HEADER_BYTES = 12  # uint64 length + uint32 masked crc of these 8 bytes, little-endian
 FOOTER_BYTES = 4  # uint32 masked crc of the payload
@@ -36,8 +36,14 @@ def frame(payload: bytes, payload_crc: int | None = None) -> bytes:
     """One whole frame. Give `payload_crc` (unmasked) where it is known already: it saves the second pass."""
     if payload_crc is None:
         payload_crc = crc32c(payload)
-    length = _LENGTH.pack(len(payload))
-    return b"".join((length, _CRC.pack(masked(crc32c(length))), payload, _CRC.pack(masked(payload_crc))))
+    header, footer = frame_ends(len(payload), payload_crc)
+    return b"".join((header, payload, footer))
+
+
+def frame_ends(payload_length: int, payload_crc: int) -> tuple[bytes, bytes]:
+    """What stands before and behind a payload: for writers that do not need the frame in one piece."""
+    length = _LENGTH.pack(payload_length)
+    return length + _CRC.pack(masked(crc32c(length))), _CRC.pack(masked(payload_crc))
 
 
 def payload_of(data: bytes, begin: int, *, length: int, crc: int) -> bytes:

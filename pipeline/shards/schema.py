@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from pipeline.shards.errors import SchemaError
@@ -39,7 +40,7 @@ class Feature:
         if None in self.shape and len(self.shape) != 1:
             raise SchemaError(f"shape {self.shape}: an unknown dimension is allowed only as (None,).")
 
-    @property
+    @cached_property
     def num_values(self) -> int | None:
         """How many values a record holds; None for any number."""
         count = 1
@@ -69,6 +70,11 @@ class Schema:
     features: Mapping[str, Feature]
     files: str = SHARD_FILES
     version: str = _TFDS_VERSION
+
+    @cached_property
+    def encoded_keys(self) -> tuple[tuple[str, bytes], ...]:
+        """Each key and its UTF-8, in the order of the latter: that of features in an Example."""
+        return tuple(sorted(((key, key.encode()) for key in self.features), key=lambda pair: pair[1]))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types; features in sorted order, and what is as usual left out."""
