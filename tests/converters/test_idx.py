@@ -10,12 +10,14 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from converters import idx_to_gcs
-from converters.idx import ImagesHeader
+from converters.idx import IdxConverter, ImagesHeader
+from converters.idx_layouts import find_idx
 from pipeline.contents import image_problem
 from pipeline.datasets import eval_dataset
 from pipeline.ops import DecodePng
 from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example import decode_example
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 
@@ -180,10 +182,8 @@ def test_a_split_that_is_not_there_and_a_label_file_that_is_none_are_refused(raw
 
 def test_our_reader_and_tfds_give_the_raw_pixels(raw_mnist, tmp_path):
     raw_mnist.write().convert(tmp_path / "out", "--splits=test")
-    raw = {
-        bytes(image.ravel()): label
-        for image, label in zip(raw_mnist.images["test"], raw_mnist.labels["test"], strict=True)
-    }
+    images, labels = raw_mnist.images["test"], raw_mnist.labels["test"]
+    raw = {bytes(image.ravel()): label for image, label in zip(images, labels, strict=True)}
     decode = DecodePng("image/encoded", into="image", shape=(5, 4, 1))
     keys = ("image", "image/class/label")
     (batch,) = eval_dataset(str(tmp_path / "out"), split="test", global_batch=9, ops=[decode], keys=keys).batches()
@@ -195,6 +195,17 @@ def test_our_reader_and_tfds_give_the_raw_pixels(raw_mnist, tmp_path):
     assert builder.info.features["image"]["class"]["label"].int2str(7) == "7"
     builder.info.features.save_config(tmp_path)
     assert (tmp_path / "features.json").read_text() == (tmp_path / "out/features.json").read_text()
+
+
+def test_more_images_than_one_batch_of_references_holds_are_all_found_at_their_places(raw_mnist):
+    raw_mnist.images["test"] = np.zeros((9001, 1, 1), np.uint8)
+    raw_mnist.labels["test"] = np.arange(9001).astype(np.uint8) % 10
+    raw = find_idx(str(raw_mnist.write().directory), ["test"], None, None)
+    converter = IdxConverter(tuple("0123456789"), raw.labels)
+    rows = [row for refs in converter.scan(LocalStorage(), raw.sources[0]) for row in refs]
+    assert [(row.key, row.offset, row.columns["label"]) for row in rows] == [
+        (f"test/{n:07d}.png", 16 + n, n % 256 % 10) for n in range(9001)
+    ]
 
 
 def test_the_largest_headers_do_not_overflow():
