@@ -15,6 +15,8 @@ from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.plan import Job
 from beam_jobs.references import concat
+from converters.cifar import CifarConverter
+from converters.cifar_layouts import find_cifar
 from converters.class_names import read_class_names
 from converters.idx import IdxConverter
 from converters.idx_layouts import find_idx
@@ -61,18 +63,26 @@ def find_mnist(directory):
     return IdxConverter(names, raw.labels), raw.sources
 
 
+def find_either_cifar(directory):
+    raw = find_cifar(directory, [], f"{directory}-scratch")
+    return CifarConverter(raw.names, raw.coarse_names), raw.sources
+
+
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"})
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
     *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),
 )
 IDX = ({"names": ("0", "one")}, {"transpose": True})
+CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {
     "imagenet tars": Row(find_imagenet, IMAGENET),
     "imagenet folders": Row(find_imagenet, IMAGENET),
     "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
     "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER),
     "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
+    "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
+    "cifar-100 folder": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
 }
 
 
