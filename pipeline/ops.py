@@ -3,9 +3,10 @@
 Recipes take a list of them. An op draws nothing itself: its seed is a hash of (dataset seed, epoch, record id, its
 place in the list), so the same record looks the same on any number of hosts and after any resume."""
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -13,7 +14,9 @@ from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
 
-__all__ = ["DecodeJpeg", "Features", "Op", "RandomShift", "Specs"]
+__all__ = ["DecodeJpeg", "DecodePng", "Features", "Op", "RandomShift", "Specs"]
+
+_PNG_BEGINS = struct.unpack(">4i", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR")  # its first 16 bytes
 
 Features = dict[str, Any]  # one tensor a key
 Specs = Mapping[str, ArraySpec]
@@ -45,11 +48,10 @@ def spec_of(op: Op, key: str, specs: Specs) -> ArraySpec:
 
 
 @dataclass(frozen=True)
-class DecodeJpeg:
-    """Decodes a JPEG of a known size to `into`: uint8 [height, width, channels], 1 channel (grey) or 3 (RGB).
+class _Decode:
+    """What both image formats share. A subclass says whether the size is right without decoding, and decodes."""
 
-    A record whose image has another size is an error that names both; nothing of it is decoded first, so a small
-    file that claims to be huge costs nothing. The exact DCT, because TensorFlow's default is 0.8 levels too dark."""
+    _wrong: ClassVar[str]  # what the value holds when the size is wrong
 
     key: str
     into: str = "image"
@@ -74,15 +76,56 @@ class DecodeJpeg:
     def __call__(self, features: Features, seed: Any) -> Features:
         """See Op."""
         del seed
-        height, width, channels = self.shape
         encoded = features[self.key]
-        size = tf.io.extract_jpeg_shape(encoded)[:2]
-        wanted = f"{self.key!r} holds a JPEG of another size than the {height} x {width} of {self!r}. It is"
-        right = tf.reduce_all(size == [height, width])
+        right, size = self._check(encoded)
+        height, width, _ = self.shape
+        wanted = f"{self.key!r} holds {self._wrong} of another size than the {height} x {width} of {self!r}. It is"
         # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us an image.
         with tf.control_dependencies([tf.raw_ops.Assert(condition=right, data=[wanted, size], summarize=2)]):
-            image = tf.io.decode_jpeg(encoded, channels=channels, dct_method="INTEGER_ACCURATE")
+            image = self._decode(encoded)
         return {self.into: tf.ensure_shape(image, self.shape)}
+
+    def _check(self, encoded: Any) -> tuple[Any, Any]:
+        """(whether the size is right, [height, width])."""
+        raise NotImplementedError
+
+    def _decode(self, encoded: Any) -> Any:
+        """The pixels: uint8 with the channels wanted."""
+        raise NotImplementedError
+
+
+class DecodeJpeg(_Decode):
+    """Decodes a JPEG of a known size to `into`: uint8 [height, width, channels], 1 channel (grey) or 3 (RGB).
+
+    A record whose image has another size is an error that names both; nothing of it is decoded first, so a small
+    file that claims to be huge costs nothing. The exact DCT, because TensorFlow's default is 0.8 levels too dark."""
+
+    _wrong = "a JPEG"
+
+    def _check(self, encoded: Any) -> tuple[Any, Any]:
+        size = tf.io.extract_jpeg_shape(encoded)[:2]
+        return tf.reduce_all(size == self.shape[:2]), size
+
+    def _decode(self, encoded: Any) -> Any:
+        return tf.io.decode_jpeg(encoded, channels=self.shape[2], dct_method="INTEGER_ACCURATE")
+
+
+class DecodePng(_Decode):
+    """Decodes a PNG of a known size to `into`: uint8 [height, width, channels], 1 channel (grey) or 3 (RGB). Exact.
+
+    A record whose image has another size, or is no PNG, is an error that names both sizes; nothing of it is decoded
+    first, so a small file that claims to be huge costs nothing."""
+
+    _wrong = "no PNG, or one"
+
+    def _check(self, encoded: Any) -> tuple[Any, Any]:
+        # Signature (8 bytes), length and type of the first chunk (8), width, height: https://www.w3.org/TR/png-3/
+        header = tf.io.decode_raw(encoded, tf.int32, little_endian=False, fixed_length=24)
+        height, width, _ = self.shape
+        return tf.reduce_all(header == [*_PNG_BEGINS, width, height]), header[:3:-1]
+
+    def _decode(self, encoded: Any) -> Any:
+        return tf.io.decode_png(encoded, channels=self.shape[2])
 
 
 @dataclass(frozen=True)

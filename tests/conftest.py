@@ -1,8 +1,10 @@
 """Raw data and conversions that several packages' tests share: tiny, made here, converted by the real command."""
 
 import contextlib
+import gzip
 import hashlib
 import io
+import struct
 import tarfile
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from fake_gcs.server import start
 from PIL import Image
 
-from converters import digits_raw, image_folder_to_gcs, imagenet_to_gcs
+from converters import cifar_to_gcs, digits_raw, idx_to_gcs, image_folder_to_gcs, imagenet_to_gcs
 from pipeline.shards import gcs_calls
 from pipeline.shards.schemes import open_storage
 
@@ -117,11 +119,85 @@ def imagenet_with_a_bad_image(directory):
     return raw
 
 
+class RawMnist:
+    """A few images of random pixels as idx files, the training ones compressed; one label is too large."""
+
+    def __init__(self, directory: Path, train=24, test=9, size=(5, 4)):
+        self.directory = directory
+        rng = np.random.default_rng(0)
+        self.images = {s: rng.integers(0, 256, (n, *size), np.uint8) for s, n in (("train", train), ("test", test))}
+        self.labels = {split: (np.arange(len(images)) % 10).astype(np.uint8) for split, images in self.images.items()}
+        self.labels["train"][3] = 10
+
+    def write(self):
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for split, name in (("train", "train"), ("test", "t10k")):
+            images, labels = self.images[split], self.labels[split]
+            files = {
+                f"{name}-images-idx3-ubyte": struct.pack(">4I", 0x803, *images.shape) + images.tobytes(),
+                f"{name}-labels-idx1-ubyte": struct.pack(">2I", 0x801, len(labels)) + labels.tobytes(),
+            }
+            for file, data in files.items():
+                compressed = {f"{file}.gz": gzip.compress(data, mtime=0)} if split == "train" else {file: data}
+                for path, content in compressed.items():
+                    (self.directory / path).write_bytes(content)
+        (self.directory / "digits.txt").write_text("\n".join("0123456789") + "\n")
+        return self
+
+    def convert(self, out, *flags):
+        """Runs the real command line in this process."""
+        idx_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
+
+
+class RawCifar:
+    """CIFAR-10's or CIFAR-100's binary version with a few images of random pixels; one label is too large."""
+
+    def __init__(self, directory: Path, coarse=False, images=6):
+        self.directory, self.coarse = directory, coarse
+        batches = ["train.bin"] if coarse else [f"data_batch_{number}.bin" for number in range(1, 6)]
+        rng = np.random.default_rng(0)
+        size = 3072 + 1 + coarse
+        self.batches = {name: rng.integers(0, 256, (images, size), np.uint8) for name in batches}
+        self.batches["test.bin" if coarse else "test_batch.bin"] = rng.integers(0, 256, (images, size), np.uint8)
+        for records in self.batches.values():
+            records[:, : 1 + coarse] %= 10
+        self.batches[batches[0]][1, int(coarse)] = 100
+        names = {"fine_label_names.txt": 100, "coarse_label_names.txt": 20} if coarse else {"batches.meta.txt": 10}
+        self.names = {name: "".join(f"{name[:4]} {i}\n" for i in range(count)) + "\n" for name, count in names.items()}
+        self.folder = "cifar-100-binary" if coarse else "cifar-10-batches-bin"
+
+    @property
+    def files(self):
+        text = {name: names.encode() for name, names in self.names.items()}
+        return {**{name: records.tobytes() for name, records in self.batches.items()}, **text, "readme.html": b"<html>"}
+
+    def write(self):
+        """As the folder that the archive unpacks to."""
+        (self.directory / self.folder).mkdir(parents=True, exist_ok=True)
+        for name, data in self.files.items():
+            (self.directory / self.folder / name).write_bytes(data)
+        return self
+
+    def write_archive(self):
+        self.directory.mkdir(parents=True, exist_ok=True)
+        tar = make_tar({f"{self.folder}/{name}": data for name, data in self.files.items()})
+        archive = "cifar-100-binary.tar.gz" if self.coarse else "cifar-10-binary.tar.gz"
+        (self.directory / archive).write_bytes(gzip.compress(tar, 1, mtime=0))
+        return self
+
+    def convert(self, out, *flags):
+        """Runs the real command line in this process."""
+        cifar_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
+
+
 RAW_DATA = {
     "imagenet tars": lambda directory: imagenet_with_a_bad_image(directory).write(),
     "imagenet folders": lambda directory: imagenet_with_a_bad_image(directory).write_folders(),
     "image folder by split": lambda directory: RawImageFolder(directory).write("train").write("val"),
     "image folder": lambda directory: RawImageFolder(directory).write(),
+    "idx": lambda directory: RawMnist(directory).write(),
+    "cifar-10 archive": lambda directory: RawCifar(directory).write_archive(),
+    "cifar-100 folder": lambda directory: RawCifar(directory, coarse=True, images=12).write(),
 }
 
 
@@ -135,6 +211,18 @@ def write_raw_data():
 def raw_image_folder(tmp_path):
     """A small image folder, not written yet, so that the test may change its `files`."""
     return RawImageFolder(tmp_path / "raw")
+
+
+@pytest.fixture
+def raw_mnist(tmp_path):
+    """Small idx files, not written yet, so that the test may change its `images` and `labels`."""
+    return RawMnist(tmp_path / "raw")
+
+
+@pytest.fixture(params=[False, True], ids=["cifar-10", "cifar-100"])
+def raw_cifar(request, tmp_path):
+    """A small CIFAR of either kind, not written yet, so that the test may change its `batches` and `names`."""
+    return RawCifar(tmp_path / "raw", request.param)
 
 
 @pytest.fixture

@@ -22,13 +22,15 @@ class Feature:
     """One feature of a record.
 
     shape: () is one value, (n,) n values, (a, b) a*b values in row-major order, (None,) any number.
-    optional: the feature may be absent. content: what bytes mean. doc: one line for people."""
+    optional: the feature may be absent. content: what bytes mean. doc: one line for people.
+    channels: of an image, where that is the same in all records: TFDS decodes to so many."""
 
     dtype: Dtype
     shape: tuple[int | None, ...] = ()
     optional: bool = False
     content: Content = "raw"
     doc: str = ""
+    channels: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype):
@@ -37,6 +39,8 @@ class Feature:
             raise SchemaError(
                 f"content {self.content!r} of dtype {self.dtype}: allowed are raw, and text or image of bytes."
             )
+        if self.channels is not None and (self.content != "image" or self.channels not in (1, 3, 4)):
+            raise SchemaError(f"channels {self.channels} of content {self.content}: allowed are 1, 3 or 4 of an image.")
         if None in self.shape and len(self.shape) != 1:
             raise SchemaError(f"shape {self.shape}: an unknown dimension is allowed only as (None,).")
 
@@ -80,10 +84,7 @@ class Schema:
         """Plain JSON types; features in sorted order, and what is as usual left out."""
         return {
             "name": self.name,
-            "features": {
-                key: dataclasses.asdict(feature) | {"shape": list(feature.shape)}
-                for key, feature in sorted(self.features.items())
-            },
+            "features": {key: _feature_json(feature) for key, feature in sorted(self.features.items())},
             **({"files": self.files} if self.files != SHARD_FILES else {}),
             **({"version": self.version} if self.version != _TFDS_VERSION else {}),
         }
@@ -99,3 +100,8 @@ class Schema:
             return Schema(data["name"], features, **named)
         except (KeyError, TypeError, AttributeError) as e:
             raise SchemaError(f"malformed schema: {e!r}.") from e
+
+
+def _feature_json(feature: Feature) -> dict[str, Any]:
+    fields = dataclasses.asdict(feature) | {"shape": list(feature.shape)}
+    return {name: value for name, value in fields.items() if (name, value) != ("channels", None)}

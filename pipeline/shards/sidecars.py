@@ -89,7 +89,10 @@ def _leaf(key: str, feature: Feature, labels: Labels | None) -> dict[str, Any]:
             "pythonClassName": f"{_CLASSES}.class_label_feature.ClassLabel",
         }
     if feature.content == "image":
-        image = {"dtype": "uint8", "encodingFormat": "jpeg", "shape": {"dimensions": ["-1", "-1", "3"]}}
+        # TFDS decodes by content, to as many channels as stand here.
+        image: dict[str, Any] = {"dtype": "uint8", "shape": {"dimensions": ["-1", "-1", str(feature.channels or 3)]}}
+        if feature.channels is None:
+            image["encodingFormat"] = "jpeg"
         return {"image": image, "pythonClassName": f"{_CLASSES}.image_feature.Image"}
     if feature.content == "text" and feature.shape == ():
         return {"text": {}, "pythonClassName": f"{_CLASSES}.text_feature.Text"}

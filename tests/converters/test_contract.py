@@ -2,8 +2,8 @@
 
 import dataclasses
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,11 @@ from beam_jobs.job import Job
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.references import concat
+from converters.cifar import CifarConverter
+from converters.cifar_layouts import find_cifar
+from converters.class_names import read_class_names
+from converters.idx import IdxConverter
+from converters.idx_layouts import find_idx
 from converters.image_files import ToJpeg
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import find_folders
@@ -26,6 +31,8 @@ from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 from pipeline.shards.schemes import open_storage
 
+SHARDS = {"train": 3, "validation": 2}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -33,6 +40,7 @@ class Row:
 
     find: Callable[[str], tuple[Converter, tuple[Source, ...]]]
     changes: tuple[dict[str, Any], ...]
+    shards: Mapping[str, int] = field(default_factory=lambda: SHARDS)
 
 
 def find_imagenet(directory):
@@ -49,18 +57,33 @@ def find_image_folder(fraction):
     return find
 
 
+def find_mnist(directory):
+    raw = find_idx(directory, [], None, f"{directory}-scratch")
+    names = read_class_names(open_storage(directory), f"{directory}/digits.txt")
+    return IdxConverter(names, raw.labels), raw.sources
+
+
+def find_either_cifar(directory):
+    raw = find_cifar(directory, [], f"{directory}-scratch")
+    return CifarConverter(raw.names, raw.coarse_names), raw.sources
+
+
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
     *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),
 )
+IDX = ({"names": ("0", "one")}, {"transpose": True})
+CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {
     "imagenet tars": Row(find_imagenet, IMAGENET),
     "imagenet folders": Row(find_imagenet, IMAGENET),
     "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
     "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER),
+    "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
+    "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
+    "cifar-100 folder": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
 }
-SHARDS = {"train": 3, "validation": 2}
 
 
 @dataclass(frozen=True)
@@ -79,8 +102,8 @@ class Reversed:
         yield refs.take(np.arange(len(refs))[::-1])
 
 
-def convert(converter, sources, out, processes=1):
-    job = Job(converter, sources, str(out), num_shards=SHARDS, max_bad_records=20, run_id="contract")
+def convert(shards, converter, sources, out, processes=1):
+    job = Job(converter, sources, str(out), num_shards=shards, max_bad_records=20, run_id="contract")
     args = type("Args", (), {"runner": "local", "local_processes": processes})
     launch(job, beam_options(args, []), Console(quiet=True))
 
@@ -90,7 +113,7 @@ def converted(request, tmp_path_factory, write_raw_data):
     """(row, raw directory, its shards): converted once, in one process."""
     row, directory = CONVERTERS[request.param], tmp_path_factory.mktemp("contract")
     write_raw_data(request.param, directory / "raw")
-    convert(*row.find(str(directory / "raw")), directory / "out")
+    convert(row.shards, *row.find(str(directory / "raw")), directory / "out")
     return row, directory / "raw", directory / "out"
 
 
@@ -122,14 +145,14 @@ def test_a_second_scan_finds_the_same(converted):
 def test_the_order_of_listing_and_sources_changes_no_byte(converted, tmp_path, shard_digests):
     row, raw, out = converted
     converter, sources = row.find(str(raw))
-    convert(Reversed(converter), sources[::-1], tmp_path)
+    convert(row.shards, Reversed(converter), sources[::-1], tmp_path)
     assert shard_digests(tmp_path) == shard_digests(out)
-    assert len(shard_digests(out)) == sum(SHARDS.values()) + len(SHARDS) + 1
+    assert len(shard_digests(out)) == sum(row.shards.values()) + len(row.shards) + 1
 
 
 def test_two_processes_write_the_same_bytes(converted, tmp_path, shard_digests):
     row, raw, out = converted
-    convert(*row.find(str(raw)), tmp_path, processes=2)
+    convert(row.shards, *row.find(str(raw)), tmp_path, processes=2)
     assert shard_digests(tmp_path) == shard_digests(out)
 
 
@@ -137,7 +160,7 @@ def test_raw_data_and_shards_in_a_bucket_have_the_same_bytes(converted, bucket, 
     row, raw, out = converted
     for path in (path for path in raw.rglob("*") if path.is_file()):
         gcs_server.write(bucket.removeprefix("gs://"), f"raw/{path.relative_to(raw)}", path.read_bytes())
-    convert(*row.find(f"{bucket}/raw"), f"{bucket}/out")
+    convert(row.shards, *row.find(f"{bucket}/raw"), f"{bucket}/out")
     assert shard_digests(f"{bucket}/out") == shard_digests(out)
 
 
@@ -158,7 +181,7 @@ def test_written_and_rejected_are_what_was_scanned(converted):
     row, raw, out = converted
     converter, sources = row.find(str(raw))
     manifest = read_manifest(str(out))
-    assert set(manifest.splits) == set(SHARDS)
+    assert set(manifest.splits) == set(row.shards)
     for split, entry in manifest.splits.items():
         rows = scanned(converter, [source for source in sources if source.split == split])
         written = sum(1 for path in out.glob(f"{split}-*") for _ in records_of(path))

@@ -7,17 +7,24 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.ops import DecodeJpeg, RandomShift
+from pipeline.ops import DecodeJpeg, DecodePng, RandomShift
 from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
 
 BYTES_VALUE = ArraySpec((), BYTES)
 IMAGE = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
-SPECS = {"encoded": BYTES_VALUE, "image": ArraySpec(IMAGE.shape, IMAGE.dtype), "label": ArraySpec((), np.dtype("i8"))}
+SPECS = {
+    "encoded": BYTES_VALUE,
+    "png": BYTES_VALUE,
+    "image": ArraySpec(IMAGE.shape, IMAGE.dtype),
+    "label": ArraySpec((), np.dtype("i8")),
+}
 OPS = [
     DecodeJpeg("encoded", shape=(6, 8, 1)),
     DecodeJpeg("encoded", into="photo", shape=(6, 8, 3)),
+    DecodePng("png", shape=(6, 8, 1)),
+    DecodePng("png", into="photo", shape=(6, 8, 3)),
     RandomShift("image", pixels=2),
     RandomShift("image", pixels=2, fill="edge"),
     RandomShift("image", pixels=0),
@@ -30,7 +37,8 @@ contract = pytest.mark.parametrize("op", OPS, ids=repr)
 def example() -> dict:
     picture = tf.constant(np.random.default_rng(1).integers(0, 255, (6, 8, 3), np.uint8))
     encoded = tf.io.encode_jpeg(picture, quality=95)
-    return {"encoded": encoded, "image": tf.constant(IMAGE), "label": tf.constant(3, tf.int64)}
+    png = tf.io.encode_png(picture)
+    return {"encoded": encoded, "png": png, "image": tf.constant(IMAGE), "label": tf.constant(3, tf.int64)}
 
 
 @contract
@@ -83,10 +91,33 @@ def test_jpegs_decode_close_to_pillow_without_a_bias(example):
     assert abs(difference.mean()) < 0.05
 
 
-def test_an_image_of_another_size_is_refused_before_it_is_decoded(example):
-    op = DecodeJpeg("encoded", shape=(224, 224, 3))
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "1"])
+def test_pngs_decode_to_exactly_their_pixels(mode):
+    noise = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
+    image = Image.fromarray(noise).convert(mode)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    channels = 1 if mode in ("L", "1") else 3
+    ours = DecodePng("png", shape=(6, 8, channels))({"png": tf.constant(buffer.getvalue())}, None)["image"]
+    np.testing.assert_array_equal(ours, np.asarray(image.convert("RGB"))[..., :channels])
+
+
+@pytest.mark.parametrize("op", [DecodeJpeg("encoded", shape=(224, 224, 3)), DecodePng("png", shape=(224, 224, 3))])
+def test_an_image_of_another_size_is_refused_before_it_is_decoded(example, op):
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)another size than the 224 x 224 of .*\[6 8\]"):
         op(example, None)
+
+
+def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example):
+    png = example["png"].numpy()
+    op = DecodePng("png", shape=(6, 8, 3))
+    huge = png[:16] + (2**31 - 1).to_bytes(4, "big") * 2 + png[24:]
+    for data, size in ((huge, "2147483647 2147483647"), (b"", "0 0"), (png[:23], "0 8"), (b"\xff" + png[1:], "6 8")):
+        message = rf"(?s)holds no PNG, or one of another size than the 6 x 8 of .*\[{size}\]"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            op({"png": tf.constant(data)}, None)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="holds no PNG"):
+        op({"png": example["encoded"]}, None)
 
 
 @pytest.mark.parametrize("fill", ["zero", "edge"])
@@ -117,6 +148,7 @@ def test_what_a_shift_brings_in_is_zero_or_the_border(fill, border):
     [
         (lambda: DecodeJpeg("encoded", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
         (lambda: DecodeJpeg("encoded", shape=(6, 8)), "shape must be"),  # pyright: ignore[reportArgumentType]
+        (lambda: DecodePng("png", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
         (lambda: RandomShift("image", pixels=-1), "pixels must be 0 or more"),
         (lambda: RandomShift("image", fill="wrap"), "'zero' or 'edge'"),  # pyright: ignore[reportArgumentType]
     ],

@@ -41,14 +41,19 @@ def test_split_names_that_would_confuse_readers_are_refused(split):
 
 def test_a_schema_gives_itself_back_and_refuses_nonsense():
     schema = Schema("s", {"a": Feature("bytes", (None,), True, "text", "doc"), "b": Feature("int64", (2, 3))})
-    assert Schema.from_json(schema.to_json()) == schema
+    grey = Schema("s", {"a": Feature("bytes", content="image", channels=1)})
+    assert [Schema.from_json(s.to_json()) for s in (schema, grey)] == [schema, grey]
     assert [f.num_values for f in schema.features.values()] == [None, 6]
+    # Schemas of before there was the field keep their plans.
+    assert "channels" not in schema.to_json()["features"]["a"]
     with pytest.raises(SchemaError, match="dtype 'int32' is not one of bytes, int64, float32"):
         Feature("int32")
     with pytest.raises(SchemaError, match=r"allowed only as \(None,\)"):
         Feature("int64", (None, 3))
     with pytest.raises(SchemaError, match="text or image of bytes"):
         Feature("int64", content="image")
+    with pytest.raises(SchemaError, match="channels 2 of content image: allowed are 1, 3 or 4 of an image"):
+        Feature("bytes", content="image", channels=2)
     with pytest.raises(SchemaError, match="malformed schema"):
         Schema.from_json({"name": "s"})
 

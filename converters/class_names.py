@@ -1,0 +1,34 @@
+"""Lists of class names in an order of their own: line n of a label file is the n-th class."""
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+
+from pipeline.shards.errors import LabelError
+from pipeline.shards.storage import Storage
+
+__all__ = ["names_digest", "parse_class_names", "read_class_names"]
+
+
+def read_class_names(storage: Storage, label_file: str) -> tuple[str, ...]:
+    """The lines of a label file, in order. Raises LabelError for an empty or double one, or bytes that are no text."""
+    return parse_class_names(storage.read(label_file), label_file)
+
+
+def parse_class_names(data: bytes, where: str) -> tuple[str, ...]:
+    """See read_class_names; empty lines at the end do not count. where: what messages call it."""
+    try:
+        names = [line.strip() for line in data.decode("utf-8-sig").rstrip().splitlines()]
+    except UnicodeDecodeError as e:
+        raise LabelError(f"{where}: not UTF-8 text: {e}.") from e
+    twice = sorted(a for a, b in itertools.pairwise(sorted(names)) if a == b)
+    if not names or "" in names:
+        raise LabelError(f"{where}: line {names.index('') + 1 if names else 1} is empty; it must name a class.")
+    if twice:
+        raise LabelError(f"{where}: {twice[0]} stands there twice.")
+    return tuple(names)
+
+
+def names_digest(names: Sequence[str]) -> str:
+    """32 hex digits that change with any name and with their order."""
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,74 @@
+"""Images that are raw pixels in a large file, each a byte range: references to them, and records with lossless PNGs.
+
+idx and cifar use it. The keys are tensorflow/tpu's; a JPEG, which these usually hold, would change the pixels of images
+this small."""
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+from PIL import Image
+
+from beam_jobs.references import File, References
+from pipeline.shards.schema import Feature
+
+__all__ = ["pixel_features", "pixel_rows", "pixel_values"]
+
+_COLORSPACES = {1: b"GRAY", 3: b"RGB"}
+
+
+def pixel_features(channels: int) -> Mapping[str, Feature]:
+    """The features of every record, of grey (1 channel) or RGB (3) images."""
+    return {
+        "image/encoded": Feature("bytes", content="image", doc="a PNG of exactly the raw pixels", channels=channels),
+        "image/height": Feature("int64", doc="pixels"),
+        "image/width": Feature("int64", doc="pixels"),
+        "image/channels": Feature("int64", doc=f"always {channels}"),
+        "image/colorspace": Feature("bytes", content="text", doc=f"always {_COLORSPACES[channels].decode()}"),
+        "image/format": Feature("bytes", content="text", doc="always PNG"),
+        "image/filename": Feature("bytes", content="text", doc="which file of the raw data, which image in it, .png"),
+        "image/class/label": Feature("int64", doc="0..number of classes - 1, as in the raw data"),
+        "image/class/text": Feature("bytes", content="text", doc="name of the class"),
+    }
+
+
+def pixel_values(pixels: np.ndarray, key: str, label: int, class_name: str) -> dict[str, bytes | int]:
+    """A value for each of pixel_features. pixels: uint8 [height, width, channels]."""
+    height, width, channels = pixels.shape
+    return {
+        "image/encoded": _png(pixels),
+        "image/height": height,
+        "image/width": width,
+        "image/channels": channels,
+        "image/colorspace": _COLORSPACES[channels],
+        "image/format": b"PNG",
+        "image/filename": key.rsplit("/", 1)[-1].encode(),
+        "image/class/label": label,
+        "image/class/text": class_name.encode(),
+    }
+
+
+def pixel_rows(
+    file: File, stem: str, numbers: np.ndarray, ranges: tuple[int, int], columns: Mapping[str, np.ndarray], classes: int
+) -> References:
+    """References to records of equal size, one after another; those with a label past the classes have an error.
+
+    stem: of the keys. numbers: of the images in the raw file. ranges: (offset of record 0, bytes of each).
+    columns: "label" and whatever else a record needs, one value for each number."""
+    offset, size = ranges
+    errors = [f"label {label}; allowed are 0..{classes - 1}" if label >= classes else "" for label in columns["label"]]
+    return References(
+        (file,),
+        np.array([f"{stem}{number:07d}.png".encode() for number in numbers], "S"),
+        np.zeros(len(numbers), np.int32),
+        offset + numbers * size,
+        np.full(len(numbers), size, np.int64),
+        np.array([error.encode() for error in errors], "S"),
+        columns,
+    )
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(buffer, "PNG", compress_level=6)
+    return buffer.getvalue()
