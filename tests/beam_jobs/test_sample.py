@@ -14,7 +14,7 @@ from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.preview import preview
 from beam_jobs.references import concat
-from beam_jobs.sample import Sampled, candidates, convert_sample, lowest
+from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import find_folders
 from pipeline.shards.local import LocalStorage
@@ -90,3 +90,9 @@ def test_a_sample_of_which_nothing_is_an_image_changes_nothing(job, tmp_path):
     sample = candidates(bad, "train", rows(bad))
     assert sample
     assert convert_sample(bad, sample) == Sampled()
+
+
+def test_of_many_records_those_of_lowest_rank_are_taken_whatever_their_size(job):
+    ref = next(iter(rows(job)))
+    offered = [Candidate(rank, f"{rank}", 5000 - rank, ref) for rank in range(1000)]
+    assert [each.rank for each in lowest([offered[::2], offered[1::2]])] == list(range(256))
