@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from pipeline.shards.errors import ConversionError
 from pipeline.shards.manifest import read_manifest
 
 
@@ -57,12 +58,22 @@ def make_large(raw_imagenet):
     return next(iter(raw_imagenet.train["n00000002"].values())).ljust(30_000, b"\0")
 
 
-def test_overwriting_replaces_the_summary(raw_imagenet, tmp_path):
-    plans = []
-    for flags in (["--seed=0"], ["--seed=1", "--overwrite"]):
-        raw_imagenet.convert(tmp_path / "out", "--splits=train", *flags)
-        plans.append(read_summary(tmp_path / "out")["plan_digest"])
-    assert plans[0] != plans[1]
+def test_an_overwrite_that_fails_leaves_no_summary_of_what_is_gone(raw_imagenet, tmp_path):
+    raw_imagenet.convert(tmp_path / "out", "--splits=train")
+    assert read_summary(tmp_path / "out")["records"] == 18
+    raw_imagenet.train["n00000001"]["n00000001_0.JPEG"] = b"no image"
+    raw_imagenet.write()
+    with pytest.raises(ConversionError, match="1 bad records"):
+        raw_imagenet.convert(tmp_path / "out", "--splits=train", "--overwrite")
+    assert not (tmp_path / "out/_summary/train.json").exists()
+
+
+def test_overwriting_shards_with_names_of_their_own_leaves_none_of_them(raw_imagenet, tmp_path):
+    flags = ("--schema=tfds", "--splits=train", "--overwrite")
+    raw_imagenet.convert(tmp_path, *flags, "--num_train_shards=4")
+    raw_imagenet.convert(tmp_path, *flags, "--num_train_shards=2")
+    names = sorted(path.name for path in (tmp_path / "imagenet2012/5.1.0").glob("imagenet2012-*"))
+    assert names == [f"imagenet2012-train.tfrecord-0000{shard}-of-00002" for shard in range(2)]
 
 
 def test_on_a_terminal_a_bar_shows_shards_and_speed(digits, tmp_path):

@@ -1,5 +1,6 @@
 """ImageNet's own knowledge: layout, names, labels, schema."""
 
+import dataclasses
 import re
 
 import pytest
@@ -96,8 +97,10 @@ def test_a_tar_that_breaks_off_is_a_row_of_its_own(raw_imagenet):
     assert "breaks off as a tar" in rows[-1].error
 
 
-def test_predicted_sizes_are_within_a_few_bytes_of_the_real_ones(raw_imagenet):
+@pytest.mark.parametrize("fields", [{}, {"words": ("a" * 50, "b", "c" * 90)}, {"form_name": "tfds"}], ids=str)
+def test_predicted_sizes_are_within_a_few_bytes_of_the_real_ones(raw_imagenet, fields):
     converter, rows = scanned(raw_imagenet)
+    converter = dataclasses.replace(converter, **fields)
     for row, predicted in zip(rows, converter.record_bytes(References.of(rows)), strict=True):
         data = next(STORAGE.read_ranges([(row.file.uri, row.offset, row.size)]))
         actual = len(encode_example(converter.schema, converter.convert(row, data).features))
