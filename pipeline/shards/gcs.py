@@ -76,8 +76,10 @@ class GcsStorage:
             blob = blob_at(path)
             with contextlib.suppress(MissingError):  # changed between the two requests
                 there = call(path, "find", functools.partial(is_there, blob))
-                data = change(call(path, "read", functools.partial(_whole, blob)) if there else None)
-                if _replaced(path, blob.generation if there else 0, data):
+                old = call(path, "read", functools.partial(_whole, blob)) if there else None
+                data = change(old)
+                # Where objects may not be replaced, a run that changes nothing is still welcome.
+                if data == old or _replaced(path, blob.generation if there else 0, data):
                     return
             time.sleep(random.uniform(0, 0.1 * attempt))
         raise StorageError(f"cannot update {path}: others changed it {_UPDATES} times meanwhile. Run it again.")
