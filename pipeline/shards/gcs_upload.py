@@ -35,7 +35,10 @@ class Upload:
         self._writer: Any = None
         self._size, self._checksum = 0, google_crc32c.Checksum()
         self._failures: list[Exception] = []
-        self._refused = False  # another has written the object since we looked: only the checksum is still needed
+        # Another has written the object since we looked, or it may not be replaced: only the checksum is still needed.
+        self._refused = False
+        self._replaces = False
+        self._forbidden: StorageError | None = None
 
     def write(self, data: bytes, /) -> int:
         """Appends `data`; sends what fills a piece."""
@@ -62,6 +65,8 @@ class Upload:
             found = self._blob if taken else self._found()
         if self._is_mine(found):
             return
+        if self._forbidden:
+            raise self._forbidden
         if not taken:
             raise StorageError(
                 f"{self._path} was written by someone else, with other bytes, while it was uploaded. "
@@ -81,6 +86,7 @@ class Upload:
         # Streamed bytes cannot be sent again, so what is there is looked at before, not after.
         found = self._found()
         generation = found.generation if found else 0
+        self._replaces = found is not None
         return self._blob.open(
             "wb",
             chunk_size=PIECE_BYTES,
@@ -101,13 +107,18 @@ class Upload:
         return True
 
     def _sent(self, send: Callable[[], object]) -> bool:
-        """Sends a piece. False if the bucket's object is of another generation."""
+        """Sends a piece. False if the bucket's object is of another generation, or may not be replaced."""
         try:
             send()
         except Exception as error:
             if status_of(error) == 412:  # by whichever of the client's two exceptions for it
                 return False
-            raise named(self._path, "write", error, len(self._failures) + 1) from error
+            failure = named(self._path, "write", error, len(self._failures) + 1)
+            if status_of(error) != 403 or not self._replaces:
+                raise failure from error
+            # A retention policy, say. What is there may be these very bytes: then there is nothing to replace.
+            self._forbidden = failure
+            return False
         return True
 
     def _found(self) -> Any:

@@ -64,9 +64,13 @@ def test_what_it_holds_is_counted_and_bounded_by_what_it_sees(numbers_of):
 
 def test_small_data_is_read_once_for_many_epochs(numbers_of, ranges):
     order = TrainOrder(N, 50, block_records=5)
-    reading = open_split(numbers_of(*SIZES), "train").read(
-        (ids for ids in itertools.cycle(batches_of(order, 4))), 10**5
-    )
+
+    def endless():
+        for count, ids in enumerate(itertools.cycle(batches_of(order, 4))):
+            assert count < 1000, "it looks ahead without end"
+            yield ids
+
+    reading = open_split(numbers_of(*SIZES), "train").read(endless(), 10**5)
     assert [sorted(numbers(p)) for p in itertools.islice(reading, 20)] == [sorted(i) for i in batches_of(order, 4)] * 5
     assert len(ranges) == 3  # files that are not empty
 

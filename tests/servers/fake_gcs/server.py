@@ -4,8 +4,8 @@
         server.make_bucket("b")
         subprocess.run([...], env=os.environ | server.env)
 
-What a test sets up or looks at (write, read, objects) goes straight to fake-gcs-server, by the raw JSON API: faults do
-not strike it, the log does not show it."""
+What a test sets up or looks at (write, read, delete, objects) goes straight to fake-gcs-server, by the raw JSON API:
+faults do not strike it, the log does not show it."""
 
 import base64
 import contextlib
@@ -62,6 +62,9 @@ class Server:
 
     def read(self, bucket: str, name: str) -> bytes:
         return _call("GET", f"{self.backend_url}/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
+
+    def delete(self, bucket: str, name: str) -> None:
+        _call("DELETE", f"{self.backend_url}/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
 
     def objects(self, bucket: str, prefix: str = "") -> dict[str, Object]:
         """Name -> size, crc32c and generation of every object under the prefix, in the order of the names."""

@@ -1,0 +1,171 @@
+"""A bucket that refuses, and raw data that go away: one clear error, nothing lost, and the same command goes on."""
+
+import re
+
+import pytest
+from fake_gcs.server import Status
+
+from beam_jobs import graph
+from beam_jobs.launch import exit_with
+from beam_jobs.receipts import Receipt
+from converters import imagenet_to_gcs
+from pipeline.shards import gcs_upload
+from pipeline.shards.manifest import read_manifest
+
+TRAIN = "raw/ILSVRC2012_img_train.tar"
+FORBIDDEN = r"permission denied, or a quota is used up \(403\)\. The account needs the role Storage Object User"
+# A bucket with a retention policy, or an account that may create and not delete: objects stay as they are.
+NO_CHANGES = r"^DELETE |upload.*ifGenerationMatch=[1-9]"
+
+
+@pytest.fixture
+def raw(bucket, digits, gcs_server):
+    """gs://bucket/raw: the digits' tars and label files."""
+    for file in digits[0].iterdir():
+        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{file.name}", file.read_bytes())
+    return f"{bucket}/raw"
+
+
+@pytest.fixture
+def run(bucket, raw, capfd):
+    """run("--flag", ...): (exit status, what it says on stderr) of the real command into gs://bucket/out."""
+
+    def command(*flags):
+        base = [f"--raw_data_dir={raw}", f"--gcs_output_path={bucket}/out", f"--label_file={raw}/synsets.txt"]
+        try:
+            exit_with(lambda: imagenet_to_gcs.main([*base, "--num_train_shards=5", *flags]))
+            return 0, capfd.readouterr().err
+        except SystemExit as ended:
+            return ended.code, capfd.readouterr().err
+
+    return command
+
+
+@pytest.fixture
+def goes_on(bucket, gcs_server, run, digits, tmp_path, shard_digests):
+    """goes_on("--flag", ...): without the fault the same command ends well and sends nothing finished again."""
+
+    def check(*flags, finished):
+        name = bucket.removeprefix("gs://")
+        gcs_server.reset()
+        before = gcs_server.objects(name, "out/")
+        shards = [path for path in before if "/train-" in path and f"out/_shards/{path[4:]}.json" in before]
+        assert len(shards) == finished
+        assert run(*flags) == (0, "")
+        after = gcs_server.objects(name, "out/")
+        assert {path: after[path] for path in shards} == {path: before[path] for path in shards}
+        assert not [path for path in shards if gcs_server.requests(f"POST /upload.*name={path}(&|$)")]
+        labels = f"--label_file={digits[0]}/synsets.txt"
+        local = [f"--raw_data_dir={digits[0]}", f"--gcs_output_path={tmp_path}/out", labels, "--num_train_shards=5"]
+        imagenet_to_gcs.main([*local, *flags])
+        assert shard_digests(f"{bucket}/out") == shard_digests(tmp_path / "out")
+
+    return check
+
+
+def one_error(ended):
+    """The error's text, when the command has ended with one and with nothing else."""
+    status, said = ended
+    assert (status, said.count("error: "), "Traceback" in said) == (2, 1, False), said
+    return said
+
+
+@pytest.mark.parametrize("finished", [0, 2])
+def test_a_raw_object_that_vanishes_after_the_scan_is_named(
+    raw, bucket, gcs_server, run, goes_on, monkeypatch, finished
+):
+    name, write_shard, begun = bucket.removeprefix("gs://"), graph.write_shard, []
+    data = gcs_server.read(name, TRAIN)
+
+    def vanished(*args):
+        begun.append(args)
+        if len(begun) == finished + 1:
+            gcs_server.delete(name, TRAIN)
+        return write_shard(*args)
+
+    monkeypatch.setattr(graph, "write_shard", vanished)
+    said = one_error(run("--splits=train"))
+    assert f"cannot read {raw}/ILSVRC2012_img_train.tar: there is no such object (404)" in said
+    monkeypatch.undo()
+    gcs_server.write(name, TRAIN, data)
+    goes_on("--splits=train", finished=finished)
+
+
+UNREADABLE = {
+    "at once": ("GET .*ILSVRC2012_img_train.*alt=media", 0, 0),
+    "when shards are made": ("GET .*ILSVRC2012_img_train.*alt=media", 700, 2),
+    "not even found": (r"GET /storage\S*ILSVRC2012_img_train\.tar\?projection", 0, 0),
+}
+
+
+@pytest.mark.parametrize("when", UNREADABLE)
+def test_raw_data_that_may_not_be_read_are_named(raw, gcs_server, run, goes_on, when):
+    pattern, skip, finished = UNREADABLE[when]
+    gcs_server.fail(pattern, Status(403), times=None, skip=skip)
+    said = one_error(run("--splits=train"))
+    assert re.search(rf"cannot (read|find) {raw}/ILSVRC2012_img_train\.tar: {FORBIDDEN}", said)
+    goes_on("--splits=train", finished=finished)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Shards as resumable uploads of more than one piece, as those of 100 MB are."""
+    monkeypatch.setattr(gcs_upload, "PIECE_BYTES", 256 * 1024)
+
+
+def test_a_quota_that_is_used_up_in_the_middle_of_an_upload_is_named(bucket, gcs_server, run, goes_on, small_pieces):
+    gcs_server.fail("PUT /upload.*name=out/train-00003", Status(403), times=None, skip=1)
+    said = one_error(run("--splits=train"))
+    assert re.search(rf"cannot write {bucket}/out/train-00003-of-00005: {FORBIDDEN}", said)
+    pieces = gcs_server.requests("PUT /upload.*name=out/train-00003")
+    assert [request.status for request in pieces][:2] == [308, 403]
+    assert "out/train-00003-of-00005" not in gcs_server.objects(bucket.removeprefix("gs://"))
+    goes_on("--splits=train", finished=3)
+
+
+def test_a_split_is_converted_into_a_bucket_that_lets_no_object_be_changed_and_again(bucket, gcs_server, run):
+    gcs_server.fail(NO_CHANGES, Status(403), times=None)
+    assert run("--splits=train") == (0, "")
+    assert run("--splits=train") == (0, "")
+    uploads = gcs_server.requests(r"upload.*name=out/.*ifGenerationMatch=[1-9]")
+    assert uploads == []
+
+
+def test_where_no_object_may_be_changed_a_second_split_is_refused_by_name(bucket, gcs_server, run, goes_on):
+    gcs_server.fail(NO_CHANGES, Status(403), times=None)
+    said = one_error(run())
+    assert re.search(rf"cannot write {bucket}/out/\w+\.json: {FORBIDDEN}", said)
+    goes_on(finished=5)
+
+
+def test_where_no_object_may_be_changed_overwriting_is_refused_and_takes_nothing_away(bucket, gcs_server, run):
+    assert run("--splits=train")[0] == 0
+    before = gcs_server.objects(bucket.removeprefix("gs://"), "out/")
+    gcs_server.fail(NO_CHANGES, Status(403), times=None)
+    said = one_error(run("--splits=train", "--seed=1", "--overwrite"))
+    assert re.search(rf"cannot delete {bucket}/out/\S+: {FORBIDDEN}", said)
+    left = gcs_server.objects(bucket.removeprefix("gs://"), "out/")
+    assert {name: left[name] for name in before} == before
+    gcs_server.reset()
+    assert run("--splits=train", "--seed=1", "--overwrite") == (0, "")
+    assert read_manifest(f"{bucket}/out").split("train").seed == 1
+
+
+def test_where_no_object_may_be_changed_a_killed_conversion_goes_on(bucket, gcs_server, run, monkeypatch, small_pieces):
+    """A shard without a receipt stands in its own way: it is made again, and is found to be there already."""
+
+    def killed(*_):
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(Receipt, "write", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        run("--splits=train")
+    monkeypatch.undo()
+    monkeypatch.setattr(gcs_upload, "PIECE_BYTES", 256 * 1024)
+    before = gcs_server.objects(bucket.removeprefix("gs://"), "out/train-")
+    assert len(before) == 1
+    gcs_server.fail(NO_CHANGES, Status(403), times=None)
+    assert run("--splits=train") == (0, "")
+    after = gcs_server.objects(bucket.removeprefix("gs://"), "out/train-")
+    assert len(after) == 5
+    assert {name: after[name] for name in before} == before
