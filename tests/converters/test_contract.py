@@ -1,9 +1,11 @@
 """What every converter must hold, one row a layout of raw data: a new source is a new row."""
 
 import dataclasses
+import gzip
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,24 +17,30 @@ from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.plan import Job
 from beam_jobs.references import concat
+from converters import tfrecord_layouts
 from converters.image_files import ToJpeg
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import find_folders
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
 from converters.synsets import read_synsets
+from converters.tfrecord import TfrecordConverter
 from pipeline.shards.example import decode_example, encode_example
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
+from pipeline.shards.schema import Labels
 from pipeline.shards.schemes import open_storage
 
 
 @dataclass(frozen=True)
 class Row:
-    """find: what a directory of raw data becomes. changes: fields of the converter that change bytes."""
+    """find: what a directory of raw data becomes. changes: fields of the converter that change bytes.
+
+    passed_on: of raw data that are records already, those that are intact; None where records are encoded here."""
 
     find: Callable[[str], tuple[Converter, tuple[Source, ...]]]
     changes: tuple[dict[str, Any], ...]
+    passed_on: Callable[[Path], list[bytes]] | None = None
 
 
 def find_imagenet(directory):
@@ -49,6 +57,24 @@ def find_image_folder(fraction):
     return find
 
 
+def find_tfrecords(directory):
+    raw = tfrecord_layouts.find_raw(directory, [], [], f"{directory}-scratch")
+    return TfrecordConverter(raw.name, raw.schema, Labels("label", 0, ("a", "b", "c"))), raw.sources
+
+
+def intact_payloads(directory):
+    found = []
+    for path in (path for path in directory.rglob("*") if "tfrecord" in path.name):
+        data, at = path.read_bytes(), 0
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        while at < len(data):
+            end = at + FRAME_BYTES + int.from_bytes(data[at : at + 8], "little")
+            payload = data[at + HEADER_BYTES : end - FOOTER_BYTES]
+            found += [payload] if data[at:end] == frame(payload) else []
+            at = end
+    return found
+
+
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"})
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
@@ -59,6 +85,8 @@ CONVERTERS = {
     "imagenet folders": Row(find_imagenet, IMAGENET),
     "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
     "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER),
+    "tfrecord": Row(find_tfrecords, ({"check": "none"},), intact_payloads),
+    "tfrecord compressed": Row(find_tfrecords, ({"check": "none"},), intact_payloads),
 }
 SHARDS = {"train": 3, "validation": 2}
 
@@ -145,11 +173,13 @@ def test_every_record_has_exactly_the_features_of_the_schema(converted):
     row, raw, out = converted
     converter, _ = row.find(str(raw))
     assert read_manifest(str(out)).schema == converter.schema
-    for record in (record for path in out.glob("*-of-*") for record in records_of(path)):
+    written = [record for path in out.glob("*-of-*") for record in records_of(path)]
+    assert row.passed_on is None or sorted(row.passed_on(raw)) == sorted(written)
+    for record in written:
         features = decode_example(record)
         assert set(features) == set(converter.schema.features)
         alone = {key: value if converter.schema.features[key].shape else value[0] for key, value in features.items()}
-        assert encode_example(converter.schema, alone) == record
+        assert row.passed_on or encode_example(converter.schema, alone) == record
         label = features[converter.labels.key][0] - converter.labels.base
         assert 0 <= label < len(converter.labels.names)
 
