@@ -7,14 +7,13 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
+from pipeline.frames import Compression
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["Compression", "inflated", "uncompressed"]
-
-Compression = Literal["gzip", "zlib"]
+__all__ = ["inflated", "uncompressed"]
 
 _PIECE_BYTES = 1 << 20
 

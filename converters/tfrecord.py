@@ -1,8 +1,7 @@
 """Records that are in TFRecord files already: re-sharded as they are, payload byte by byte, whatever it is.
 
 tfrecord_layouts finds the files, tfds those of a TFDS dataset. Pure: reads raw data through a Storage, returns
-values. A record has no name of its own, so its key is <split>/<file>:<number in it>, the number with at least nine
-digits so that keys of one file sort as its records."""
+values. A record has no name of its own: its key is made of split, file and number (naming.record_key)."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,22 +16,18 @@ from pipeline.contents import schema_problems
 from pipeline.frames import Place, payload_of_frame, walk_frames
 from pipeline.shards.errors import RawDataError, SchemaError
 from pipeline.shards.example import example_layout
+from pipeline.shards.naming import record_key
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.storage import Storage
 
-__all__ = ["CHECKS", "Check", "TfrecordConverter", "record_key"]
+__all__ = ["CHECKS", "Check", "TfrecordConverter"]
 
 Check = Literal["schema", "none"]
 CHECKS: tuple[Check, ...] = ("schema", "none")
 
 _ROWS_PER_BATCH = 4096
 _MAX_RECORD_BYTES = 2**31 - 1  # of a protobuf; a worker holds one record in memory
-
-
-def record_key(split: str, file: str, number: int) -> str:
-    """The key of a record; file: its path below the directory of raw data."""
-    return f"{split}/{file}:{number:09d}"
 
 
 @dataclass(frozen=True)

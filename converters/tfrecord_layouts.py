@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from beam_jobs.converter import Source
-from beam_jobs.scratch import Compression, inflated, uncompressed
-from pipeline.frames import Frame, read_frames
+from beam_jobs.scratch import inflated, uncompressed
+from pipeline.frames import Compression, Frame, compression_of, read_frames
 from pipeline.infer import SchemaGuess, read_schema
 from pipeline.named_splits import Files, files_by_name, files_by_pattern
 from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
-from pipeline.shards.record import HEADER_BYTES, crc32c, masked
+from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Labels, Schema
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import Stat, Storage, in_parallel, join
@@ -124,7 +124,7 @@ def sources_of(
     heads = storage.read_ranges(
         (join(directory, path), 0, min(HEADER_BYTES, stat.bytes)) for _, path, stat in places if stat.bytes
     )
-    forms: list[Compression | None] = [_compression(next(heads)) if stat.bytes else None for _, _, stat in places]
+    forms: list[Compression | None] = [compression_of(next(heads)) if stat.bytes else None for _, _, stat in places]
     expand = functools.partial(_expanded, storage, directory, scratch_dir)
     wanted: list[tuple[str, Compression | None]] = [
         (path, form) for (_, path, _), form in zip(places, forms, strict=True)
@@ -136,15 +136,6 @@ def sources_of(
             stat = open_storage(path).stat(path)  # noqa: PLW2901 - of the file that is read
         sources.append(Source(split, path, stat, 0, stat.bytes, tag=name, kind="file"))
     return tuple(sources), tuple(scratch)
-
-
-def _compression(head: bytes) -> Compression | None:
-    """By content: a header with the right checksum is that of a record, whatever else it looks like."""
-    if len(head) == HEADER_BYTES and int.from_bytes(head[8:], "little") == masked(crc32c(head[:8])):
-        return None
-    if head.startswith(b"\x1f\x8b"):
-        return "gzip"
-    return "zlib" if head[:1] == b"\x78" and int.from_bytes(head[:2], "big") % 31 == 0 else None
 
 
 def _expanded(storage: Storage, directory: str, scratch_dir: str | None, file: tuple[str, Compression | None]) -> str:
@@ -175,7 +166,7 @@ def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:
 
 def _frames(storage: Storage, path: str) -> Iterator[Frame]:
     with storage.open(path) as file:
-        compression = _compression(file.read(HEADER_BYTES))
+        compression = compression_of(file.read(HEADER_BYTES))
         file.seek(0)
         pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
         yield from read_frames(inflated(file, compression, path) if compression else pieces, None)

@@ -14,7 +14,7 @@ from pipeline.shards.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
 from pipeline.shards.storage import Stat, Storage, join
 
-__all__ = ["files_by_name", "files_by_pattern", "parse_assignment", "split_of"]
+__all__ = ["Files", "files_by_name", "files_by_pattern", "parse_assignment", "split_of"]
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
