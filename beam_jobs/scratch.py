@@ -1,22 +1,24 @@
 """Compressed raw files: streamed once to an uncompressed temporary file, which can then be read by ranges.
 
-Records of a .tar.gz, or any .gz, cannot be found without reading everything before them. The temporary file stands in
-<output>/_scratch until the commit removes it; an interrupted run finds it there and goes on."""
+Records of a .tar.gz, or any .gz or zlib stream, cannot be found without reading everything before them. The temporary
+file stands in <output>/_scratch until the commit removes it; an interrupted run finds it there and goes on."""
 
 import gzip
 import hashlib
 import zlib
-from typing import BinaryIO, cast
+from collections.abc import Iterator
+from typing import BinaryIO
 
+from pipeline.frames import Compression
 from pipeline.shards.errors import RawDataError, StorageError
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["uncompressed"]
+__all__ = ["inflated", "uncompressed"]
 
 _PIECE_BYTES = 1 << 20
 
 
-def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str) -> str:
+def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str, compression: Compression = "gzip") -> str:
     """The path of the uncompressed file. Raises RawDataError when the compressed one is damaged; nothing stays then."""
     version = f"{uri}\0{raw.stat(uri)}".encode("utf-8", "surrogateescape")
     source = hashlib.blake2b(version, digest_size=8).hexdigest()
@@ -25,19 +27,36 @@ def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str) -> st
     output.sweep(directory, {source})
     if output.exists(path):  # it appears whole or not at all
         return path
-    with raw.open(uri) as compressed, gzip.open(compressed) as stream, output.publish(path) as sink:
-        while piece := _read(cast(BinaryIO, stream), uri):
+    with raw.open(uri) as compressed, output.publish(path) as sink:
+        for piece in inflated(compressed, compression, uri):
             sink.write(piece)
     return path
 
 
-def _read(stream: BinaryIO, uri: str) -> bytes:
-    """The next piece. Told apart from what the writing raises: both may be an OSError."""
+def inflated(file: BinaryIO, compression: Compression, name: str) -> Iterator[bytes]:
+    """The content of a compressed file, front to back, in pieces. Raises RawDataError naming it when it is damaged."""
     try:
-        return stream.read(_PIECE_BYTES)
+        yield from _pieces(file, compression)
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
-        raise RawDataError(f"{uri} is truncated or damaged: {e}. Copy it again.") from e
+        raise RawDataError(f"{name} is truncated or damaged: {e}. Copy it again.") from e
     except StorageError:
         raise
     except OSError as e:
-        raise StorageError(f"cannot read {uri}: {e.strerror or e}.") from e
+        raise StorageError(f"cannot read {name}: {e.strerror or e}.") from e
+
+
+def _pieces(compressed: BinaryIO, compression: Compression) -> Iterator[bytes]:
+    if compression == "gzip":
+        with gzip.open(compressed) as stream:
+            while piece := stream.read(_PIECE_BYTES):
+                yield piece
+        return
+    inflate = zlib.decompressobj()
+    while not inflate.eof:
+        data = inflate.unconsumed_tail or compressed.read(_PIECE_BYTES)
+        piece = inflate.decompress(data, _PIECE_BYTES)
+        if not data and not piece:
+            raise EOFError("the zlib stream has no end")
+        yield piece
+    if inflate.unused_data or compressed.read(1):
+        raise zlib.error("there is something behind the end of the zlib stream")

@@ -18,7 +18,8 @@ def add_conversion_options(parser: argparse.ArgumentParser, splits: Sequence[str
     """Adds the options of a source with these splits, and the common ones. raw_data: help on its place."""
     parser.add_argument("--raw_data_dir", required=True, help=raw_data)
     parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
-    parser.add_argument("--splits", help=f"comma-separated, of {', '.join(splits)} (default: all that can be)")
+    known = f", of {', '.join(splits)}" if splits else ""
+    parser.add_argument("--splits", help=f"comma-separated{known} (default: all that can be)")
     for split in splits:
         parser.add_argument(f"--num_{split}_shards", type=int, help="overrides --target_shard_bytes")
     add_options(parser)
@@ -57,7 +58,7 @@ def run(
 
     rest: options for Beam. scratch: temporary files. expected: how many records a split must have."""
     splits = {source.split for source in sources}
-    wanted = {split: getattr(args, f"num_{split}_shards") for split in splits}
+    wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
     num_shards = {split: number for split, number in wanted.items() if number is not None}
     job = make_job(args, converter, sources, num_shards, scratch, expected)
     if args.dry_run:

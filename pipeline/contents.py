@@ -9,33 +9,30 @@ from typing import Any
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
+from pipeline.shards.example import Layout
 from pipeline.shards.schema import Labels, Schema
 
 __all__ = ["image_problem", "key_of", "label_name", "label_problems", "labels_of", "schema_problems"]
 
-_TYPES = {"bytes": bytes, "int64": int, "float32": float}
-_DTYPES = {kind: dtype for dtype, kind in _TYPES.items()}
 _MAX_PIXELS = 100_000_000  # 300 MB decoded: above it a file is taken for a decompression bomb
 _JPEG_MAGIC = b"\xff\xd8"
 
 Values = Mapping[str, Sequence[Any]]
 
 
-def schema_problems(schema: Schema, values: Values) -> Iterator[str]:
+def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
     """Features that are missing, unknown, of another kind or of another count than the schema says."""
-    for key in sorted(values.keys() - schema.features.keys()):
+    for key in sorted(layout.keys() - schema.features.keys()):
         yield f"{key!r} is not in schema {schema.name!r}"
     for key, feature in schema.features.items():
-        if key not in values:
+        found, wanted = layout.get(key), feature.num_values
+        if found is None:
             if not feature.optional:
                 yield f"{key!r} is missing; schema {schema.name!r} has it in every record"
-            continue
-        items, wanted = values[key], feature.num_values
-        odd = next((item for item in items if type(item) is not _TYPES[feature.dtype]), None)
-        if odd is not None:
-            yield f"{key!r} is of {_DTYPES[type(odd)]}; its dtype is {feature.dtype}"
-        elif wanted is not None and len(items) != wanted:
-            yield f"{key!r} has {len(items)} values; its shape {list(feature.shape)} holds {wanted}"
+        elif found.dtype != feature.dtype:
+            yield f"{key!r} is of {found.dtype}; its dtype is {feature.dtype}"
+        elif wanted is not None and found.num_values != wanted:
+            yield f"{key!r} has {found.num_values} values; its shape {list(feature.shape)} holds {wanted}"
 
 
 def labels_of(labels: Labels | None, values: Values) -> list[int]:

@@ -152,7 +152,8 @@ def _sample(total: int, wanted: int) -> np.ndarray:
 def _record_table(reader: SplitReader, number: int) -> Table:
     ((payload, _),) = next(iter(reader.read([np.array([number])])))
     table = _table(f"{reader.split}: record {number:,}, {format_bytes(len(payload))}", "feature", "value")
-    manifest, values = reader.manifest, decode_example(payload)
+    manifest = reader.manifest
+    values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
     for key, items in sorted(values.items()):
         feature = manifest.schema.features.get(key)
         text = _value(feature, items)

@@ -1,18 +1,19 @@
 """The frames of one shard, front to back, each with what is wrong with it: for tools that must name every damage.
 
 Readers stop at the first damaged record; this goes on behind it, wherever the index says that the next one begins.
-Memory is a piece and a record, however large the shard. Bytes in, values out: no storage."""
+Memory is a piece and a record, however large the shard. Bytes in, values out: no storage. Without an index there are
+two ways: read_frames proves all bytes, walk_frames steps over payloads and only says where they are."""
 
 import itertools
 import struct
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.shards.record import FOOTER_BYTES, HEADER_BYTES, crc32c, masked
+from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, crc32c, masked
 
-__all__ = ["Frame", "read_frames"]
+__all__ = ["Compression", "Frame", "Place", "compression_of", "payload_of_frame", "read_frames", "walk_frames"]
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -25,6 +26,57 @@ class Frame(NamedTuple):
     offset: int  # of the frame
     payload: bytes
     problem: str = ""  # what is wrong with it, if anything is
+    crc: int = 0  # crc32c of the payload as it was found
+
+
+Compression = Literal["gzip", "zlib"]
+
+
+def compression_of(head: bytes) -> Compression | None:
+    """How a TFRecord file is compressed, by its first 12 bytes: as TensorFlow writes GZIP and ZLIB, or not at all.
+
+    A header with the right checksum is that of a record, whatever else it looks like."""
+    if len(head) == HEADER_BYTES and not _header_problem(head, None):
+        return None
+    if head.startswith(b"\x1f\x8b"):
+        return "gzip"
+    return "zlib" if head[:1] == b"\x78" and int.from_bytes(head[:2], "big") % 31 == 0 else None
+
+
+class Place(NamedTuple):
+    """Where one record of a TFRecord file is, and what its frame says of it."""
+
+    offset: int  # of the frame
+    length: int  # of the payload
+    stored_crc: int  # the masked crc32c behind the payload: what its writer says of it, not proven
+    problem: str = ""  # why this record, and all behind it, is out of reach
+
+
+def walk_frames(file: BinaryIO, size: int) -> Iterator[Place]:
+    """The records of a TFRecord file of so many bytes, without their payloads: ~16 bytes are asked for each.
+
+    Where a header is damaged or the file ends inside a record, the last place says so, with how much is left."""
+    offset, header = 0, file.read(HEADER_BYTES)
+    while offset < size:
+        problem = _header_problem(header, None) if len(header) == HEADER_BYTES else "the file ends inside its header"
+        length = 0 if problem else _HEADER.unpack(header)[0]
+        end = offset + length + FRAME_BYTES
+        if not problem and end > size:
+            problem = f"the file ends at byte {size}, inside its {length} bytes"
+        if problem:
+            yield Place(offset, 0, 0, f"{problem}; the {size - offset} bytes from here on are out of reach")
+            return
+        file.seek(end - FOOTER_BYTES)
+        following = file.read(FOOTER_BYTES + HEADER_BYTES)
+        yield Place(offset, length, _CRC.unpack_from(following)[0])
+        offset, header = end, following[FOOTER_BYTES:]
+
+
+def payload_of_frame(data: bytes) -> tuple[bytes, str]:
+    """The payload of one whole frame, and what is wrong with it ("" if nothing is)."""
+    payload = data[HEADER_BYTES:-FOOTER_BYTES]
+    header, footer = data[:HEADER_BYTES], data[-FOOTER_BYTES:]
+    return payload, _header_problem(header, None) or _payload_problem(crc32c(payload), footer, None)
 
 
 def read_frames(pieces: Iterable[bytes], rows: np.ndarray | None) -> Iterator[Frame]:
@@ -53,7 +105,8 @@ def read_frames(pieces: Iterable[bytes], rows: np.ndarray | None) -> Iterator[Fr
             yield Frame(record, offset, b"", f"the shard ends inside it, at byte {stream.offset}{also}")
             return
         payload = body[:-FOOTER_BYTES]
-        yield Frame(record, offset, payload, problem or _payload_problem(payload, body[-FOOTER_BYTES:], crc))
+        there = crc32c(payload)
+        yield Frame(record, offset, payload, problem or _payload_problem(there, body[-FOOTER_BYTES:], crc), there)
 
 
 def _header_problem(header: bytes, length: int | None) -> str:
@@ -65,8 +118,8 @@ def _header_problem(header: bytes, length: int | None) -> str:
     return ""
 
 
-def _payload_problem(payload: bytes, footer: bytes, crc: int | None) -> str:
-    there, (stored,) = crc32c(payload), _CRC.unpack(footer)
+def _payload_problem(there: int, footer: bytes, crc: int | None) -> str:
+    (stored,) = _CRC.unpack(footer)
     if crc is not None and there != crc:
         whole = " (an intact record, but another one)" if stored == masked(there) else ""
         return f"its payload has crc32c {there:08x}, the index says {crc:08x}{whole}"

@@ -17,10 +17,11 @@ import numpy as np
 from pipeline.contents import image_problem, key_of, label_problems, labels_of, schema_problems
 from pipeline.frames import Frame, read_frames
 from pipeline.shards.errors import SchemaError, ShardError, StorageError
-from pipeline.shards.example import decode_example
+from pipeline.shards.example import decode_example, example_layout
 from pipeline.shards.index import SplitIndex, load_index
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file
+from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.storage import Stat, Storage, join
 
 __all__ = ["Problem", "SplitProof"]
@@ -159,15 +160,18 @@ class SplitProof:
 
     def _problems_inside(self, proof: _ShardProof, payload: bytes) -> Iterator[str]:
         schema, labels = self.manifest.schema, self.manifest.labels
+        if schema.opaque:
+            proof.key_digest = None
+            return
         try:
-            values = decode_example(payload)
+            layout, values = example_layout(payload), decode_example(payload)
         except SchemaError as e:
             yield str(e).rstrip(".")
             return
-        yield from schema_problems(schema, values)
+        yield from schema_problems(schema, layout)
         yield from label_problems(labels, values)
         proof.labels.update(labels_of(labels, values))
-        key = key_of(self.manifest.name, self.split, values)
+        key = None if schema.name == PASSED_ON else key_of(self.manifest.name, self.split, values)
         if key is None or proof.key_digest is None:
             proof.key_digest = None
         else:

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from pipeline.command import exit_with
+from pipeline.command import byte_bar, exit_with, say
 from pipeline.contents import label_name
 from pipeline.dali import DALI_DIRECTORY, write_dali_index
 from pipeline.proof import Problem, SplitProof
 from pipeline.shards.errors import ManifestError, OptionError, did_you_mean
-from pipeline.shards.manifest import Manifest, read_manifest
+from pipeline.shards.manifest import INDEX_WRITER, Manifest, read_manifest
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import join
@@ -32,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     storage, manifest = open_storage(args.directory), read_manifest(args.directory)
     splits = _splits(args.split, manifest)
     table, notes, found = _table(), [], {}
-    with _progress(console) as progress:
+    with byte_bar(console) as progress:
         bar = progress.add_task("verifying", total=sum(manifest.splits[split].num_bytes for split in splits))
         for split in splits:
             advance = functools.partial(progress.advance, bar)
@@ -40,14 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             problems = found[split] = []
             for problem in proof.problems():
                 problems.append(problem)
-                _say(console, f"damaged: {problem}")
+                say(console, f"damaged: {problem}")
             table.add_row(*_row(proof, problems, args.decode))
             notes += _notes(proof)
             if args.dali_index is not None:
                 notes.append(_write_dali(args.dali_index or join(args.directory, DALI_DIRECTORY), proof, problems))
     console.print(table)
-    for line in (*notes, *_repairs(args.directory, found)):
-        _say(console, line)
+    for line in (*notes, *_repairs(manifest, found)):
+        say(console, line)
     return int(any(found.values()))
 
 
@@ -74,16 +73,6 @@ def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
     if not manifest.splits:
         raise ManifestError(f"{manifest.directory}: the manifest has no splits, so there is nothing to verify.")
     return sorted(set(names or manifest.splits))
-
-
-def _progress(console: Console) -> Progress:
-    """A bar below what is printed, on a terminal alone."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _table() -> Table:
@@ -129,8 +118,13 @@ def _write_dali(directory: str, proof: SplitProof, problems: Sequence[Problem]) 
     return f"{proof.split}: DALI index of {len(paths):,} shards -> {directory}"
 
 
-def _repairs(directory: str, found: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
+def _repairs(manifest: Manifest, found: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
     """What to do: bytes can be written or copied again, unless they are still those that the conversion wrote."""
+    directory = manifest.directory
+    if manifest.writer.startswith(INDEX_WRITER):
+        if any(found.values()):
+            yield "To repair: copy the files that are named above again; or, if they were replaced, index them again."
+        return
     damaged = ",".join(split for split, problems in found.items() if not all(p.as_converted for p in problems))
     wrong = ",".join(split for split, problems in found.items() if any(p.as_converted for p in problems))
     again = f"run the conversion again, its command with --gcs_output_path={directory} --splits="

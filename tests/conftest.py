@@ -15,6 +15,9 @@ from PIL import Image
 
 from converters import cifar_to_gcs, digits_raw, idx_to_gcs, image_folder_to_gcs, imagenet_to_gcs
 from pipeline.shards import gcs_calls
+from pipeline.shards.example import encode_example
+from pipeline.shards.record import frame
+from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.schemes import open_storage
 
 
@@ -190,7 +193,31 @@ class RawCifar:
         cifar_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
 
 
+EXAMPLE = Schema(
+    "example",
+    {"image": Feature("bytes"), "label": Feature("int64"), "name": Feature("bytes"), "w": Feature("float32", (2,))},
+)
+
+
+def write_tfrecords(directory: Path, pack=bytes):
+    """Examples in files of train (8 records each, one damaged, the last file cut) and val. pack: compresses a file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for split, files in (("train", 3), ("val", 2)):
+        for number in range(files):
+            frames = []
+            for i in range(10 * number, 10 * number + 8):
+                values = {"image": make_jpeg(i), "label": i % 3, "name": f"{split} {i}".encode(), "w": [i, 0.5]}
+                frames.append(frame(encode_example(EXAMPLE, values)))
+            if number == 0:
+                frames[5] = frames[5][:-5] + bytes([frames[5][-5] ^ 1]) + frames[5][-4:]
+            data = b"".join(frames)
+            name = f"ours-{split}.tfrecord-{number:05d}-of-{files:05d}"
+            (directory / name).write_bytes(pack(data[:-3] if (split, number) == ("train", 2) else data))
+
+
 RAW_DATA = {
+    "tfrecord": write_tfrecords,
+    "tfrecord compressed": lambda directory: write_tfrecords(directory, gzip.compress),
     "imagenet tars": lambda directory: imagenet_with_a_bad_image(directory).write(),
     "imagenet folders": lambda directory: imagenet_with_a_bad_image(directory).write_folders(),
     "image folder by split": lambda directory: RawImageFolder(directory).write("train").write("val"),

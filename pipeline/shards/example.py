@@ -7,20 +7,28 @@ TensorFlow's 11 s import. Wire format: https://protobuf.dev/programming-guides/e
 import functools
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from pipeline.shards.errors import SchemaError
 from pipeline.shards.schema import Dtype, Feature, Schema
 
-__all__ = ["Value", "decode_example", "encode_example", "example_pieces"]
+__all__ = [
+    "FeatureLayout",
+    "Layout",
+    "Value",
+    "decode_example",
+    "encode_example",
+    "example_layout",
+    "example_pieces",
+]
 
 Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float] | np.ndarray
 
 # Field numbers in tf.train.Feature: bytes_list = 1, float_list = 2, int64_list = 3; all of them length-delimited.
 _LIST_TAG = {"bytes": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
-_DTYPE_OF_TAG = {1: "bytes", 2: "float32", 3: "int64"}
+_DTYPE_OF_TAG: dict[int, Dtype] = {1: "bytes", 2: "float32", 3: "int64"}
 _SCALARS, _BOOLS = (bytes, int, float), (bool, np.bool_)
 _UINT64_MAX = 2**64 - 1
 _SMALL_BYTES, _LARGE_BYTES = 64, 4096
@@ -208,3 +216,85 @@ def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise IndexError("varint of over ten bytes")
+
+
+class FeatureLayout(NamedTuple):
+    """What one feature of one record holds, without its values."""
+
+    dtype: Dtype
+    num_values: int
+    first: tuple[int, int]  # of bytes: where in the record the first value begins and ends
+
+
+Layout = dict[str, FeatureLayout]
+
+
+def example_layout(data: bytes) -> Layout:
+    """Kinds and counts of the features of one serialised tf.train.Example. Values are stepped over, not decoded.
+
+    So it costs a few microseconds a feature, however large: decode_example takes 9 ms for 600 KB of floats. A feature
+    without a list counts as absent, as for TensorFlow. Raises SchemaError on bytes that are no Example; stricter than
+    decode_example: a field beside `features`, such as a SequenceExample has, is refused."""
+    layout: Layout = {}
+    try:
+        for field, start, stop in _spans(data, 0, len(data)):
+            if field != 1:
+                raise IndexError(f"field {field} beside features")
+            for _, begin, end in _spans(data, start, stop):
+                key, found = b"", None
+                for part, at, to in _spans(data, begin, end):
+                    if part == 1:
+                        key = data[at:to]
+                    elif part == 2:
+                        found = _feature_layout(data, at, to)
+                if found:
+                    layout[key.decode()] = found
+    except (IndexError, UnicodeDecodeError) as e:
+        raise SchemaError(f"{len(data)} bytes that are no tf.train.Example: {e}.") from e
+    return layout
+
+
+_CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint that more follow
+
+
+def _feature_layout(data: bytes, start: int, stop: int) -> FeatureLayout | None:
+    found = None
+    for field, begin, end in _spans(data, start, stop):
+        dtype = _DTYPE_OF_TAG.get(field)
+        if dtype == "bytes":
+            items = _spans(data, begin, end)
+            found = FeatureLayout(dtype, len(items), items[0][1:] if items else (0, 0))
+        elif dtype:
+            found = FeatureLayout(dtype, sum(_count(data, dtype, *item) for item in _spans(data, begin, end)), (0, 0))
+    return found
+
+
+def _count(data: bytes, dtype: Dtype, _: int, start: int, stop: int) -> int:
+    if dtype == "float32":
+        if (stop - start) % 4:
+            raise IndexError("cut short")
+        return (stop - start) // 4
+    if stop > start and data[stop - 1] >= 0x80:
+        raise IndexError("cut short")
+    return len(data[start:stop].translate(None, _CONTINUED))
+
+
+def _spans(data: bytes, pos: int, stop: int) -> list[tuple[int, int, int]]:
+    """(number, begin, end) of the value of each field of the message in bytes pos..stop."""
+    found = []
+    while pos < stop:
+        tag, pos = (data[pos], pos + 1) if data[pos] < 0x80 else _read_varint(data, pos)
+        wire_type, size = tag & 7, 0
+        if wire_type == 2:
+            size, pos = (data[pos], pos + 1) if data[pos] < 0x80 else _read_varint(data, pos)
+        elif wire_type == 0:
+            size = _read_varint(data, pos)[1] - pos
+        elif wire_type in (1, 5):
+            size = 8 if wire_type == 1 else 4
+        else:
+            raise IndexError(f"wire type {wire_type}")
+        found.append((tag >> 3, pos, pos + size))
+        pos += size
+    if pos > stop:
+        raise IndexError("cut short")
+    return found

@@ -18,6 +18,7 @@ from pipeline.shards.storage import Storage, join
 
 __all__ = [
     "FORMAT_VERSION",
+    "INDEX_WRITER",
     "Manifest",
     "ShardEntry",
     "SplitEntry",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
+INDEX_WRITER = "infeed index"  # how `writer` begins where the shards were found, not written
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ __all__ = [
     "index_file",
     "plan_file",
     "receipt_file",
+    "record_key",
     "rejects_file",
     "shard_file",
     "shard_files",
@@ -63,6 +64,13 @@ def plan_file(split: str) -> str:
 def verdict_file(split: str, run_id: str) -> str:
     """How one run ended with a split, until its launcher has fetched it. Of one run: two may end at the same time."""
     return f"_shards/{split}.verdict.{run_id}.json"
+
+
+def record_key(split: str, file: str, number: int) -> str:
+    """The key of a record that came in a TFRecord file and has no name; file: its path below the raw data.
+
+    At least nine digits, so that the keys of a file sort as its records do."""
+    return f"{split}/{file}:{number:09d}"
 
 
 def rejects_file(split: str) -> str:

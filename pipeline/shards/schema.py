@@ -2,18 +2,19 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 from pipeline.shards.errors import SchemaError
 
-__all__ = ["SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
+__all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
 
 Dtype = Literal["bytes", "int64", "float32"]
 Content = Literal["raw", "text", "image"]  # what a bytes feature holds: opaque, UTF-8, an encoded image file
 
 SHARD_FILES = "{SPLIT}-{SHARD_X_OF_Y}"  # TFDS's own notation
+PASSED_ON = "tfrecord"  # name of the schema of records that infeed did not encode: their keys are not in them
 _TFDS_VERSION = "1.0.0"  # TFDS wants one; the dataset's own identity is the manifest's fingerprint
 
 
@@ -66,14 +67,21 @@ class Labels:
 
 @dataclass(frozen=True)
 class Schema:
-    """A named set of features; equal schemas describe the same bytes.
+    """A named set of features; equal schemas describe the same bytes. Without features, records are opaque.
 
-    files: how shard files are named. version: what TFDS is told; both matter to stock readers of known datasets."""
+    files: how shard files are named. version: what TFDS is told; both matter to stock readers of known datasets.
+    tfds: name -> text of files that TFDS is given as they are, in place of those made from the features."""
 
     name: str
     features: Mapping[str, Feature]
     files: str = SHARD_FILES
     version: str = _TFDS_VERSION
+    tfds: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def opaque(self) -> bool:
+        """Whether nothing is known of what is inside a record: any bytes will do."""
+        return not self.features
 
     @cached_property
     def encoded_keys(self) -> tuple[tuple[str, bytes], ...]:
@@ -87,6 +95,7 @@ class Schema:
             "features": {key: _feature_json(feature) for key, feature in sorted(self.features.items())},
             **({"files": self.files} if self.files != SHARD_FILES else {}),
             **({"version": self.version} if self.version != _TFDS_VERSION else {}),
+            **({"tfds": dict(sorted(self.tfds.items()))} if self.tfds else {}),
         }
 
     @staticmethod
@@ -96,7 +105,7 @@ class Schema:
             features = {
                 key: Feature(**fields | {"shape": tuple(fields["shape"])}) for key, fields in data["features"].items()
             }
-            named = {key: data[key] for key in ("files", "version") if key in data}
+            named = {key: data[key] for key in ("files", "version", "tfds") if key in data}
             return Schema(data["name"], features, **named)
         except (KeyError, TypeError, AttributeError) as e:
             raise SchemaError(f"malformed schema: {e!r}.") from e

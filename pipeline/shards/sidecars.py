@@ -18,13 +18,13 @@ _CLASSES = "tensorflow_datasets.core.features"
 
 
 def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
-    """Publishes the TFDS files for all splits of `manifest`."""
-    files = {
-        "features.json": json.dumps(_features_json(manifest), indent=4, sort_keys=True),
-        "dataset_info.json": json.dumps(_dataset_info(manifest), indent=2, sort_keys=True),
-    }
-    if manifest.labels:
-        files[_labels_file(manifest.labels)] = "\n".join(_class_names(manifest.labels)) + "\n"
+    """Publishes the TFDS files for all splits of `manifest`: those in its schema, or else made from the features."""
+    files = dict(manifest.schema.tfds)
+    if not files:
+        files["features.json"] = json.dumps(_features_json(manifest), indent=4, sort_keys=True)
+        if manifest.labels:
+            files[_labels_file(manifest.labels)] = "\n".join(_class_names(manifest.labels)) + "\n"
+    files["dataset_info.json"] = json.dumps(_dataset_info(manifest), indent=2, sort_keys=True)
     for name, text in files.items():
         with storage.publish(join(directory, name)) as sink:
             sink.write(text.encode())
@@ -32,7 +32,8 @@ def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None
 
 def remove_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
     """Removes what write_sidecars published for `manifest`."""
-    for name in (*SIDECAR_FILES, *([_labels_file(manifest.labels)] if manifest.labels else [])):
+    labels = [_labels_file(manifest.labels)] if manifest.labels else []
+    for name in dict.fromkeys((*SIDECAR_FILES, *manifest.schema.tfds, *labels)):
         storage.delete(join(directory, name))
 
 
@@ -41,11 +42,10 @@ def _labels_file(labels: Labels) -> str:
 
 
 def _dataset_info(manifest: Manifest) -> dict[str, Any]:
+    made = {"name": manifest.name, "version": manifest.schema.version, "moduleName": "infeed"}
     return {
-        "name": manifest.name,
-        "version": manifest.schema.version,
+        **(json.loads(manifest.schema.tfds.get("dataset_info.json", "{}")) or made),
         "fileFormat": "tfrecord",
-        "moduleName": "infeed",
         "splits": [_split_info(name, entry, manifest.schema.files) for name, entry in sorted(manifest.splits.items())],
     }
 

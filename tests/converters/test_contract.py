@@ -1,9 +1,11 @@
 """What every converter must hold, one row a layout of raw data: a new source is a new row."""
 
 import dataclasses
+import gzip
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from beam_jobs.job import Job
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.references import concat
+from converters import tfrecord_layouts
 from converters.cifar import CifarConverter
 from converters.cifar_layouts import find_cifar
 from converters.class_names import read_class_names
@@ -26,9 +29,11 @@ from converters.image_folder_layouts import find_folders
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
 from converters.synsets import read_synsets
+from converters.tfrecord import TfrecordConverter
 from pipeline.shards.example import decode_example, encode_example
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
+from pipeline.shards.schema import Labels
 from pipeline.shards.schemes import open_storage
 
 SHARDS = {"train": 3, "validation": 2}
@@ -36,11 +41,14 @@ SHARDS = {"train": 3, "validation": 2}
 
 @dataclass(frozen=True)
 class Row:
-    """find: what a directory of raw data becomes. changes: fields of the converter that change bytes."""
+    """find: what a directory of raw data becomes. changes: fields of the converter that change bytes.
+
+    passed_on: of raw data that are records already, those that are intact; None where records are encoded here."""
 
     find: Callable[[str], tuple[Converter, tuple[Source, ...]]]
     changes: tuple[dict[str, Any], ...]
     shards: Mapping[str, int] = field(default_factory=lambda: SHARDS)
+    passed_on: Callable[[Path], list[bytes]] | None = None
 
 
 def find_imagenet(directory):
@@ -69,6 +77,26 @@ def find_either_cifar(directory):
 
 
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
+
+
+def find_tfrecords(directory):
+    raw = tfrecord_layouts.find_raw(directory, [], [], f"{directory}-scratch")
+    return TfrecordConverter(raw.name, raw.schema, Labels("label", 0, ("a", "b", "c"))), raw.sources
+
+
+def intact_payloads(directory):
+    found = []
+    for path in (path for path in directory.rglob("*") if "tfrecord" in path.name):
+        data, at = path.read_bytes(), 0
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        while at < len(data):
+            end = at + FRAME_BYTES + int.from_bytes(data[at : at + 8], "little")
+            payload = data[at + HEADER_BYTES : end - FOOTER_BYTES]
+            found += [payload] if data[at:end] == frame(payload) else []
+            at = end
+    return found
+
+
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
     *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),
@@ -83,6 +111,8 @@ CONVERTERS = {
     "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
     "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
     "cifar-100 folder": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
+    "tfrecord": Row(find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
+    "tfrecord compressed": Row(find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
 }
 
 
@@ -168,11 +198,13 @@ def test_every_record_has_exactly_the_features_of_the_schema(converted):
     row, raw, out = converted
     converter, _ = row.find(str(raw))
     assert read_manifest(str(out)).schema == converter.schema
-    for record in (record for path in out.glob("*-of-*") for record in records_of(path)):
+    written = [record for path in out.glob("*-of-*") for record in records_of(path)]
+    assert row.passed_on is None or sorted(row.passed_on(raw)) == sorted(written)
+    for record in written:
         features = decode_example(record)
         assert set(features) == set(converter.schema.features)
         alone = {key: value if converter.schema.features[key].shape else value[0] for key, value in features.items()}
-        assert encode_example(converter.schema, alone) == record
+        assert row.passed_on or encode_example(converter.schema, alone) == record
         label = features[converter.labels.key][0] - converter.labels.base
         assert 0 <= label < len(converter.labels.names)
 

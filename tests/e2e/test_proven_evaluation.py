@@ -1,8 +1,11 @@
-"""The trainer's evaluation over real shards: exact as it is, and refused when the reader lies."""
+"""The trainer's evaluation over real shards, also foreign ones: exact as it is, and refused when the reader lies."""
+
+import shutil
 
 import jax
 import pytest
 
+from pipeline import index
 from pipeline.reading import Reading
 from pipeline.shards.errors import EvaluationError
 from trainer.config import TrainerConfig
@@ -44,3 +47,13 @@ def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail
         EvaluationError, match=r"counted 368 records as due, but their crcs add up to \w+ and the index"
     ):
         trainer.evaluate(eval_input)
+
+
+def test_shards_that_were_only_indexed_are_proven_as_well(trained, digits, tmp_path):
+    trainer, _ = trained
+    for path in digits[1].glob("*-of-*"):
+        shutil.copy(path, tmp_path / f"foreign_{path.name}.tfrecord")
+    assert index.main([str(tmp_path)]) == 0
+    settings = TrainerConfig(workdir="unused", global_batch_size=16, eval_batch_size=100, max_steps=2)
+    result = trainer.evaluate(_input_fns(Config(data_dir=str(tmp_path), trainer=settings))[1])
+    assert (result.records, result.num_records, result.proven) == (368, 368, True)

@@ -1,0 +1,100 @@
+"""Records that are in TFRecord files already: re-sharded as they are, payload byte by byte, whatever it is.
+
+tfrecord_layouts finds the files, tfds those of a TFDS dataset. Pure: reads raw data through a Storage, returns
+values. A record has no name of its own: its key is made of split, file and number (naming.record_key)."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from beam_jobs.converter import Converted, Reject, Source
+from beam_jobs.references import File, Reference, References
+from pipeline.contents import schema_problems
+from pipeline.frames import Place, payload_of_frame, walk_frames
+from pipeline.shards.errors import RawDataError, SchemaError
+from pipeline.shards.example import example_layout
+from pipeline.shards.naming import record_key
+from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES
+from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.storage import Storage
+
+__all__ = ["CHECKS", "Check", "TfrecordConverter"]
+
+Check = Literal["schema", "none"]
+CHECKS: tuple[Check, ...] = ("schema", "none")
+
+_ROWS_PER_BATCH = 4096
+_MAX_RECORD_BYTES = 2**31 - 1  # of a protobuf; a worker holds one record in memory
+
+
+@dataclass(frozen=True)
+class TfrecordConverter:
+    """name, schema, labels: of the dataset as it came. check: "schema" rejects records that do not fit it (~20 us a
+    record); "none" looks at checksums alone. Records of an opaque schema always fit."""
+
+    name: str
+    schema: Schema
+    labels: Labels | None = None
+    check: Check = "schema"
+
+    transforms = False
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """See Converter. Labels are not among them: no record holds their names."""
+        return {"converter": "tfrecord/1", "check": self.check}
+
+    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
+        """See Converter. A source is a file, its tag the name in keys.
+
+        The masked crc32c that stands behind each payload is a column: so the plan covers the content, also on a disk,
+        and it costs nothing, since it stands before the next header."""
+        with storage.open(source.uri) as file:
+            places = enumerate(walk_frames(file, source.bytes))
+            while batch := list(itertools.islice(places, _ROWS_PER_BATCH)):
+                yield _references(source, batch)
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter: exact."""
+        return refs.size - FRAME_BYTES
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """See Converter. data: the whole frame. Raises RawDataError if it is not the one that was scanned."""
+        if int.from_bytes(data[-FOOTER_BYTES:], "little") != ref.columns["crc"]:
+            raise RawDataError(f"{ref.file.uri} changed during the conversion. Put it back, or run again to scan it.")
+        payload, problem = payload_of_frame(data)
+        if problem:
+            raise Reject(problem)
+        if self.check == "schema" and not self.schema.opaque:
+            try:
+                problem = "; ".join(schema_problems(self.schema, example_layout(payload)))
+            except SchemaError as e:
+                problem = str(e).rstrip(".")
+            if problem:
+                raise Reject(f"{problem} (--schema_file gives another schema, --check=none takes every record)")
+        return Converted(payload)
+
+
+def _references(source: Source, batch: Sequence[tuple[int, Place]]) -> References:
+    numbers, places = zip(*batch, strict=True)
+    return References(
+        (File(source.uri, source.stat),),
+        np.array([_encoded(record_key(source.split, source.tag, number)) for number in numbers], "S"),
+        np.zeros(len(batch), np.int32),
+        np.array([place.offset for place in places], np.int64),
+        np.array([place.length + FRAME_BYTES for place in places], np.int64),
+        np.array([_encoded(place.problem or _too_large(place)) for place in places], "S"),
+        {"crc": np.array([place.stored_crc for place in places], np.int64)},
+    )
+
+
+def _too_large(place: Place) -> str:
+    if place.length <= _MAX_RECORD_BYTES:
+        return ""
+    return f"a record of {place.length:,} bytes; allowed are up to {_MAX_RECORD_BYTES:,}"
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,199 @@
+"""Where TFRecord files are, and what is known of their records:
+
+    a directory of ours      manifest.json names the files and gives schema and labels
+    files by name            see pipeline.named_splits; TFDS's features.json and dataset_info.json are used
+    files by pattern         split=glob, for anything else
+
+Compressed files (GZIP and ZLIB as TensorFlow writes them, told by content) are uncompressed to scratch first."""
+
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from beam_jobs.converter import Source
+from beam_jobs.scratch import inflated, uncompressed
+from pipeline.frames import Compression, Frame, compression_of, read_frames
+from pipeline.infer import SchemaGuess, read_schema
+from pipeline.named_splits import Files, files_by_name, files_by_pattern
+from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
+from pipeline.shards.manifest import Manifest, read_manifest
+from pipeline.shards.naming import MANIFEST_FILE
+from pipeline.shards.record import HEADER_BYTES
+from pipeline.shards.schema import PASSED_ON, Labels, Schema
+from pipeline.shards.schemes import is_remote, open_storage
+from pipeline.shards.storage import Stat, Storage, in_parallel, join
+
+__all__ = ["RawTfrecords", "find_raw", "infer_schema", "sources_of", "tfds_files", "tfds_labels"]
+
+SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files of a split, evenly spaced; the first records of each
+_PIECE_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class RawTfrecords:
+    """What was found, and what is known of it."""
+
+    sources: tuple[Source, ...]
+    name: str
+    schema: Schema
+    labels: Labels | None
+    scratch: tuple[str, ...] = ()
+
+
+def find_raw(
+    raw_data_dir: str,
+    splits: Sequence[str],
+    patterns: Sequence[tuple[str, str]],
+    scratch_dir: str | None,
+    schema_file: str | None = None,
+) -> RawTfrecords:
+    """The sources of the chosen splits, or of all that there are if none is chosen.
+
+    scratch_dir: the output directory, under which compressed files are uncompressed; None forbids writing.
+    schema_file: in place of the schema that is there, or is seen in a sample of the records.
+    Raises RawDataError saying what is missing, OptionError."""
+    storage = open_storage(raw_data_dir)
+    if not storage.exists(raw_data_dir):
+        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
+    if scratch_dir is not None and _same_place(raw_data_dir, scratch_dir):
+        raise OptionError(f"--gcs_output_path={scratch_dir} is --raw_data_dir: shards would replace what is read.")
+    listed = storage.list(raw_data_dir)
+    manifest = read_manifest(raw_data_dir, storage) if MANIFEST_FILE in listed else None
+    if patterns:
+        files = files_by_pattern(storage, raw_data_dir, patterns)
+    elif manifest:
+        files = _of_manifest(manifest, listed)
+    else:
+        files = files_by_name(raw_data_dir, listed)
+    schema = _schema(storage, raw_data_dir, files, manifest, schema_file)
+    sources, scratch = sources_of(storage, raw_data_dir, _chosen(raw_data_dir, files, splits), scratch_dir)
+    if manifest:
+        return RawTfrecords(sources, manifest.name, schema, manifest.labels, scratch)
+    tfds = tfds_files(storage, raw_data_dir, listed)
+    name = json.loads(tfds.get("dataset_info.json", "{}")).get("name", "tfrecord")
+    return RawTfrecords(sources, name, replace(schema, tfds=tfds), tfds_labels(tfds), scratch)
+
+
+def _schema(
+    storage: Storage, raw_data_dir: str, files: Files, manifest: Manifest | None, schema_file: str | None
+) -> Schema:
+    if schema_file:
+        return read_schema(schema_file)
+    return replace(manifest.schema, name=PASSED_ON) if manifest else infer_schema(storage, raw_data_dir, files)
+
+
+def _same_place(one: str, other: str) -> bool:
+    if is_remote(one) or is_remote(other):
+        return one.rstrip("/") == other.rstrip("/")
+    return Path(one).resolve() == Path(other).resolve()
+
+
+def _of_manifest(manifest: Manifest, listed: Mapping[str, Stat]) -> Files:
+    """As the manifest says; a file that is not as it says is an error now, rather than a short split later."""
+    for shard in (shard for entry in manifest.splits.values() for shard in entry.shards):
+        there = listed.get(shard.file)
+        if there is None or not there.agrees_with(Stat(shard.bytes, shard.crc32c)):
+            raise RawDataError(
+                f"{join(manifest.directory, shard.file)} {f'has {there}' if there else 'is missing'}, but its manifest "
+                f"says {Stat(shard.bytes, shard.crc32c)}. Copy it again, or give --pattern to go by names alone."
+            )
+    return {split: {s.file: listed[s.file] for s in entry.shards} for split, entry in manifest.splits.items()}
+
+
+def _chosen(raw_data_dir: str, files: Files, splits: Sequence[str]) -> Files:
+    if not files:
+        raise RawDataError(
+            f"{raw_data_dir} has no files that look like TFRecords of a split (train-00000-of-00010, "
+            "imagenet2012-train.tfrecord-00000-of-00016, train.tfrecord, ...). Name them: --pattern train=PATTERN."
+        )
+    for split in splits:
+        if split not in files:
+            raise OptionError(f"{raw_data_dir} does not have the {split} split.{did_you_mean(split, files)}")
+    return {split: files[split] for split in files if split in splits or not splits}
+
+
+def sources_of(
+    storage: Storage, directory: str, files: Files, scratch_dir: str | None
+) -> tuple[tuple[Source, ...], tuple[str, ...]]:
+    """A source for each file, and the temporary files among them. Raises OptionError, RawDataError."""
+    places = [(split, path, stat) for split, named in files.items() for path, stat in named.items()]
+    heads = storage.read_ranges(
+        (join(directory, path), 0, min(HEADER_BYTES, stat.bytes)) for _, path, stat in places if stat.bytes
+    )
+    forms: list[Compression | None] = [compression_of(next(heads)) if stat.bytes else None for _, _, stat in places]
+    expand = functools.partial(_expanded, storage, directory, scratch_dir)
+    wanted: list[tuple[str, Compression | None]] = [
+        (path, form) for (_, path, _), form in zip(places, forms, strict=True)
+    ]
+    sources, scratch = [], []
+    for (split, name, stat), form, path in zip(places, forms, in_parallel(expand, wanted), strict=True):
+        if form:
+            scratch.append(path)
+            stat = open_storage(path).stat(path)  # noqa: PLW2901 - of the file that is read
+        sources.append(Source(split, path, stat, 0, stat.bytes, tag=name, kind="file"))
+    return tuple(sources), tuple(scratch)
+
+
+def _expanded(storage: Storage, directory: str, scratch_dir: str | None, file: tuple[str, Compression | None]) -> str:
+    name, compression = file
+    path = join(directory, name)
+    if compression is None:
+        return path
+    if scratch_dir is None:
+        raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry_run writes nothing.")
+    return uncompressed(storage, path, open_storage(scratch_dir), scratch_dir, compression)
+
+
+def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:
+    """What a sample of the records has in common: the first 32 of up to 8 files of each split, evenly spaced.
+
+    Of all splits, so that one which is converted later has the same schema. Opaque if there is a record that is no
+    tf.train.Example. Raises SchemaError for a feature of two kinds."""
+    guess = SchemaGuess()
+    for named in files.values():
+        paths = [join(directory, path) for path, stat in named.items() if stat.bytes]
+        wanted = min(SAMPLED_FILES, len(paths))
+        for path in (paths[i * len(paths) // wanted] for i in range(wanted)):
+            for found in itertools.islice(_frames(storage, path), SAMPLED_RECORDS):
+                if not found.problem:
+                    guess.add(found.payload)
+    return guess.schema or Schema(PASSED_ON, {})
+
+
+def _frames(storage: Storage, path: str) -> Iterator[Frame]:
+    with storage.open(path) as file:
+        compression = compression_of(file.read(HEADER_BYTES))
+        file.seek(0)
+        pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
+        yield from read_frames(inflated(file, compression, path) if compression else pieces, None)
+
+
+def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> dict[str, str]:
+    """Name -> text of the files by which TFDS knows a dataset; {} if there are none."""
+    if not {"features.json", "dataset_info.json"} <= listed.keys():
+        return {}
+    names = [name for name in listed if name.endswith((".json", ".labels.txt")) and name != MANIFEST_FILE]
+    return {name: storage.read(join(directory, name)).decode() for name in sorted(names)}
+
+
+def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
+    """The names of the one ClassLabel, or of that called label. TFDS numbers from 0."""
+    found = {}
+    for key in _class_labels("", json.loads(tfds.get("features.json", "{}"))):
+        names = tfds.get(f"{key.replace('/', '-')}.labels.txt")
+        if names:
+            found[key] = Labels(key, 0, tuple(names.splitlines()))
+    return found.get("label") or (next(iter(found.values())) if len(found) == 1 else None)
+
+
+def _class_labels(key: str, feature: Mapping[str, Any]) -> Iterator[str]:
+    if "classLabel" in feature:
+        yield key
+    for name, inner in feature.get("featuresDict", {}).get("features", {}).items():
+        yield from _class_labels(f"{key}/{name}".lstrip("/"), inner)
+    if "sequence" in feature:
+        yield from _class_labels(key, feature["sequence"]["feature"])

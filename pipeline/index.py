@@ -1,0 +1,186 @@
+"""python -m pipeline.index PATTERN: makes TFRecord files that are there already readable as a converted dataset.
+
+Reads every byte, then writes _index/<split>.npy and manifest.json beside the files; not a byte of theirs is moved. Run
+again for other splits, or after files changed. Exit code 1, and nothing written, if any is damaged. On a disk or
+gs://; needs neither TensorFlow nor Beam."""
+
+import argparse
+import functools
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from importlib.metadata import PackageNotFoundError, version
+
+from rich.console import Console
+
+from pipeline.command import byte_bar, exit_with, say
+from pipeline.frames import compression_of
+from pipeline.indexing import IndexedSplit, index_files
+from pipeline.infer import joined, read_labels, read_schema
+from pipeline.named_splits import Files, files_by_name
+from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError
+from pipeline.shards.manifest import INDEX_WRITER, Manifest, read_manifest, update_manifest
+from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
+from pipeline.shards.record import HEADER_BYTES
+from pipeline.shards.schema import PASSED_ON, Schema
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.sizes import format_bytes
+from pipeline.shards.storage import Stat, Storage, join
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Indexes, prints, and returns the exit code. Raises InfeedError when there is nothing that can be indexed."""
+    args, console = _parser().parse_args(argv), Console()
+    if (args.labels_file is None) != (args.label_key is None):
+        raise OptionError("--labels_file and --label_key belong together: give both, or neither.")
+    directory, files = _find(args.pattern, args.split)
+    storage = open_storage(directory)
+    _refuse_conversions(storage, directory)
+    _refuse_compressed(storage, directory, files)
+    schema = read_schema(args.schema_file) if args.schema_file else None
+    splits = _read(console, storage, directory, files, schema)
+    damaged = [problem for indexed in splits.values() for file in indexed.files for problem in file.problems]
+    if damaged:
+        say(console, f"Nothing was written, because of {len(damaged):,} damaged. Copy these files again; or leave the "
+            f"records out: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} "
+            f"--max_bad_records={len(damaged)} --gcs_output_path=...")  # fmt: skip
+        return 1
+    _publish(storage, directory, splits, args, schema)
+    for split, indexed in splits.items():
+        size = format_bytes(sum(file.bytes for file in indexed.files))
+        say(console, f"{split}: {indexed.num_records:,} records, {size} in {len(indexed.files)} files -> {directory}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.index", description=__doc__, allow_abbrev=False)
+    parser.add_argument(
+        "pattern", metavar="PATTERN", help="files of one directory, such as 'data/train-*'; or all of it"
+    )
+    parser.add_argument("--split", help="of all files (default: as their names tell, each by itself)")
+    parser.add_argument("--name", help="of the dataset (default: tfrecord, or as it was indexed before)")
+    parser.add_argument("--schema_file", help="JSON of the schema that records have to fit (default: as they are)")
+    parser.add_argument("--labels_file", help="names of the labels, one a line")
+    parser.add_argument("--label_key", help="the feature that these name")
+    parser.add_argument("--label_base", type=int, default=0, help="the number of the first name (default: 0)")
+    return parser
+
+
+def _find(pattern: str, split: str | None) -> tuple[str, Files]:
+    """The directory, and its files by split. Raises OptionError, RawDataError when names do not tell the split."""
+    storage, pattern = open_storage(pattern), pattern.rstrip("/") or "/"
+    folder, _, names = pattern.rpartition("/")
+    directory = folder or ("/" if pattern.startswith("/") else ".")
+    all_of_a_bucket = folder.endswith(":/")
+    if all_of_a_bucket or (not any(sign in names for sign in "*?[") and names not in storage.list(directory)):
+        directory, names = pattern, "*"
+    listed = {name: s for name, s in storage.list(directory).items() if fnmatchcase(name, names) and name[0] != "."}
+    if not listed:
+        raise OptionError(f"{pattern} matches no file. Give files of one directory ('data/train-*'), or a directory.")
+    return directory, _by_split(pattern, listed, split)
+
+
+def _by_split(pattern: str, listed: Mapping[str, Stat], split: str | None) -> Files:
+    if split:
+        return {validate_split(split): {name: listed[name] for name in sorted(listed) if name != MANIFEST_FILE}}
+    files = files_by_name(pattern, listed)
+    if not files:
+        raise OptionError(
+            f"{pattern}: none of {len(listed)} files ({', '.join(sorted(listed)[:3])}, ...) has a name like a TFRecord "
+            "of a split. Give a pattern of the files of one split, and its name with --split."
+        )
+    return files
+
+
+def _refuse_conversions(storage: Storage, directory: str) -> None:
+    """A directory of a conversion has an index, or will have one, and its manifest knows more than this."""
+    ours = storage.exists(join(directory, MANIFEST_FILE)) and not _is_indexed(read_manifest(directory, storage))
+    if ours or storage.list(join(directory, "_shards")):
+        raise ConversionError(
+            f"{directory} is the output of a conversion, which writes its own index. If it has not finished, run its "
+            "command again; python -m pipeline.verify says whether it is whole."
+        )
+
+
+def _is_indexed(manifest: Manifest) -> bool:
+    return manifest.writer.startswith(INDEX_WRITER)
+
+
+def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:
+    paths = [(join(directory, name), s) for named in files.values() for name, s in named.items() if s.bytes]
+    heads = storage.read_ranges((path, 0, min(HEADER_BYTES, stat.bytes)) for path, stat in paths)
+    for (path, _), head in zip(paths, heads, strict=True):
+        if compression := compression_of(head):
+            raise OptionError(
+                f"{path} is compressed ({compression}): no record in it can be found without reading all before it. "
+                f"Re-shard: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} --gcs_output_path=..."
+            )
+
+
+def _read(
+    console: Console, storage: Storage, directory: str, files: Files, schema: Schema | None
+) -> dict[str, IndexedSplit]:
+    splits = {}
+    with byte_bar(console) as progress:
+        total = sum(stat.bytes for named in files.values() for stat in named.values())
+        bar = progress.add_task("indexing", total=total)
+        for split, named in sorted(files.items()):
+            found = []
+            for file in index_files(storage, directory, split, named, schema, functools.partial(progress.advance, bar)):
+                found.append(file)
+                for problem in file.problems:
+                    say(console, f"damaged: {problem}")
+            splits[split] = IndexedSplit(tuple(found))
+            if not splits[split].num_records and not any(file.problems for file in found):
+                raise EmptySplitError(f"split {split!r} of {directory} has no records: its files are empty.")
+    return splits
+
+
+def _publish(
+    storage: Storage,
+    directory: str,
+    splits: Mapping[str, IndexedSplit],
+    args: argparse.Namespace,
+    schema: Schema | None,
+) -> None:
+    """Index files, then the manifest, which keeps what it says of other splits."""
+    seen = schema or joined(indexed.schema() for indexed in splits.values())
+
+    def merged(there: Manifest | None) -> Manifest:
+        others = {name: entry for name, entry in there.splits.items() if name not in splits} if there else {}
+        whole = _with_others(seen, there, schema is not None) if there and others else seen
+        labels = there.labels if there else None
+        if args.labels_file:
+            labels = read_labels(args.labels_file, args.label_key, args.label_base, whole)
+        name = args.name or (there.name if there else PASSED_ON)
+        entries = others | {split: indexed.entry() for split, indexed in splits.items()}
+        return Manifest(name, whole, entries, labels, _writer())
+
+    for split, indexed in splits.items():
+        storage.sweep(join(directory, "_index"), [f"{split}.npy"])
+        with storage.publish(join(directory, index_file(split))) as sink:
+            sink.write(indexed.index())
+    storage.sweep(directory, [MANIFEST_FILE])
+    update_manifest(storage, directory, merged)
+
+
+def _with_others(seen: Schema, there: Manifest, given: bool) -> Schema:
+    """The schema of all splits: what is seen joins what was; what is given has to be the same."""
+    if given and there.schema.features != seen.features:
+        raise OptionError(
+            f"{there.directory} has other splits ({', '.join(there.splits)}) of another schema than --schema_file. "
+            "Index all splits again with it, in one command."
+        )
+    return seen if given else joined([there.schema, seen])
+
+
+def _writer() -> str:
+    try:
+        return f"{INDEX_WRITER} {version('infeed')}"
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return INDEX_WRITER
+
+
+if __name__ == "__main__":
+    exit_with(main)

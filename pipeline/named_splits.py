@@ -1,0 +1,121 @@
+"""Which split a TFRecord file belongs to, by its name: the one rule for files that no manifest speaks of.
+
+A name is cut at "-" and "."; of the parts, one may name a split: train (training), validation (valid, val, dev) or
+test (testing), alone or as the last word before a number (mnist_train, train_00012). Words that follow it belong to
+it: train_clean100 is a split of its own. So train-00000-of-00010, imagenet2012-train.tfrecord-00000-of-00016 and
+train.tfrecord are all train; nothing is guessed where no part, or more than one, names a split."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from pipeline.shards.errors import OptionError, RawDataError
+from pipeline.shards.naming import validate_split
+from pipeline.shards.storage import Stat, Storage, join
+
+__all__ = ["Files", "files_by_name", "files_by_pattern", "parse_assignment", "split_of"]
+
+_SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+_SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
+_NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
+_BESIDE = (".idx", ".json", ".txt", ".csv", ".md")  # DALI's index, and what people write
+_SHOWN = 5
+
+Files = Mapping[str, Mapping[str, Stat]]  # split -> path below the directory -> what the storage says of the file
+
+
+def split_of(name: str) -> str | None:
+    """The split that a file's name tells; None if it tells none, or more than one."""
+    told = {split for part in re.split(r"[-.]", name.lower()) for split in _splits_in(part)}
+    return told.pop() if len(told) == 1 else None
+
+
+def _splits_in(part: str) -> Sequence[str]:
+    words = [word for word in part.split("_") if not word.isdigit()]
+    places = [place for place, word in enumerate(words) if word in _SPLITS]
+    if len(places) != 1:
+        return [_SPLITS[words[place]] for place in places]
+    (place,) = places
+    return [_SPLITS[words[place]] if place == len(words) - 1 else "_".join(words[place:])]
+
+
+def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
+    """The TFRecord files of a listing by split, in the order of their names.
+
+    Taken are names with "tfrec" in them or a number such as 00000-of-00010. Raises RawDataError for one of these
+    that tells no split, or if files of a numbered set are missing: what is left out silently is missed by nobody."""
+    found: dict[str, dict[str, Stat]] = defaultdict(dict)
+    unknown = []
+    for name, stat in sorted(listed.items()):
+        looks_so = "tfrec" in name.lower() or _NUMBERED.fullmatch(name)
+        if not looks_so or name.startswith((".", "_")) or name.lower().endswith(_BESIDE):
+            continue
+        split = split_of(name)
+        if split is None:
+            unknown.append(name)
+        else:
+            found[validate_split(split)][name] = stat
+    if unknown:
+        raise RawDataError(
+            f"{directory}: which split do {_some(unknown)} belong to? Their names tell none, or more than one. Say it: "
+            "train=PATTERN."
+        )
+    for split, files in found.items():
+        _check_whole(directory, split, files)
+    return found
+
+
+def _check_whole(directory: str, split: str, files: Mapping[str, Stat]) -> None:
+    sets: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for match in filter(None, map(_NUMBERED.fullmatch, files)):
+        sets[match[1], match[3], match[4]].add(int(match[2]))
+    totals = {before: sorted(t for b, t, _ in sets if b == before) for before, _, _ in sets}
+    for before, there in totals.items():
+        if len(set(there)) > 1:
+            raise RawDataError(
+                f"{directory}: the files of {split!r} that begin with {before!r} are of several sets: -of-"
+                f"{', -of-'.join(there)}. One is of an older writer. Remove it, or say which: {split}=PATTERN."
+            )
+    for (before, total, after), numbers in sets.items():
+        missing = sorted(set(range(int(total))) - numbers)
+        if missing:
+            width = len(total)
+            names = [f"{before}{number:0{width}d}-of-{total}{after}" for number in missing]
+            raise RawDataError(
+                f"{directory}: of {len(names) + len(numbers)} files of {split!r} are missing {_some(names)}. Copy "
+                f"them, or say which files are meant: {split}=PATTERN."
+            )
+
+
+def files_by_pattern(storage: Storage, directory: str, patterns: Iterable[tuple[str, str]]) -> Files:
+    """The files that match each (split, glob), in the order of their names; globs are of names below the directory.
+
+    Hidden files are never matched. Raises OptionError for a pattern that matches nothing, or a file of two splits."""
+    found: dict[str, dict[str, Stat]] = defaultdict(dict)
+    owner: dict[str, str] = {}
+    for split, pattern in patterns:
+        folder, _, names = pattern.rpartition("/")
+        listed = storage.list(join(directory, folder) if folder else directory)
+        matching = {name: stat for name, stat in listed.items() if fnmatchcase(name, names) and name[0] != "."}
+        if not matching:
+            raise OptionError(f"{split}={pattern} matches no file in {directory}. There: {_some(sorted(listed))}.")
+        for name, stat in matching.items():
+            path = f"{folder}/{name}" if folder else name
+            if owner.setdefault(path, split) != split:
+                raise OptionError(f"{path} matches a pattern of {owner[path]!r} and one of {split!r}.")
+            found[validate_split(split)][path] = stat
+    return {split: dict(sorted(files.items())) for split, files in found.items()}
+
+
+def parse_assignment(option: str, text: str) -> tuple[str, str]:
+    """The two sides of SPLIT=VALUE. Raises OptionError."""
+    split, equals, value = text.partition("=")
+    if not equals or not value:
+        raise OptionError(f"{option}={text}: write SPLIT=..., such as {option}=train=...")
+    return validate_split(split), value
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN]) or 'nothing'}{more}"
