@@ -98,7 +98,7 @@ def test_the_archive_the_tar_the_folder_and_the_files_give_the_same_shards(raw_c
 
 
 def test_more_records_than_one_batch_of_references_holds_are_found_at_their_places(raw_cifar):
-    name = [name for name in raw_cifar.batches if "test" in name][0]
+    name = next(name for name in raw_cifar.batches if "test" in name)
     raw_cifar.batches[name] = np.tile(raw_cifar.batches[name], (400, 1))  # 2,400 records, six times 400
     raw = find_cifar(str(raw_cifar.write().directory), ["test"], None)
     converter = CifarConverter(raw.names, raw.coarse_names)
