@@ -3,12 +3,11 @@
 Each kind turns a row's cells into numbers, which travel with the reference as text, and those into features."""
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
-
-import numpy as np
 
 from converters.class_names import names_digest
 from pipeline.shards.errors import did_you_mean
@@ -221,7 +220,9 @@ def _number_in(cells: Cells, column: str) -> float:
     # Python's own float() takes 1_000, too, which is a slip in a table.
     text = isinstance(cell, str) and "_" not in cell
     try:
-        number = float(np.float32(float(cell))) if text or type(cell) in (int, float) else math.nan
+        number = (
+            struct.unpack("<f", struct.pack("<f", float(cell)))[0] if text or type(cell) in (int, float) else math.nan
+        )
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
