@@ -47,7 +47,8 @@ class TableConverter:
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. Of its rows no more is kept than what a reference needs."""
-        found = (self._reference(source, row) for row in table_rows(storage, source.uri, self.delimiter))
+        file = File(source.uri, source.stat)
+        found = (self._reference(source.split, file, row) for row in table_rows(storage, source.uri, self.delimiter))
         chosen = (reference for reference in found if self._is_of(source.split, reference))
         while batch := list(itertools.islice(chosen, _ROWS_PER_BATCH)):
             yield References.of(self._located(storage, batch))
@@ -58,9 +59,9 @@ class TableConverter:
         place = found[1].key.removeprefix(f"{split}/")
         return is_validation(place, self.validation_fraction) == (split == "validation")
 
-    def _reference(self, source: Source, row: Row) -> tuple[int, Reference]:
+    def _reference(self, split: str, file: File, row: Row) -> tuple[int, Reference]:
         """(its line, a reference to the row itself)."""
-        place, error, content = f"{source.uri.rsplit('/', 1)[-1]}:{row.line}", row.error, ""
+        place, error, content = f"{file.uri.rpartition('/')[2]}:{row.line}", row.error, ""
         numbers: Sequence[int | float] = ()
         try:
             if not error:
@@ -69,9 +70,8 @@ class TableConverter:
         except ValueError as e:
             error = str(e)
         columns = {"target": " ".join(map(repr, numbers)).encode(), **self._columns(row, content)}
-        key, file = f"{source.split}/{place}", File(source.uri, source.stat)
         error = error and at_line(row.line, error)
-        return row.line, Reference(key, file, row.offset, row.size, error, columns)
+        return row.line, Reference(f"{split}/{place}", file, row.offset, row.size, error, columns)
 
     def _target(self, ref: Reference) -> Mapping[str, Value]:
         """The features of the target."""

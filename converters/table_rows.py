@@ -8,8 +8,7 @@ import csv
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.storage import Storage
@@ -23,8 +22,7 @@ _BOM = b"\xef\xbb\xbf"
 csv.field_size_limit(MAX_ROW_BYTES)  # of the process, and Python's own is 128 KiB: long texts are longer
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One row: where it stands, and its cells by column; of csv all are strings. error: why it is none, or ""."""
 
     line: int  # on which it begins, from 1

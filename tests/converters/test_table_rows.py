@@ -134,7 +134,9 @@ def test_the_columns_are_the_headers_or_the_first_objects(tmp_path):
         assert names == ([] if name == "empty.jsonl" else ["", "a", "b"])
 
 
-cells = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6), min_size=2, max_size=2)
+# With an end of line of \n alone, Python's writer leaves a lone \r unquoted, and no reader can tell what it meant.
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
+cells = st.lists(texts, min_size=2, max_size=2)
 
 
 @settings(max_examples=200, deadline=None)

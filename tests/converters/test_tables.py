@@ -11,11 +11,14 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from converters.image_folder import is_validation
-from converters.targets import MultiLabel, Numbers, SingleLabel
+from converters.table_images import ImageTableConverter
+from converters.table_layouts import find_tables
+from converters.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+from pipeline.shards.schemes import open_storage
 
 IMAGES = ("--image_column=file", "--label_column=animal")
 
@@ -99,6 +102,33 @@ def test_paths_may_be_absolute_or_go_up_and_odd_ones_are_listed(raw_tables, tabl
         "line 7: 'gs://bucket/x.jpg' is not in the storage that its table is in. Copy the table to the images."
     )
     assert {error.split(":")[0] for error in errors.values()} == {f"line {n}" for n in range(5, 15)}
+
+
+def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(bucket, gcs_server):
+    names = [
+        "a.jpg",
+        "./a.jpg",
+        "../raw/x/../a.jpg",
+        f"{bucket}/raw/a.jpg",
+        "../b.jpg",
+        "none.jpg",
+        "/a.jpg",
+        "s3://a/b",
+    ]
+    gcs_server.write(bucket.removeprefix("gs://"), "raw/a.jpg", b"12345")
+    gcs_server.write(bucket.removeprefix("gs://"), "raw/train.csv", "\n".join(["f", *names]).encode())
+    (source,) = find_tables(f"{bucket}/raw", [], None).sources
+    storage = open_storage(bucket)
+    rows = [row for refs in ImageTableConverter("f", Unlabelled()).scan(storage, source) for row in refs]
+    assert [(row.file.uri, row.size) for row in rows[:4]] == [(f"{bucket}/raw/a.jpg", 5)] * 4
+    elsewhere = "is not in the storage that its table is in. Copy the table to the images."
+    assert [row.error for row in rows] == [
+        *[""] * 4,
+        "line 6: no file '../b.jpg' can be found",
+        "line 7: no file 'none.jpg' can be found",
+        f"line 8: '/a.jpg' {elsewhere}",
+        f"line 9: 's3://a/b' {elsewhere}",
+    ]
 
 
 def test_a_key_column_lets_an_image_stand_twice(raw_tables, table, tmp_path):
