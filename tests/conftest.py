@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import json
 import struct
 import tarfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from fake_gcs.server import start
 from PIL import Image
 
-from converters import cifar_to_gcs, digits_raw, idx_to_gcs, image_folder_to_gcs, imagenet_to_gcs
+from converters import cifar_to_gcs, digits_raw, idx_to_gcs, image_folder_to_gcs, imagenet_to_gcs, table_to_gcs
 from pipeline.shards import gcs_calls
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
@@ -215,6 +216,48 @@ def write_tfrecords(directory: Path, pack=bytes):
             (directory / name).write_bytes(pack(data[:-3] if (split, number) == ("train", 2) else data))
 
 
+class RawTables:
+    """Tables of images by split, as csv, and one table of texts, as jsonl; some rows of each are bad."""
+
+    def __init__(self, directory: Path, images=14):
+        self.directory = directory
+        self.images = {f"img/{i}.{'png' if i % 5 == 4 else 'jpg'}": self._image(i) for i in range(2 * images)}
+        lines = [f"{name},{'cat' if i % 3 else 'dog'},{i / 4},n {i}" for i, name in enumerate(self.images)]
+        header = "file,animal,weight,note"
+        self.tables = {
+            "train-0.csv": [header, *lines[:4], "img/none.jpg,cat,1,", lines[0]],
+            "train-1.csv": [header, *lines[4:images], "img/1.jpg,cat", '"img/2.jpg'],
+            "val.csv": [header, *lines[images:]],
+        }
+
+    @staticmethod
+    def _image(seed):
+        return make_image(seed, *(("PNG", "RGBA") if seed % 5 == 4 else ("JPEG", "RGB")), (16, 10 + seed % 7))
+
+    def write(self):
+        self.write_images()
+        for name, lines in self.tables.items():
+            (self.directory / name).write_text("\n".join(lines) + "\n")
+        return self
+
+    def write_images(self):
+        for name, data in self.images.items():
+            (self.directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.directory / name).write_bytes(data)
+        return self
+
+    def write_texts(self):
+        self.directory.mkdir(parents=True, exist_ok=True)
+        rows = [{"text": f"Ein Käse {i} " * (i % 5 + 1), "about": ["x", "y", "z"][: i % 4]} for i in range(40)]
+        lines = [json.dumps(row) for row in rows] + ["{", json.dumps({"text": "no labels"}), "", "[]"]
+        (self.directory / "all.jsonl").write_text("\n".join(lines) + "\n")
+        return self
+
+    def convert(self, out, *flags):
+        """Runs the real command line in this process."""
+        table_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
+
+
 RAW_DATA = {
     "tfrecord": write_tfrecords,
     "tfrecord compressed": lambda directory: write_tfrecords(directory, gzip.compress),
@@ -223,6 +266,8 @@ RAW_DATA = {
     "image folder by split": lambda directory: RawImageFolder(directory).write("train").write("val"),
     "image folder": lambda directory: RawImageFolder(directory).write(),
     "idx": lambda directory: RawMnist(directory).write(),
+    "csv of images": lambda directory: RawTables(directory).write(),
+    "jsonl of texts": lambda directory: RawTables(directory).write_texts(),
     "cifar-10 archive": lambda directory: RawCifar(directory).write_archive(),
     "cifar-100 folder": lambda directory: RawCifar(directory, coarse=True, images=12).write(),
 }
@@ -244,6 +289,12 @@ def raw_image_folder(tmp_path):
 def raw_mnist(tmp_path):
     """Small idx files, not written yet, so that the test may change its `images` and `labels`."""
     return RawMnist(tmp_path / "raw")
+
+
+@pytest.fixture
+def raw_tables(tmp_path):
+    """Small tables, not written yet, so that the test may change its `images` and `tables`."""
+    return RawTables(tmp_path / "raw")
 
 
 @pytest.fixture(params=[False, True], ids=["cifar-10", "cifar-100"])

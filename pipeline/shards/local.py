@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -39,7 +40,10 @@ class LocalStorage:
     def stat(self, path: str) -> Stat:
         """See Storage."""
         with _naming(path, "find"):
-            return Stat(Path(path).stat().st_size)
+            found = Path(path).stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a named pipe would wait for ever
+            raise StorageError(f"{path} is a directory or a device, not a file.")
+        return Stat(found.st_size)
 
     def exists(self, path: str) -> bool:
         """See Storage."""

@@ -84,10 +84,8 @@ def _dict_feature(tree: Mapping[str, Any]) -> dict[str, Any]:
 def _leaf(key: str, feature: Feature, labels: Labels | None) -> dict[str, Any]:
     if labels and key == labels.key:
         count = str(len(_class_names(labels)))
-        return {
-            "classLabel": {"numClasses": count},
-            "pythonClassName": f"{_CLASSES}.class_label_feature.ClassLabel",
-        }
+        name = {"classLabel": {"numClasses": count}, "pythonClassName": f"{_CLASSES}.class_label_feature.ClassLabel"}
+        return _sequence(name) if feature.shape == (None,) else name
     if feature.content == "image":
         # TFDS decodes by content, to as many channels as stand here.
         image: dict[str, Any] = {"dtype": "uint8", "shape": {"dimensions": ["-1", "-1", str(feature.channels or 3)]}}
@@ -101,10 +99,14 @@ def _leaf(key: str, feature: Feature, labels: Labels | None) -> dict[str, Any]:
     tensor = {"dtype": dtype, "encoding": "none", "shape": dims}
     if feature.shape == (None,):
         inner = {"tensor": tensor, "pythonClassName": f"{_CLASSES}.tensor_feature.Tensor"}
-        sequence = {"feature": inner, "length": "-1"}
-        return {"sequence": sequence, "pythonClassName": f"{_CLASSES}.sequence_feature.Sequence"}
+        return _sequence(inner)
     kind = "scalar.Scalar" if feature.shape == () else "tensor_feature.Tensor"
     return {"tensor": tensor, "pythonClassName": f"{_CLASSES}.{kind}"}
+
+
+def _sequence(inner: dict[str, Any]) -> dict[str, Any]:
+    sequence = {"feature": inner, "length": "-1"}
+    return {"sequence": sequence, "pythonClassName": f"{_CLASSES}.sequence_feature.Sequence"}
 
 
 def _class_names(labels: Labels) -> list[str]:

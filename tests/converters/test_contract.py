@@ -29,6 +29,10 @@ from converters.image_folder_layouts import find_folders
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
 from converters.synsets import read_synsets
+from converters.table_images import ImageTableConverter
+from converters.table_layouts import find_classes, find_tables
+from converters.table_texts import TextTableConverter
+from converters.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from converters.tfrecord import TfrecordConverter
 from pipeline.shards.example import decode_example, encode_example
 from pipeline.shards.manifest import read_manifest
@@ -76,9 +80,6 @@ def find_either_cifar(directory):
     return CifarConverter(raw.names, raw.coarse_names), raw.sources
 
 
-IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
-
-
 def find_tfrecords(directory):
     raw = tfrecord_layouts.find_raw(directory, [], [], f"{directory}-scratch")
     return TfrecordConverter(raw.name, raw.schema, Labels("label", 0, ("a", "b", "c"))), raw.sources
@@ -97,17 +98,39 @@ def intact_payloads(directory):
     return found
 
 
+def find_image_tables(directory):
+    tables = find_tables(directory, [], None)
+    classes = find_classes(tables.paths, "animal", None, None)
+    target = SingleLabel("animal", classes, "image/class/label", 1, "image/class/text")
+    return ImageTableConverter("file", target), tables.sources
+
+
+def find_text_tables(directory):
+    tables = find_tables(directory, [], 0.3)
+    target = MultiLabel("about", find_classes(tables.paths, "about", "|", None))
+    return TextTableConverter("text", target, validation_fraction=0.3), tables.sources
+
+
+IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
     *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),
 )
 IDX = ({"names": ("0", "one")}, {"transpose": True})
+IMAGE_TABLES = (
+    *({"target": SingleLabel(*animal)} for animal in (("kind", ("cat", "dog")), ("animal", ("cat",)))),
+    *({"target": target} for target in (Numbers(("weight",)), Unlabelled())),
+    *({"column": "note"}, {"key_column": "note"}, {"delimiter": ";"}),
+)
+TEXT_TABLES = tuple({"target": MultiLabel(*about)} for about in (("kind", ("x",)), ("about", ("x", "y", "z"), ",")))
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {
     "imagenet tars": Row(find_imagenet, IMAGENET),
     "imagenet folders": Row(find_imagenet, IMAGENET),
     "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
     "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER),
+    "csv of images": Row(find_image_tables, (*IMAGE_TABLES, *IMAGE_FOLDER[1:])),
+    "jsonl of texts": Row(find_text_tables, TEXT_TABLES),
     "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
     "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
     "cifar-100 folder": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
@@ -205,8 +228,8 @@ def test_every_record_has_exactly_the_features_of_the_schema(converted):
         assert set(features) == set(converter.schema.features)
         alone = {key: value if converter.schema.features[key].shape else value[0] for key, value in features.items()}
         assert row.passed_on or encode_example(converter.schema, alone) == record
-        label = features[converter.labels.key][0] - converter.labels.base
-        assert 0 <= label < len(converter.labels.names)
+        for label in features[converter.labels.key]:
+            assert 0 <= label - converter.labels.base < len(converter.labels.names)
 
 
 def test_written_and_rejected_are_what_was_scanned(converted):

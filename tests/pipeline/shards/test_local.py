@@ -24,6 +24,13 @@ def test_a_missing_file_is_named(storage, tmp_path, call):
         call(storage, f"{tmp_path}/nothing")
 
 
+def test_what_is_no_file_has_no_size(storage, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(StorageError, match=f"{path} is a directory or a device, not a file"):
+            storage.stat(str(path))
+
+
 def test_a_directory_that_cannot_be_written_is_named(storage, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match=r"cannot write .*/file/x: "), storage.publish(f"{tmp_path}/file/x"):

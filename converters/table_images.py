@@ -1,0 +1,123 @@
+"""Tables that name images: records in tensorflow/tpu's keys, with what the table says of each image.
+
+Pure: reads raw data through a Storage, returns values."""
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from beam_jobs.converter import Converted
+from beam_jobs.references import File, Reference, References
+from converters.image_files import ToJpeg
+from converters.image_records import IMAGE_FEATURES, image_features, member_error
+from converters.jpeg import Jpeg
+from converters.table import TableConverter, at_line
+from converters.table_rows import Row
+from converters.tars import Member
+from pipeline.shards.errors import StorageError
+from pipeline.shards.example import encode_example
+from pipeline.shards.schema import Schema
+from pipeline.shards.storage import Stat, Storage, in_parallel, join
+
+__all__ = ["ImageTableConverter"]
+
+_LABEL = "image/class/label"  # set by the target, if there is one
+_FEATURES = {key: feature for key, feature in IMAGE_FEATURES.items() if key != _LABEL}
+
+
+@dataclass(frozen=True)
+class ImageTableConverter(TableConverter):
+    """The column names an image: by a path, absolute or relative to the table, or a gs:// address.
+
+    A key is what the table calls the image: so it depends neither on the order of rows and tables nor on where the data
+    lies, and an image that is named twice is told as a duplicate, because it may stand there with two labels. Where
+    that is meant, key_column names another column."""
+
+    to_jpeg: ToJpeg = field(default_factory=ToJpeg)
+
+    name = "image_table"
+    transforms = True
+
+    @property
+    def schema(self) -> Schema:
+        """See Converter."""
+        return Schema("image_table", {**_FEATURES, **self.target.features})
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """See Converter."""
+        return {**super().digest_fields(), **asdict(self.to_jpeg)}
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter: right within the target's few bytes for an image that stays as it is; else its old size."""
+        name = np.char.str_len(np.char.rpartition(refs.columns["image"], b"/")[:, 2])
+        return _BYTES_AROUND + refs.size + name + np.char.str_len(refs.columns["target"])
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """See Converter."""
+        image = self.to_jpeg(data)
+        return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups)
+
+    def _own_place(self, place: str, content: str) -> str:
+        del place
+        return content
+
+    def _columns(self, row: Row, content: str) -> dict[str, int | bytes]:
+        del row
+        return {"image": content.encode()}
+
+    def _located(self, storage: Storage, batch: Sequence[tuple[int, Reference]]) -> Sequence[Reference]:
+        """References to the images. On gs:// it costs a request an image, 32 at once."""
+        return in_parallel(lambda found: _at_image(storage, *found), batch)
+
+
+def _image_features(image: Jpeg, uri: str) -> dict[str, bytes | int]:
+    return {key: value for key, value in image_features(image, uri, 0).items() if key != _LABEL}
+
+
+_BYTES_AROUND = 40 + len(encode_example(Schema("", _FEATURES), _image_features(Jpeg(b"", 300, 400), "")))
+
+
+def _at_image(storage: Storage, line: int, ref: Reference) -> Reference:
+    if ref.error:
+        return ref
+    file = _find(storage, ref)
+    if isinstance(file, str):
+        return replace(ref, error=at_line(line, file))
+    return replace(ref, file=file, offset=0, size=file.stat.bytes)
+
+
+def _find(storage: Storage, ref: Reference) -> File | str:
+    """The image's file, or why there is none."""
+    name = ref.columns["image"]
+    assert isinstance(name, bytes)
+    try:
+        uri = _absolute(ref.file.uri, name.decode())
+    except ValueError as e:
+        return str(e)
+    stat = _stat(storage, uri)
+    if stat is None:
+        return f"no file {name.decode()!r} can be found"  # by no whole path: an error is a part of the plan
+    return member_error(Member(uri, 0, stat.bytes, "file")) or File(uri, stat)
+
+
+def _absolute(table: str, name: str) -> str:
+    """What a table calls an image, as a whole path. Raises ValueError for one in another storage than the table."""
+    scheme, _, path = table.rpartition("://")
+    if "://" in name or name.startswith("/"):
+        if name.rpartition("://")[0] != scheme:
+            raise ValueError(f"{name!r} is not in the storage that its table is in. Copy the table to the images.")
+        return name
+    return (f"{scheme}://" if scheme else "") + posixpath.normpath(join(posixpath.dirname(path) or ".", name))
+
+
+def _stat(storage: Storage, uri: str) -> Stat | None:
+    """None where there is no such file. Raises StorageError where a bucket cannot be asked."""
+    try:
+        return storage.stat(uri)
+    except StorageError:
+        if storage.remote and storage.exists(uri):
+            raise
+        return None

@@ -1,0 +1,186 @@
+"""Rows of csv, tsv and jsonl files as byte ranges: they can be shuffled without being held, and read again alone.
+
+Nothing of a table is held but one row. A csv row may go on over lines, inside quotes; what it is, Python's csv module
+says, one row at a time. A row that makes no sense is given up after its first line, and the next line is tried: a quote
+that is never closed costs its own line, not the rest of the file."""
+
+import csv
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+from pipeline.shards.errors import RawDataError
+from pipeline.shards.storage import Storage
+
+__all__ = ["MAX_ROW_BYTES", "TABLE_SUFFIXES", "Row", "column_names", "is_json", "parse_row", "table_rows"]
+
+MAX_ROW_BYTES = 16 * 1024**2
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_BOM = b"\xef\xbb\xbf"
+
+csv.field_size_limit(MAX_ROW_BYTES)  # of the process, and Python's own is 128 KiB: long texts are longer
+
+
+class Row(NamedTuple):
+    """One row: where it stands, and its cells by column; of csv all are strings. error: why it is none, or ""."""
+
+    line: int  # on which it begins, from 1
+    offset: int
+    size: int  # bytes, with the end of the line
+    cells: Mapping[str, Any]
+    error: str = ""
+
+
+class _RowError(ValueError):
+    """What is wrong with a row."""
+
+
+def is_json(uri: str) -> bool:
+    """Whether a table has a JSON object on each line."""
+    return uri.endswith((".jsonl", ".ndjson"))
+
+
+def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[Row]:
+    """All rows but empty lines and the header. delimiter: of csv; None is the usual one of the file's suffix.
+
+    Raises RawDataError for a csv file without a header."""
+    with storage.open(uri) as file:
+        rows = _all_rows(file, uri, delimiter)
+        if is_json(uri):
+            yield from rows
+            return
+        names = _header(rows, uri)
+        yield from (_named(row, names) for row in rows)
+
+
+def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
+    """The columns by a csv file's header, or by the first object of a JSON file; none of an empty JSON file.
+
+    Raises RawDataError for a csv file without a header."""
+    with storage.open(uri) as file:
+        rows = _all_rows(file, uri, delimiter)
+        if is_json(uri):
+            return next((list(row.cells) for row in rows if not row.error), [])
+        return _header(rows, uri)
+
+
+def parse_row(uri: str, data: bytes, delimiter: str | None) -> Any:
+    """The cells of one row from its bytes alone: a list in the order of the columns, or the object of a JSON line."""
+    lines = iter([data])
+    return _parse_json(lines) if is_json(uri) else list(_parse_csv(lines, _delimiter(uri, delimiter)).values())
+
+
+def _delimiter(uri: str, delimiter: str | None) -> str:
+    return delimiter or ("\t" if uri.endswith(".tsv") else ",")
+
+
+def _all_rows(file: BinaryIO, uri: str, delimiter: str | None) -> Iterator[Row]:
+    if is_json(uri):
+        return _rows(_Lines(file), _parse_json)
+    return _rows(_Lines(file), lambda taken: _parse_csv(taken, _delimiter(uri, delimiter)))
+
+
+def _header(rows: Iterator[Row], uri: str) -> Sequence[str]:
+    """The first row. One name may be empty, as that of pandas' index is."""
+    header = next(rows, None)
+    if header is None or header.error:
+        what = header.error if header else "it is empty"
+        raise RawDataError(f"{uri} has no header with the names of its columns: {what}.")
+    names = list(header.cells.values())
+    twice = next((a for a, b in itertools.pairwise(sorted(names)) if a == b), None)
+    if twice is not None:
+        raise RawDataError(f"{uri} has two columns {twice!r}. Rename one of them.")
+    return names
+
+
+def _named(row: Row, names: Sequence[str]) -> Row:
+    if not row.error and len(row.cells) != len(names):
+        error = f"{len(row.cells)} cells; the header has {len(names)}"
+        return Row(row.line, row.offset, row.size, {}, error)
+    return Row(row.line, row.offset, row.size, dict(zip(names, row.cells.values(), strict=False)), row.error)
+
+
+class _Lines:
+    """The lines of a file from the current one on. The byte order mark that some programs write first is none of it."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.offset, self.line = (len(_BOM) if file.read(len(_BOM)) == _BOM else 0), 0
+        file.seek(self.offset)
+
+    def go_to(self, offset: int, line: int) -> None:
+        self.offset, self.line = offset, line
+        self._file.seek(offset)
+
+    def read(self, limit: int) -> bytes:
+        """The next line; b"" at the end. Of a line over the limit all is passed over; then it raises _RowError."""
+        data = piece = self._file.readline(limit + 1)
+        self.line += bool(data)
+        self.offset += len(data)
+        while len(data) > limit and piece and not piece.endswith(b"\n"):
+            piece = self._file.readline(1 << 20)
+            self.offset += len(piece)
+        if len(data) > limit:
+            raise _RowError(f"over {MAX_ROW_BYTES:,} bytes in one row. Is there a quote that is never closed?")
+        return data
+
+
+def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) -> Iterator[Row]:
+    """Rows with numbers for column names (csv) or as they are (JSON)."""
+    while True:
+        offset, line = lines.offset, lines.line
+        after_first: list[int] = []
+        try:
+            cells, error = parse(_taken(lines, after_first)), ""
+        except StopIteration:
+            return
+        except _RowError as e:
+            cells, error = {}, str(e)
+            if after_first:
+                lines.go_to(after_first[0], line + 1)
+        if cells or error:
+            yield Row(line + 1, offset, lines.offset - offset, cells, error)
+
+
+def _taken(lines: _Lines, after_first: list[int]) -> Iterator[bytes]:
+    """The lines of one row, as its parser asks for them."""
+    left = MAX_ROW_BYTES
+    while data := lines.read(left):
+        after_first.append(lines.offset)
+        left -= len(data)
+        yield data
+
+
+def _parse_csv(taken: Iterator[bytes], delimiter: str) -> Mapping[int, str]:
+    """The cells by number; none of an empty line. Raises StopIteration at the end of the file, _RowError."""
+    reader = csv.reader((line.decode("utf-8", "surrogateescape") for line in taken), delimiter=delimiter, strict=True)
+    try:
+        cells = next(reader)
+    except csv.Error as e:
+        raise _RowError(f"not a csv row: {e}") from None
+    _check_text("".join(cells))
+    return dict(enumerate(cells))
+
+
+def _parse_json(taken: Iterator[bytes]) -> Mapping[str, Any]:
+    """The object; none of an empty line. Raises StopIteration at the end of the file, _RowError."""
+    text = next(taken).decode("utf-8", "surrogateescape")
+    _check_text(text)
+    if not text.strip():
+        return {}
+    try:
+        cells = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        what = f"{e.msg} at character {e.pos}" if isinstance(e, json.JSONDecodeError) else str(e)
+        raise _RowError(f"not JSON: {what}") from None
+    if not isinstance(cells, dict) or not cells:
+        raise _RowError(f"not a JSON object with columns: {text.strip()[:60]}")
+    return cells
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise _RowError(f"not UTF-8: byte {ord(text[e.start]) & 0xFF:#04x}") from None

@@ -1,0 +1,67 @@
+"""Tables that hold texts: records of a text and what the table says of it.
+
+A reference is to the row in the table, which is read again when its record is written: texts are shuffled without being
+held. Pure: reads raw data through a Storage, returns values."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from beam_jobs.converter import Converted, Reject
+from beam_jobs.references import Reference, References
+from converters.table import TableConverter, text_in
+from converters.table_rows import Row, parse_row
+from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.storage import Storage
+
+__all__ = ["TextTableConverter"]
+
+_TEXT = Feature("bytes", content="text", doc="UTF-8")
+_BYTES_AROUND = 40
+
+
+@dataclass(frozen=True)
+class TextTableConverter(TableConverter):
+    """The column holds a text. A key is file and line, so a line put in before others gives these other places."""
+
+    name = "text_table"
+    transforms = False
+
+    @property
+    def schema(self) -> Schema:
+        """See Converter."""
+        return Schema("text_table", {"text": _TEXT, **self.target.features})
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter: right within the target's few bytes."""
+        return _BYTES_AROUND + refs.columns["text_bytes"] + np.char.str_len(refs.columns["target"])
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """See Converter."""
+        at = ref.columns["column_at"]
+        assert isinstance(at, int)
+        cells = parse_row(ref.file.uri, data, self.delimiter)
+        text = text_in(Row(0, 0, 0, cells if isinstance(cells, dict) else {self.column: cells[at]}), self.column)
+        if zlib.crc32(text.encode()) != ref.columns["crc32"]:
+            raise Reject("the text is not the one that was scanned")
+        return Converted({"text": text.encode(), **self._target(ref)})
+
+    def _own_place(self, place: str, content: str) -> str:
+        del content
+        return place
+
+    def _columns(self, row: Row, content: str) -> dict[str, int | bytes]:
+        """crc32: a disk keeps no checksums, and a text that was changed in place is another plan."""
+        names = list(row.cells)
+        text = content.encode()
+        return {
+            "column_at": names.index(self.column) if self.column in names else 0,
+            "text_bytes": len(text),
+            "crc32": zlib.crc32(text),
+        }
+
+    def _located(self, storage: Storage, batch: Sequence[tuple[int, Reference]]) -> Sequence[Reference]:
+        del storage
+        return [ref for _, ref in batch]

@@ -1,0 +1,114 @@
+"""python -m converters.table_to_gcs: csv, tsv or jsonl tables of images or texts -> ~100 MB TFRecord shards.
+
+On Apache Beam: run the same command again and it goes on where it stopped."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+
+from beam_jobs.launch import exit_with
+from converters.class_names import read_class_names
+from converters.command_line import add_conversion_options, chosen_splits, run
+from converters.image_options import add_image_options, to_jpeg_of
+from converters.table_images import ImageTableConverter
+from converters.table_layouts import SPLITS, check_columns, find_classes, find_tables
+from converters.table_texts import TextTableConverter
+from converters.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
+from pipeline.shards.errors import OptionError
+from pipeline.shards.schemes import open_storage
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+    args, rest = _parser().parse_known_args(argv)
+    wanted = _wanted_columns(args)
+    to_jpeg = to_jpeg_of(args)
+    splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
+    tables = find_tables(args.raw_data_dir, splits, args.validation_fraction)
+    check_columns(tables.paths, wanted, args.delimiter)
+    target = _target(args, tables.paths)
+    shared = (target, args.key_column, args.delimiter, args.validation_fraction)
+    if args.text_column:
+        converter = TextTableConverter(args.text_column, *shared)
+    else:
+        converter = ImageTableConverter(args.image_column, *shared, to_jpeg)
+    run(args, rest, converter, tables.sources)
+
+
+def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
+    """By option. Raises OptionError for options that contradict each other."""
+    one = {f"--{name}": getattr(args, name) for name in ("image_column", "text_column")}
+    if sum(map(bool, one.values())) != 1:
+        raise OptionError("give one of --image_column and --text_column: what a record is.")
+    targets = {f"--{name}": getattr(args, name) for name in ("label_column", "labels_column", "target_columns")}
+    if sum(map(bool, targets.values())) > 1:
+        raise OptionError("give one of --label_column, --labels_column and --target_columns, or none.")
+    if args.label_file and not (args.label_column or args.labels_column):
+        raise OptionError("--label_file names the classes of --label_column or --labels_column; there is neither.")
+    if args.delimiter is not None and (len(args.delimiter) != 1 or args.delimiter in '\r\n"'):
+        raise OptionError(f"--delimiter={args.delimiter!r}: it must be one character, and no quote.")
+    if not args.label_separator:
+        raise OptionError("--label_separator is empty; it must be one character or more.")
+    numbers = [name.strip() for name in (args.target_columns or "").split(",")] if args.target_columns else []
+    if len(set(numbers)) < len(numbers) or "" in numbers:
+        raise OptionError(f"--target_columns={args.target_columns}: a column is empty, or stands there twice.")
+    single = {**one, "--key_column": args.key_column, **targets}
+    del single["--target_columns"]
+    return {**{option: [name] for option, name in single.items() if name}, "--target_columns": numbers}
+
+
+def _target(args: argparse.Namespace, paths: Sequence[str]) -> Target:
+    """The labels or numbers, under keys that readers of images, or of texts, expect."""
+    images = bool(args.image_column)
+    if args.target_columns:
+        return Numbers(tuple(_wanted_columns(args)["--target_columns"]))
+    column, separator = args.label_column or args.labels_column, args.label_separator if args.labels_column else None
+    if not column:
+        return Unlabelled()
+    if args.label_file:
+        classes = read_class_names(open_storage(args.label_file), args.label_file)
+    else:
+        classes = find_classes(paths, column, separator, args.delimiter)
+    if separator:
+        return MultiLabel(column, classes, separator, "image/class/labels" if images else "labels")
+    if images:  # 0 is background there
+        return SingleLabel(column, classes, "image/class/label", 1, "image/class/text")
+    return SingleLabel(column, classes)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m converters.table_to_gcs",
+        description="Converts csv, tsv or jsonl tables of images or texts, with labels or numbers, into shards.",
+        allow_abbrev=False,
+    )
+    add_conversion_options(parser, SPLITS, "directory of train.csv, validation.jsonl, test-1.csv, ...")
+    parser.add_argument(
+        "--validation_fraction",
+        type=float,
+        help="all tables are one set: this part of their rows, by a hash of their keys, becomes the validation split, "
+        "the rest train (0: all is train)",
+    )
+    parser.add_argument("--delimiter", help="of csv (default: a comma, in .tsv a tab)")
+    content = parser.add_argument_group("what a record is", "one of")
+    content.add_argument("--image_column", help="column of images: paths, also relative to the table, or gs:// ones")
+    content.add_argument("--text_column", help="column of texts")
+    content.add_argument(
+        "--key_column", help="column of keys (default: the name of the image, file and line of the text)"
+    )
+    target = parser.add_argument_group("what is said of it", "one of, or nothing")
+    target.add_argument("--label_column", help="column of the name of a class")
+    target.add_argument("--labels_column", help="column of any number of classes: a list in JSON, else a|b|c")
+    target.add_argument("--target_columns", help="comma-separated columns of numbers")
+    target.add_argument("--label_separator", default="|", help="between the names in --labels_column (default: |)")
+    target.add_argument("--label_file", help="all classes, one a line, in order (default: all in the tables, sorted)")
+    add_image_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    # DoFns and converters live in modules of their own: a class of __main__ would not be found by worker processes.
+    sys.argv[0] = "table_to_gcs"
+    exit_with(main)

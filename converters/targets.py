@@ -1,0 +1,236 @@
+"""What a table says about each record: one label, several labels, numbers, or nothing.
+
+Each kind turns a row's cells into numbers, which travel with the reference as text, and those into features."""
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from converters.class_names import names_digest
+from pipeline.shards.errors import did_you_mean
+from pipeline.shards.example import Value
+from pipeline.shards.schema import Feature, Labels
+
+__all__ = ["Cells", "MultiLabel", "Numbers", "SingleLabel", "Target", "Unlabelled", "class_cells"]
+
+Cells = Mapping[str, Any]
+
+
+class Target(Protocol):
+    """One kind. A cell that it cannot take is a ValueError that says why."""
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """That it sets."""
+        ...
+
+    @property
+    def labels(self) -> Labels | None:
+        """Names of the label numbers, if there are labels."""
+        ...
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """Everything in it that changes bytes."""
+        ...
+
+    def numbers(self, cells: Cells) -> Sequence[int | float]:
+        """What a row says."""
+        ...
+
+    def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
+        """A value for each feature, from the numbers as text."""
+        ...
+
+
+class _Named:
+    """Classes by name, shared by both kinds of labels."""
+
+    names: tuple[str, ...]
+    base: int
+
+    @cached_property
+    def _number_of(self) -> Mapping[str, int]:
+        return {name: number for number, name in enumerate(self.names, start=self.base)}
+
+    def _number(self, name: str) -> int:
+        if name not in self._number_of:
+            known = did_you_mean(name, self.names) if len(self.names) <= 20 else f" {len(self.names)} are known."
+            raise ValueError(f"unknown label {name!r}.{known}")
+        return self._number_of[name]
+
+
+@dataclass(frozen=True)
+class SingleLabel(_Named):
+    """The name of a class in each row. key: the feature. base: number of the first class.
+
+    text_key: a feature for the name, "" for none."""
+
+    column: str
+    names: tuple[str, ...]
+    key: str = "label"
+    base: int = 0
+    text_key: str = ""
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """See Target."""
+        last = self.base + len(self.names) - 1
+        text = {self.text_key: Feature("bytes", content="text", doc="name of the class")} if self.text_key else {}
+        return {self.key: Feature("int64", doc=f"{self.base}..{last}, a class"), **text}
+
+    @property
+    def labels(self) -> Labels:
+        """See Target."""
+        return Labels(self.key, self.base, self.names)
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """See Target."""
+        return {"label_column": self.column, "classes": names_digest(self.names)}
+
+    def numbers(self, cells: Cells) -> Sequence[int]:
+        """See Target."""
+        (name,) = class_cells(cells, self.column, None)
+        return [self._number(name)]
+
+    def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
+        """See Target."""
+        label = int(numbers[0])
+        text = {self.text_key: self.names[label - self.base].encode()} if self.text_key else {}
+        return {self.key: label, **text}
+
+
+@dataclass(frozen=True)
+class MultiLabel(_Named):
+    """Any number of classes in each row: a list in JSON, or names with a separator between them."""
+
+    column: str
+    names: tuple[str, ...]
+    separator: str = "|"
+    key: str = "labels"
+    base = 0
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """See Target."""
+        return {self.key: Feature("int64", (None,), doc=f"0..{len(self.names) - 1}, any number of classes")}
+
+    @property
+    def labels(self) -> Labels:
+        """See Target."""
+        return Labels(self.key, 0, self.names)
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """See Target."""
+        return {"labels_column": self.column, "separator": self.separator, "classes": names_digest(self.names)}
+
+    def numbers(self, cells: Cells) -> Sequence[int]:
+        """See Target."""
+        return [self._number(name) for name in class_cells(cells, self.column, self.separator)]
+
+    def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
+        """See Target."""
+        return {self.key: [int(number) for number in numbers]}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A finite number from each of some columns, as float32."""
+
+    columns: tuple[str, ...]
+    key: str = "target"
+    labels = None
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """See Target."""
+        return {self.key: Feature("float32", (len(self.columns),), doc=", ".join(self.columns))}
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """See Target."""
+        return {"target_columns": list(self.columns)}
+
+    def numbers(self, cells: Cells) -> Sequence[float]:
+        """See Target."""
+        return [_number_in(cells, column) for column in self.columns]
+
+    def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
+        """See Target."""
+        return {self.key: [float(number) for number in numbers]}
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """Nothing."""
+
+    labels = None
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """See Target."""
+        return {}
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """See Target."""
+        return {}
+
+    def numbers(self, cells: Cells) -> Sequence[int]:
+        """See Target."""
+        del cells
+        return []
+
+    def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
+        """See Target."""
+        del numbers
+        return {}
+
+
+def class_cells(cells: Cells, column: str, separator: str | None) -> Sequence[str]:
+    """The names of classes in a row; with a separator (or a list) any number of them, without one exactly one.
+
+    Raises ValueError for what is no name."""
+    cell = _cell(cells, column)
+    if separator is None:
+        return [_class_name(column, cell)]
+    if cell is None or cell == "":
+        return []
+    items = cell if isinstance(cell, list) else _class_name(column, cell).split(separator)
+    names = [_class_name(column, item) for item in items]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{column!r} has a label twice: {cell!r}")
+    return names
+
+
+def _class_name(column: str, cell: Any) -> str:
+    """JSON's integers are names, too."""
+    name = str(cell) if isinstance(cell, int) and not isinstance(cell, bool) else cell
+    if not isinstance(name, str) or name.splitlines() != [name]:
+        raise ValueError(f"{column!r} is {cell!r:.60}; a label is a text of one line, or an integer")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{column!r} is {cell!r:.60}, which is not Unicode text") from None
+    return name
+
+
+def _number_in(cells: Cells, column: str) -> float:
+    cell = _cell(cells, column)
+    # Python's own float() takes 1_000, too, which is a slip in a table.
+    text = isinstance(cell, str) and "_" not in cell
+    try:
+        number = (
+            struct.unpack("<f", struct.pack("<f", float(cell)))[0] if text or type(cell) in (int, float) else math.nan
+        )
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{column!r} is {cell!r:.60}; it must be a finite number within float32")
+    return number
+
+
+def _cell(cells: Cells, column: str) -> Any:
+    if column not in cells:
+        raise ValueError(f"no {column!r} in it")
+    return cells[column]

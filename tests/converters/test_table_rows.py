@@ -1,0 +1,152 @@
+"""Rows of tables: the byte range of each, what Python's csv module says of it, and what is no row."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from converters import table_rows as module
+from converters.table_rows import column_names, parse_row, table_rows
+from pipeline.shards.errors import RawDataError
+from pipeline.shards.local import LocalStorage
+
+
+@pytest.fixture
+def rows_of(tmp_path):
+    """rows_of(data, name): the rows of a file of these bytes, each checked to be found again by its range alone."""
+
+    def rows(data, name="t.csv", delimiter=None):
+        path = tmp_path / name
+        path.write_bytes(data)
+        found = list(table_rows(LocalStorage(), str(path), delimiter))
+        for row in found:
+            if not row.error:
+                again = parse_row(str(path), data[row.offset : row.offset + row.size], delimiter)
+                assert again == (row.cells if isinstance(again, dict) else list(row.cells.values()))
+        return found
+
+    return rows
+
+
+def told(rows):
+    return [(row.line, row.error or dict(row.cells)) for row in rows]
+
+
+def test_a_csv_row_may_go_on_over_lines_and_empty_lines_are_none(rows_of):
+    data = b'a,b\r\n1,"x\r\ny"\r\n\r\n2,"q""r,"\n3,5" pipe\n4,last'
+    assert told(rows_of(data)) == [
+        (2, {"a": "1", "b": "x\r\ny"}),
+        (5, {"a": "2", "b": 'q"r,'}),
+        (6, {"a": "3", "b": '5" pipe'}),
+        (7, {"a": "4", "b": "last"}),
+    ]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column_or_object(rows_of):
+    assert told(rows_of(b"\xef\xbb\xbfa,b\n1,2\n")) == [(2, {"a": "1", "b": "2"})]
+    assert told(rows_of(b'\xef\xbb\xbf{"a": 1}\n', "t.jsonl")) == [(1, {"a": 1})]
+
+
+def test_tabs_and_other_delimiters(rows_of):
+    assert told(rows_of(b"a\tb\n1,5\t2\n", "t.tsv")) == [(2, {"a": "1,5", "b": "2"})]
+    assert told(rows_of(b"a;b\n1,5;2\n", delimiter=";")) == [(2, {"a": "1,5", "b": "2"})]
+
+
+def test_bad_rows_are_told_by_line_and_cost_no_other_row(rows_of):
+    data = b'a,b\n1\n2,\xff\n3,4,5\n6,"x"y\n7,"open\n8,9\n10,"x\ny",11\n12,13\n'
+    assert told(rows_of(data)) == [
+        (2, "1 cells; the header has 2"),
+        (3, "not UTF-8: byte 0xff"),
+        (4, "3 cells; the header has 2"),
+        (5, "not a csv row: ',' expected after '\"'"),
+        # The quote of line 6 is closed by line 8's: a row of its own, over lines 6 to 8, it is not.
+        (6, "not a csv row: ',' expected after '\"'"),
+        (7, {"a": "8", "b": "9"}),
+        (8, "3 cells; the header has 2"),
+        (10, {"a": "12", "b": "13"}),
+    ]
+
+
+def test_a_quote_that_is_never_closed_costs_its_own_line_alone(rows_of):
+    data = b'a,b\n1,2\n3,"4\n5,6\n7,8\n'
+    assert told(rows_of(data)) == [
+        (2, {"a": "1", "b": "2"}),
+        (3, "not a csv row: unexpected end of data"),
+        (4, {"a": "5", "b": "6"}),
+        (5, {"a": "7", "b": "8"}),
+    ]
+
+
+def test_a_row_is_bounded_and_what_follows_it_is_found(rows_of, monkeypatch):
+    monkeypatch.setattr(module, "MAX_ROW_BYTES", 40)
+    data = b'a,b\n1,"2\n' + b"3,4\n" * 20 + b"5," + b"y" * 3000 + b"\n6,7\n"
+    error = "over 40 bytes in one row. Is there a quote that is never closed?"
+    assert told(rows_of(data)) == [
+        (2, error),
+        *((line, {"a": "3", "b": "4"}) for line in range(3, 23)),
+        (23, error),
+        (24, {"a": "6", "b": "7"}),
+    ]
+    assert told(rows_of(b'{"a": 1}\n{"a": "' + b"z" * 99 + b'"}\n{"a": 2}\n', "t.jsonl")) == [
+        (1, {"a": 1}), (2, error), (3, {"a": 2}),
+    ]  # fmt: skip
+
+
+def test_json_lines_that_are_no_objects_are_told(rows_of):
+    deep = b"[" * 100_000
+    data = b'{"a": 1}\n\n[1]\n{"a": \n{"a": "\xff"}\n3\n{}\n' + deep + b'\n{"a": {"b": null}}'
+    errors = [
+        (1, {"a": 1}),
+        (3, "not a JSON object with columns: [1]"),
+        (4, "not JSON: Expecting value at character 7"),
+        (5, "not UTF-8: byte 0xff"),
+        (6, "not a JSON object with columns: 3"),
+        (7, "not a JSON object with columns: {}"),
+    ]
+    found = told(rows_of(data, "t.jsonl"))
+    assert found[:6] == errors
+    assert found[6][0] == 8
+    assert found[6][1].startswith("not JSON: ")
+    assert found[7] == (9, {"a": {"b": None}})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "has no header with the names of its columns: it is empty"),
+        (b"\n\n", "it is empty"),
+        ("a,b\n".encode("utf-16"), "has no header with the names of its columns: not UTF-8: byte 0xff"),
+        (b"a,b,a\n", "has two columns 'a'. Rename one of them"),
+        (b'a,"b\n1,2\n', "has no header .* not a csv row: unexpected end of data"),
+    ],
+)
+def test_a_table_without_a_header_is_one_clear_error(rows_of, data, message):
+    with pytest.raises(RawDataError, match=message):
+        rows_of(data)
+
+
+def test_the_columns_are_the_headers_or_the_first_objects(tmp_path):
+    for name, data in (("t.csv", ",a,b\n"), ("t.jsonl", 'bad\n{"": 1, "a": 2, "b": 3}'), ("empty.jsonl", "")):
+        (tmp_path / name).write_text(data)
+        names = column_names(LocalStorage(), str(tmp_path / name), None)
+        assert names == ([] if name == "empty.jsonl" else ["", "a", "b"])
+
+
+# With an end of line of \n alone, Python's writer leaves a lone \r unquoted, and no reader can tell what it meant.
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
+cells = st.lists(texts, min_size=2, max_size=2)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(cells, max_size=6), st.sampled_from(["\n", "\r\n"]))
+def test_whatever_pythons_csv_module_writes_is_read_back_row_by_row(tmp_path_factory, table, end):
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=end).writerows([["a", "b"], *table])
+    path = tmp_path_factory.mktemp("rows") / "t.csv"
+    path.write_bytes(text.getvalue().encode())
+    rows = list(table_rows(LocalStorage(), str(path), None))
+    assert [list(row.cells.values()) for row in rows] == table
+    data = path.read_bytes()
+    assert [parse_row(str(path), data[row.offset : row.offset + row.size], None) for row in rows] == table

@@ -1,0 +1,299 @@
+"""Tables of images and texts: what is said of each record, keys, splits, what goes to the ledger, the command line."""
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from converters.image_folder import is_validation
+from converters.table_images import ImageTableConverter
+from converters.table_layouts import find_tables
+from converters.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
+from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
+from pipeline.shards.example import decode_example
+from pipeline.shards.manifest import read_manifest
+from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+from pipeline.shards.schemes import open_storage
+
+IMAGES = ("--image_column=file", "--label_column=animal")
+
+
+def records_of(out, split):
+    records = []
+    for path in sorted(out.glob(f"{split}-*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            records.append(decode_example(data[at + HEADER_BYTES : at + HEADER_BYTES + size]))
+            at += size + FRAME_BYTES
+    return records
+
+
+def ledger_of(out, split):
+    lines = (out / f"_rejects/{split}.jsonl").read_text().splitlines()
+    return {line["key"]: line["error"] for line in map(json.loads, lines)}
+
+
+@pytest.fixture
+def table(tmp_path):
+    """table("train.csv", text): written into the raw directory."""
+
+    def write(name, text):
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / "raw" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    return write
+
+
+def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_tables, tmp_path):
+    raw_tables.write().convert(tmp_path / "out", *IMAGES, "--max_bad_records=4")
+    found = records_of(tmp_path / "out", "train") + records_of(tmp_path / "out", "validation")
+    assert len(found) == len(raw_tables.images) == 28
+    for record in found:
+        (name,), (label,) = record["image/filename"], record["image/class/label"]
+        number = int(name.decode().split(".")[0])
+        assert (label, record["image/class/text"]) == ((1, [b"cat"]) if number % 3 else (2, [b"dog"]))
+        image = Image.open(io.BytesIO(record["image/encoded"][0]), formats=("JPEG",))
+        assert image.size == (record["image/width"][0], record["image/height"][0])
+        if name.endswith(b"jpg"):
+            assert record["image/encoded"][0] == raw_tables.images[f"img/{name.decode()}"]
+    assert ledger_of(tmp_path / "out", "train") == {
+        "train/img/none.jpg": "line 6: no file 'img/none.jpg' can be found",
+        "train/img/0.jpg": "duplicate key: another record of this split has the same name",
+        "train/train-1.csv:12": "line 12: 2 cells; the header has 4",
+        "train/train-1.csv:13": "line 13: not a csv row: unexpected end of data",
+    }
+    labels = read_manifest(str(tmp_path / "out")).labels
+    assert (labels.key, labels.base, labels.names) == ("image/class/label", 1, ("cat", "dog"))
+
+
+def test_the_order_of_rows_and_their_cut_into_tables_change_no_byte(raw_tables, tmp_path, shard_digests):
+    header = raw_tables.tables["val.csv"][0]
+    raw_tables.tables = {"train-0.csv": raw_tables.tables["val.csv"]}
+    raw_tables.write().convert(tmp_path / "a", *IMAGES, "--num_train_shards=2")
+    (raw_tables.directory / "train-0.csv").unlink()
+    lines = raw_tables.tables.pop("train-0.csv")[:0:-1]
+    raw_tables.tables = {"train.csv": [header, *lines[:5]], "train_b.csv": [header, *lines[5:]]}
+    raw_tables.write().convert(tmp_path / "b", *IMAGES, "--num_train_shards=2")
+    a, b = (shard_digests(tmp_path / name) for name in "ab")
+    assert {name: a[name] for name in a if "-of-" in name} == {name: b[name] for name in b if "-of-" in name}
+
+
+def test_paths_may_be_absolute_or_go_up_and_odd_ones_are_listed(raw_tables, table, tmp_path):
+    raw_tables.write_images()
+    outside = tmp_path / "elsewhere.jpg"
+    outside.write_bytes(raw_tables.images["img/1.jpg"])
+    good = ["img/0.jpg", "./img/1.jpg", "../raw/img/2.jpg", str(outside)]
+    bad = ["", "img", "gs://bucket/x.jpg", "http://x/y.jpg", "x" * 300 + ".jpg", "img/../../none", "a\0b"]
+    table("train.jsonl", "".join(json.dumps({"file": name}) + "\n" for name in [*good, *bad, None, 1.5, ["x"]]))
+    raw_tables.convert(tmp_path / "out", "--image_column=file", "--max_bad_records=10")
+    images = {record["image/encoded"][0] for record in records_of(tmp_path / "out", "train")}
+    assert images == {raw_tables.images[f"img/{i}.jpg"] for i in range(3)}
+    assert len(records_of(tmp_path / "out", "train")) == 4
+    errors = ledger_of(tmp_path / "out", "train")
+    assert errors["train/train.jsonl:5"] == "line 5: 'file' is ''; it must be text, without zero bytes and not empty"
+    assert errors["train/img"] == "line 6: no file 'img' can be found"
+    assert errors["train/gs://bucket/x.jpg"] == (
+        "line 7: 'gs://bucket/x.jpg' is not in the storage that its table is in. Copy the table to the images."
+    )
+    assert {error.split(":")[0] for error in errors.values()} == {f"line {n}" for n in range(5, 15)}
+
+
+def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(bucket, gcs_server):
+    names = [
+        "a.jpg",
+        "./a.jpg",
+        "../raw/x/../a.jpg",
+        f"{bucket}/raw/a.jpg",
+        "../b.jpg",
+        "none.jpg",
+        "/a.jpg",
+        "s3://a/b",
+    ]
+    gcs_server.write(bucket.removeprefix("gs://"), "raw/a.jpg", b"12345")
+    gcs_server.write(bucket.removeprefix("gs://"), "raw/train.csv", "\n".join(["f", *names]).encode())
+    (source,) = find_tables(f"{bucket}/raw", [], None).sources
+    storage = open_storage(bucket)
+    rows = [row for refs in ImageTableConverter("f", Unlabelled()).scan(storage, source) for row in refs]
+    assert [(row.file.uri, row.size) for row in rows[:4]] == [(f"{bucket}/raw/a.jpg", 5)] * 4
+    elsewhere = "is not in the storage that its table is in. Copy the table to the images."
+    assert [row.error for row in rows] == [
+        *[""] * 4,
+        "line 6: no file '../b.jpg' can be found",
+        "line 7: no file 'none.jpg' can be found",
+        f"line 8: '/a.jpg' {elsewhere}",
+        f"line 9: 's3://a/b' {elsewhere}",
+    ]
+
+
+def test_a_key_column_lets_an_image_stand_twice(raw_tables, table, tmp_path):
+    raw_tables.write_images()
+    rows = [{"id": i, "file": f"img/{i // 2}.jpg", "animal": "cat"} for i in range(8)]
+    table("train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    raw_tables.convert(tmp_path / "out", *IMAGES, "--key_column=id")
+    names = [record["image/filename"][0] for record in records_of(tmp_path / "out", "train")]
+    assert sorted(names) == sorted(b"%d.jpg" % (i // 2) for i in range(8))
+
+
+def test_one_set_is_split_by_a_hash_of_the_keys(raw_tables, tmp_path):
+    raw_tables.tables = {"all.csv": ["file,animal", *(f"{name},cat" for name in raw_tables.images)]}
+    raw_tables.write().convert(tmp_path / "out", *IMAGES, "--validation_fraction=0.3")
+    names = {
+        split: {f"img/{record['image/filename'][0].decode()}" for record in records_of(tmp_path / "out", split)}
+        for split in ("train", "validation")
+    }
+    assert names["validation"] == {name for name in raw_tables.images if is_validation(name, 0.3)}
+    assert names["train"] == set(raw_tables.images) - names["validation"]
+    assert 2 <= len(names["validation"]) <= 16
+
+
+def test_numbers_arrive_as_float32_and_what_is_none_is_listed(table, tmp_path, raw_tables):
+    texts = ["1.5,-2e3", "0.1,7", ",1", "nan,1", "1,inf", "1e39,1", "1_000,1", "x,1", " 3 ,4"]
+    table("train.csv", "text,a,b\n" + "".join(f'"row {i}",{text}\n' for i, text in enumerate(texts)))
+    flags = ("--text_column=text", "--target_columns=b,a", "--max_bad_records=6")
+    raw_tables.convert(tmp_path / "out", *flags)
+    found = {record["text"][0]: record["target"] for record in records_of(tmp_path / "out", "train")}
+    assert found == {b"row 0": [-2000.0, 1.5], b"row 1": [7.0, float(np.float32(0.1))], b"row 8": [4.0, 3.0]}
+    errors = ledger_of(tmp_path / "out", "train")
+    assert errors["train/train.csv:4"] == "line 4: 'a' is ''; it must be a finite number within float32"
+    assert set(errors) == {f"train/train.csv:{line}" for line in range(4, 10)}
+    manifest = read_manifest(str(tmp_path / "out"))
+    assert (manifest.schema.features["target"].shape, manifest.labels) == ((2,), None)
+    assert manifest.schema.features["target"].doc == "b, a"
+
+
+def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(table, tmp_path, raw_tables):
+    texts = ['say "hi"', "two\nlines", "Käse 🧀, süß", "a\r\nb", "  spaces  "]
+    table(
+        "train.csv",
+        "id,text,label\n" + "".join(f'{i},"{t.replace(chr(34), chr(34) * 2)}",{i}\n' for i, t in enumerate(texts)),
+    )
+    rows = [{"label": i, "text": text} for i, text in enumerate(texts)]
+    table(
+        "test.jsonl",
+        "\n".join([*map(json.dumps, rows), '{"label": 1, "text": "\\ud800"}', '{"label": true, "text": "x"}']),
+    )
+    raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label", "--max_bad_records=2")
+    for split in ("train", "test"):
+        found = {record["label"][0]: record["text"][0].decode() for record in records_of(tmp_path / "out", split)}
+        assert found == dict(enumerate(texts))
+    assert ledger_of(tmp_path / "out", "test") == {
+        "test/test.jsonl:6": r"line 6: 'text' is '\ud800', which is not Unicode text",
+        "test/test.jsonl:7": "line 7: 'label' is True; a label is a text of one line, or an integer",
+    }
+    assert read_manifest(str(tmp_path / "out")).labels.names == ("0", "1", "2", "3", "4")
+
+
+def test_several_labels_a_row_and_tfds_reads_them(table, tmp_path, raw_tables):
+    table("train.csv", "text,tags\na,x|y\nb,\nc,y\nd,x|x\ne,x||y\n")
+    raw_tables.convert(tmp_path / "out", "--text_column=text", "--labels_column=tags", "--max_bad_records=2")
+    found = {record["text"][0]: record["labels"] for record in records_of(tmp_path / "out", "train")}
+    assert found == {b"a": [0, 1], b"b": [], b"c": [1]}
+    assert ledger_of(tmp_path / "out", "train") == {
+        "train/train.csv:5": "line 5: 'tags' has a label twice: 'x|x'",
+        "train/train.csv:6": "line 6: 'tags' is ''; a label is a text of one line, or an integer",
+    }
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    read = {example["text"].numpy(): list(example["labels"].numpy()) for example in builder.as_dataset(split="train")}
+    assert read == found
+    assert builder.info.features["labels"].feature.names == ["x", "y"]
+    builder.info.features.save_config(tmp_path)
+    assert (tmp_path / "features.json").read_text() == (tmp_path / "out/features.json").read_text()
+
+
+def test_classes_are_those_of_all_splits_sorted_as_numbers_if_they_are_and_a_label_file_has_its_own_order(
+    table, tmp_path, raw_tables
+):
+    table("train.csv", "text,label\na,10\nb,9\n")
+    table("test.csv", "text,label\nc,100\n")
+    flags = ("--text_column=text", "--label_column=label")
+    raw_tables.convert(tmp_path / "out", *flags, "--splits=train")
+    assert read_manifest(str(tmp_path / "out")).labels.names == ("9", "10", "100")
+    (tmp_path / "classes").write_text("10\n9\n")
+    with pytest.raises(ConversionError, match="split 'test': 1 bad record"):
+        raw_tables.convert(tmp_path / "by_file", *flags, f"--label_file={tmp_path}/classes")
+    assert ledger_of(tmp_path / "by_file", "test") == {
+        "test/test.csv:2": "line 2: unknown label '100'. Did you mean '10'? Known: 10, 9."
+    }
+    assert {r["text"][0]: r["label"] for r in records_of(tmp_path / "by_file", "train")} == {b"a": [0], b"b": [1]}
+
+
+def test_a_text_that_is_changed_in_place_is_another_plan(table, tmp_path, raw_tables):
+    table("train.csv", "text\nold\n")
+    raw_tables.convert(tmp_path / "out", "--text_column=text")
+    table("train.csv", "text\nnew\n")
+    with pytest.raises(ConversionError, match="--overwrite"):
+        raw_tables.convert(tmp_path / "out", "--text_column=text")
+
+
+WRONG = [
+    ([], OptionError, "give one of --image_column and --text_column"),
+    (["--image_column=file", "--text_column=note"], OptionError, "give one of --image_column and --text_column"),
+    ([*IMAGES, "--target_columns=weight"], OptionError, "give one of --label_column, --labels_column and"),
+    (
+        ["--image_column=fiel"],
+        OptionError,
+        r"--image_column: \S+train-0.csv has no column 'fiel'\. Did you mean 'file'",
+    ),
+    (["--image_column=file", "--target_columns=weight,wieght"], OptionError, r"--target_columns: .*'wieght'.*'weight'"),
+    (["--image_column=file", "--target_columns=weight,"], OptionError, "a column is empty, or stands there twice"),
+    ([*IMAGES, "--key_column=id"], OptionError, r"--key_column: .* has no column 'id'\. Known: animal, file"),
+    ([*IMAGES, "--delimiter=||"], OptionError, "--delimiter='||': it must be one character"),
+    (["--image_column=file", "--label_file=x"], OptionError, "--label_file names the classes of --label_column or"),
+    ([*IMAGES, "--jpeg_quality=0"], OptionError, "--jpeg_quality=0: allowed are 1 to 100"),
+    ([*IMAGES, "--splits=test"], RawDataError, r"does not have the test split\. It has: train, validation"),
+    ([*IMAGES, "--validation_fraction=1"], OptionError, "--validation_fraction=1.0: allowed are 0 and above"),
+    ([*IMAGES, "--raw_data_dir=/nowhere"], RawDataError, "--raw_data_dir=/nowhere does not exist"),
+]
+
+
+@pytest.mark.parametrize(("flags", "error", "message"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_tables, tmp_path, flags, error, message):
+    with pytest.raises(error, match=message):
+        raw_tables.write().convert(tmp_path / "out", *flags)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "message"),
+    [
+        ("photos.csv", "text,label\na,b\n", RawDataError, r"no table of a split, .*photos.csv.*--validation_fraction"),
+        ("train.xls", "", RawDataError, r"has no tables \(\.csv, \.tsv, \.jsonl, \.ndjson\)\. There is: train\.xls"),
+        ("train.csv", "", RawDataError, "has no header with the names of its columns: it is empty"),
+        ("train.csv", "text,label\na,\n", LabelError, "no table has a label in column 'label'"),
+    ],
+)
+def test_a_layout_that_is_not_quite_right_is_one_clear_error(table, raw_tables, tmp_path, name, text, error, message):
+    table(name, text)
+    with pytest.raises(error, match=message):
+        raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
+
+
+def test_a_column_of_too_many_classes_is_taken_for_none(table, raw_tables, tmp_path):
+    table("train.csv", "text,label\n" + "".join(f"a,{i}\n" for i in range(100_001)))
+    with pytest.raises(LabelError, match=r"over 100,000 different values by line 100002\. Is it a label\?"):
+        raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
+
+
+@pytest.mark.parametrize("target", [SingleLabel("a", ("x", "y")), MultiLabel("a", ("x", "y")), Numbers(("a",))])
+@pytest.mark.parametrize("cell", ["z", True, {"x": 1}, "1\n2", 10**400, [1.5], "\ud800"])
+def test_a_target_says_what_it_cannot_take(target, cell):
+    with pytest.raises(ValueError, match=r"^('a' is .*; (it must be a finite number within float32|a label is a text)|"
+                       r"'a' is .*, which is not Unicode text|unknown label '.*Known: x, y)"):  # fmt: skip
+        target.numbers({"a": cell})
+    with pytest.raises(ValueError, match="no 'a' in it"):
+        target.numbers({"b": cell})
+
+
+def test_the_command_line_runs_as_a_module_and_a_dry_run_writes_nothing(raw_tables, tmp_path):
+    base = [sys.executable, "-m", "converters.table_to_gcs", f"--raw_data_dir={raw_tables.write().directory}"]
+    flags = [f"--gcs_output_path={tmp_path / 'out'}", *IMAGES, "--dry_run"]
+    done = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60, check=True)
+    assert "validation: 14 records" in done.stdout
+    assert "rejected: train/img/none.jpg: line 6: no file" in done.stdout
+    assert not (tmp_path / "out").exists()
