@@ -5,7 +5,7 @@ was presumed dead, does no harm."""
 
 import base64
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import google_crc32c
@@ -16,9 +16,9 @@ from beam_jobs.plan import SplitPlan, in_order, key_digest
 from beam_jobs.receipts import Receipt, Rejected, finished_shard
 from beam_jobs.references import Reference, References
 from pipeline.shards.errors import RawDataError
-from pipeline.shards.example import encode_example
+from pipeline.shards.example import example_pieces
 from pipeline.shards.naming import shard_file
-from pipeline.shards.record import FRAME_BYTES, crc32c, frame_ends
+from pipeline.shards.record import FRAME_BYTES, crc32c_of, frame_ends
 from pipeline.shards.storage import Sink, Storage, in_parallel, join
 
 __all__ = ["write_shard"]
@@ -82,16 +82,19 @@ class _Writing:
         except Reject as e:
             self.reject(ref, "convert", str(e))
             return
-        payload = encode_example(converter.schema, converted.features)
-        payload_crc = crc32c(payload)
-        header, footer = frame_ends(len(payload), payload_crc)
-        for piece in (header, payload, footer):  # joined, they would be a copy more
-            self.sink.write(piece)
-            self.crc.update(piece)
-        self.num_bytes += FRAME_BYTES + len(payload)
-        self.index.append((len(payload), payload_crc))
+        self._append(example_pieces(converter.schema, converted.features))
         self.keys.append(ref.key.encode("utf-8", "surrogateescape"))
         self.fixups.update(converted.fixups)
+
+    def _append(self, payload: Sequence[bytes]) -> None:
+        """One framed record of a payload in pieces: joined, they would be a copy more."""
+        length, crc = sum(map(len, payload)), crc32c_of(payload)
+        header, footer = frame_ends(length, crc)
+        for piece in (header, *payload, footer):
+            self.sink.write(piece)
+            self.crc.update(piece)
+        self.num_bytes += length + FRAME_BYTES
+        self.index.append((length, crc))
 
     def reject(self, ref: Reference, stage: str, error: str) -> None:
         """One line for the ledger. Odd bytes in names are written as escapes: the ledger is UTF-8."""

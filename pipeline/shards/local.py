@@ -54,14 +54,14 @@ class LocalStorage:
         open_path, fd = "", -1
         try:
             for path, offset, size in ranges:
-                with _naming(path, "read"):
-                    if path != open_path:
-                        if fd >= 0:
-                            os.close(fd)
-                            open_path, fd = "", -1
+                if path != open_path:
+                    if fd >= 0:
+                        os.close(fd)
+                        open_path, fd = "", -1
+                    with _naming(path, "read"):
                         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                        open_path = path
-                    yield _read_exactly(fd, path, offset, size)
+                    open_path = path
+                yield _read_exactly(fd, path, offset, size)
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -182,9 +182,9 @@ def _lock(file: BinaryIO | int) -> bool:
 
 
 def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:
-    data = os.pread(fd, size, offset)
+    data = _pread(fd, path, size, offset)
     while len(data) < size:  # pread may return less than it was asked for: a signal, 2 GiB, a network disk
-        more = os.pread(fd, size - len(data), offset + len(data))
+        more = _pread(fd, path, size - len(data), offset + len(data))
         if not more:
             raise StorageError(
                 f"{path} ends at byte {offset + len(data)}, but bytes {offset}..{offset + size} are needed. "
@@ -192,6 +192,13 @@ def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:
             )
         data += more
     return data
+
+
+def _pread(fd: int, path: str, size: int, offset: int) -> bytes:
+    try:  # not _naming: a context manager would cost 2 us a record
+        return os.pread(fd, size, offset)
+    except OSError as e:
+        raise StorageError(f"cannot read {path}: {e.strerror or e}.") from e
 
 
 def _fsync_directory(directory: Path) -> None:

@@ -2,13 +2,25 @@
 
 Writers frame with it, readers check with it. The bytes are those of TensorFlow's own writer."""
 
+import functools
 import struct
+from collections.abc import Iterable
 
 import google_crc32c
 
 from pipeline.shards.errors import CorruptRecordError
 
-__all__ = ["FOOTER_BYTES", "FRAME_BYTES", "HEADER_BYTES", "crc32c", "frame", "frame_ends", "masked", "payload_of"]
+__all__ = [
+    "FOOTER_BYTES",
+    "FRAME_BYTES",
+    "HEADER_BYTES",
+    "crc32c",
+    "crc32c_of",
+    "frame",
+    "frame_ends",
+    "masked",
+    "payload_of",
+]
 
 HEADER_BYTES = 12  # uint64 length + uint32 masked crc of these 8 bytes, little-endian
 FOOTER_BYTES = 4  # uint32 masked crc of the payload
@@ -23,6 +35,11 @@ _HEADER = struct.Struct("<QI")
 def crc32c(data: bytes) -> int:
     """The plain (unmasked) crc32c of `data`, as in the index and the manifest."""
     return google_crc32c.value(data)
+
+
+def crc32c_of(pieces: Iterable[bytes]) -> int:
+    """The plain crc32c of the pieces joined."""
+    return functools.reduce(google_crc32c.extend, pieces, 0)
 
 
 def masked(crc: int) -> int:

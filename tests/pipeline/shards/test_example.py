@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.shards.errors import SchemaError
-from pipeline.shards.example import decode_example, encode_example
+from pipeline.shards.example import decode_example, encode_example, example_pieces
 from pipeline.shards.schema import Feature, Schema
 
 VALUES = {
@@ -109,3 +109,31 @@ def test_values_that_do_not_fit_the_schema_are_refused_by_name(values, message):
 def test_bytes_that_are_no_example_are_refused(data):
     with pytest.raises(SchemaError, match="no tf.train.Example"):
         decode_example(data)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(sorted(VALUES)).flatmap(lambda dtype: st.tuples(st.just(dtype), VALUES[dtype])))
+def test_one_value_is_encoded_as_a_list_of_it(case):
+    dtype, value = case
+    single, listed = Schema("one", {"key": Feature(dtype)}), Schema("one", {"key": Feature(dtype, (None,))})
+    expected = encode_example(listed, {"key": [value]})
+    assert encode_example(single, {"key": value}) == encode_example(listed, {"key": value}) == expected
+
+
+def test_a_value_that_equals_one_seen_before_is_still_looked_at():
+    ints, floats = Schema("ints", {"key": Feature("int64")}), Schema("floats", {"key": Feature("float32")})
+    encode_example(ints, {"key": 1})
+    for value in (True, 1.0, b"1"):
+        with pytest.raises(SchemaError, match="its dtype is int64"):
+            encode_example(ints, {"key": value})
+    assert encode_example(floats, {"key": 1}) != encode_example(ints, {"key": 1})
+    assert encode_example(floats, {"key": 0.0}) != encode_example(floats, {"key": -0.0})
+
+
+def test_an_image_is_not_copied_to_be_encoded():
+    schema = Schema("image", {"a": Feature("int64"), "image": Feature("bytes"), "z": Feature("bytes")})
+    values = {"a": 1, "image": bytes(5000), "z": b"end"}
+    pieces = example_pieces(schema, values)
+    assert len(pieces) == 3
+    assert pieces[1] is values["image"]
+    assert b"".join(pieces) == encode_example(schema, values)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.shards.errors import CorruptRecordError
-from pipeline.shards.record import FRAME_BYTES, crc32c, frame, payload_of
+from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame, payload_of
 
 
 @settings(max_examples=30, deadline=None)
@@ -39,3 +39,8 @@ def test_a_flip_of_any_bit_of_a_frame_is_found():
 def test_an_intact_record_that_is_not_the_promised_one_is_refused():
     with pytest.raises(CorruptRecordError, match="the index says"):
         payload_of(frame(b"other payload"), 0, length=13, crc=crc32c(b"right payload"))
+
+
+def test_the_crc_of_pieces_is_that_of_the_whole():
+    assert crc32c_of([]) == crc32c(b"")
+    assert crc32c_of([b"in", b"", b"fee", b"d"]) == crc32c(b"infeed")
