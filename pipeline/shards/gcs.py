@@ -21,7 +21,7 @@ __all__ = ["GcsStorage"]
 
 _LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of what comes unasked
 _UPDATES = 50
-FIRST_READ_BYTES, MAX_READ_BYTES = 64 * 1024, 8 * 1024**2
+FIRST_READ_BYTES, MAX_READ_BYTES = 64 * 1024, 4 * 1024**2
 
 
 class GcsStorage:
@@ -173,4 +173,5 @@ class _RangeFile(io.RawIOBase):
         near = 0 <= gap < self._next_bytes
         self._next_bytes = min(2 * self._next_bytes, MAX_READ_BYTES) if near else FIRST_READ_BYTES
         size = min(self._next_bytes, self._size - self._at)
-        self._from, self._ahead = self._at, read_range(self._path, self._at, size)
+        self._from, self._ahead = self._at, b""  # not both pieces at once: a scan has sixteen files open
+        self._ahead = read_range(self._path, self._at, size)

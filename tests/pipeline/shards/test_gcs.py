@@ -8,7 +8,7 @@ import pytest
 from fake_gcs.server import Reset, Short, Stall, Status
 from google.auth.credentials import AnonymousCredentials
 
-from pipeline.shards import gcs_calls
+from pipeline.shards import gcs, gcs_calls
 from pipeline.shards.errors import StorageError
 from pipeline.shards.gcs import GcsStorage
 
@@ -226,3 +226,20 @@ def test_every_upload_carries_a_precondition(storage, bucket, gcs_server):
     begun = [request for request in gcs_server.requests("POST .*upload") if request.query]
     assert len(begun) >= 5
     assert all(request.if_generation_match is not None for request in begun)
+
+
+def test_an_open_file_holds_one_piece_of_four_mib_at_the_most(storage, bucket, monkeypatch):
+    """A scan has sixteen class tars open at once, and a worker more than one scan."""
+    write(storage, f"{bucket}/x", LARGE)
+    held, sizes, read_range = [], [], gcs.read_range
+
+    def spied(path, offset, size):
+        held.append(len(file.raw._ahead))
+        sizes.append(size)
+        return read_range(path, offset, size)
+
+    monkeypatch.setattr(gcs, "read_range", spied)
+    with storage.open(f"{bucket}/x") as file:
+        assert b"".join(iter(lambda: file.read(100_000), b"")) == LARGE
+    assert set(held) == {0}
+    assert (sizes[0], max(sizes)) == (128 * 1024, 4 * 1024**2)
