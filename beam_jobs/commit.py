@@ -23,7 +23,6 @@ from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files
 from pipeline.shards.record import crc32c
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
-from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Storage, join
 
 __all__ = ["commit_split"]
@@ -48,19 +47,12 @@ def commit_split(
     if not records:
         raise ConversionError(f"split {split!r} has no records: its sources hold nothing to convert.")
     entry = _publish_index(storage, plan, whole)
-    reused = sum(result.reused for result in results)
     fresh = [shard for shard, result in zip(entry.shards, results, strict=True) if not result.reused]
     summary = summarize(plan, entry, fresh, whole.largest, time.time())
     summary.write(storage, job.output_dir)
     _publish_manifest(storage, job, split, entry)
     _sweep(storage, plan)
-    again = f" ({reused} of them finished before)" if reused else ""
-    speed = f"{summary.records_per_second:,.0f} records/s, {format_bytes(round(summary.bytes_per_second))}/s"
-    message = (
-        f"{records:,} records, {format_bytes(entry.num_bytes)} in {plan.num_shards} shards{again}, "
-        f"{summary.seconds:.1f} s, {speed}"
-    )
-    verdict = Verdict(job.run_id, split, True, message, len(rejected), tuple(summary.warnings))
+    verdict = Verdict(job.run_id, split, True, str(summary), len(rejected), tuple(summary.warnings))
     verdict.write(storage, job.output_dir)
     return verdict
 

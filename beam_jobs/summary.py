@@ -43,9 +43,23 @@ class Summary:
     warnings: Sequence[str]
 
     def write(self, storage: Storage, output_dir: str) -> None:
-        """Publishes the summary."""
-        with storage.publish(join(output_dir, summary_file(self.split))) as sink:
-            sink.write((json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode())
+        """Publishes the summary; that of the run which wrote the shards stays when a later one finds all of them."""
+        path = join(output_dir, summary_file(self.split))
+        data = (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode()
+        if self.shards_finished_before == self.shards:  # there are buckets that let nothing be replaced
+            storage.create(path, data)
+            return
+        with storage.publish(path) as sink:
+            sink.write(data)
+
+    def __str__(self) -> str:
+        """One line, for people."""
+        total = f"{self.records:,} records, {format_bytes(self.bytes)} in {self.shards} shards"
+        if self.shards_finished_before == self.shards:
+            return f"{total}, all finished before"
+        again = f" ({self.shards_finished_before} of them finished before)" if self.shards_finished_before else ""
+        speed = f"{self.records_per_second:,.0f} records/s, {format_bytes(round(self.bytes_per_second))}/s"
+        return f"{total}{again}, {self.seconds:.1f} s, {speed}"
 
 
 def summarize(
