@@ -1,10 +1,8 @@
 """Runs a job and reports it: the plan (--dry_run), the progress, the verdict. The only place that prints."""
 
 import contextlib
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from rich.console import Console
 
@@ -13,6 +11,7 @@ from beam_jobs.preview import preview
 from beam_jobs.progress import watching
 from beam_jobs.receipts import Verdict
 from pipeline import command
+from pipeline.quiet import quiet_stderr
 from pipeline.shards.errors import ConversionError, InfeedError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
@@ -86,25 +85,13 @@ def _without_verdict(failure: Exception) -> Exception:
     return RuntimeError(f"the runner failed, and not by a known error: {failure}")
 
 
-@contextlib.contextmanager
-def _quiet_workers(options) -> Iterator[None]:
+def _quiet_workers(options) -> contextlib.AbstractContextManager[None]:
     """Drops what a local run, its worker processes too, logs on stderr.
 
     They log their own start and end, and a failure six tracebacks long, and take no option against it; what went
     wrong is in the verdict or in the exception."""
-    if not str(options.get_all_options()["runner"]).endswith("FnApiRunner"):
-        yield
-        return
-    sys.stderr.flush()
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nowhere)
+    local = str(options.get_all_options()["runner"]).endswith("FnApiRunner")
+    return quiet_stderr() if local else contextlib.nullcontext()
 
 
 def exit_with(main: Callable[[], None]) -> None:

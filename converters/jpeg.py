@@ -12,6 +12,7 @@ import simplejpeg
 from PIL import Image
 
 from beam_jobs.converter import Reject
+from pipeline.contents import MAX_PIXELS
 
 __all__ = ["PNG_MAGIC", "VERIFY_LEVELS", "Jpeg", "Verify", "check_size", "decode_image", "decode_jpeg", "to_rgb_jpeg"]
 
@@ -20,7 +21,6 @@ VERIFY_LEVELS: tuple[Verify, ...] = ("header", "end", "decode")
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _END = b"\xff\xd9"
-_MAX_PIXELS = 100_000_000  # 300 MB decoded: above it a file is taken for a decompression bomb
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0..15 without DHT, JPG, DAC
 _BARE_MARKERS = frozenset(range(0xD0, 0xD8)) | {0x01}  # RSTn, TEM: no length follows
 
@@ -76,8 +76,8 @@ def _frame_header(data: bytes) -> tuple[int, int, int]:
 
 def check_size(height: int, width: int) -> None:
     """Raises Reject for an image without pixels, or with so many that it must be a decompression bomb."""
-    if not height or not width or height * width > _MAX_PIXELS:
-        raise Reject(f"{width}x{height} pixels; allowed are 1 to {_MAX_PIXELS:,}")
+    if not height or not width or height * width > MAX_PIXELS:
+        raise Reject(f"{width}x{height} pixels; allowed are 1 to {MAX_PIXELS:,}")
 
 
 def decode_jpeg(data: bytes, colorspace: Literal["RGB", "GRAY", "CMYK"] | None = None) -> np.ndarray:

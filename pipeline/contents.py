@@ -14,7 +14,7 @@ from pipeline.shards.schema import Labels, Schema
 
 __all__ = ["image_problem", "key_of", "label_name", "label_problems", "labels_of", "schema_problems"]
 
-_MAX_PIXELS = 100_000_000  # 300 MB decoded: above it a file is taken for a decompression bomb
+MAX_PIXELS = 100_000_000  # 300 MB decoded: above it a file is taken for a decompression bomb
 _JPEG_MAGIC = b"\xff\xd8"
 
 Values = Mapping[str, Sequence[Any]]
@@ -61,7 +61,7 @@ def image_problem(data: bytes) -> str:
         if data.startswith(_JPEG_MAGIC):
             header: Any = simplejpeg.decode_jpeg_header(data)
             height, width, colorspace, _ = header
-            if height * width <= _MAX_PIXELS:
+            if height * width <= MAX_PIXELS:
                 # strict: Pillow takes a file that ends early, but with an end marker, for whole.
                 four = colorspace in ("CMYK", "YCCK")
                 simplejpeg.decode_jpeg(data, colorspace="CMYK" if four else "RGB", strict=True)
@@ -70,13 +70,13 @@ def image_problem(data: bytes) -> str:
                 height, width = image.height, image.width
                 image.verify()  # a PNG's checksums: its pixels alone may be whole in a file that ends early
             with Image.open(io.BytesIO(data)) as image:
-                if height * width <= _MAX_PIXELS:
+                if height * width <= MAX_PIXELS:
                     image.load()
     except UnidentifiedImageError:
         return f"no image that Pillow knows: begins with {data[:4].hex(' ') or 'nothing'}"
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as e:
         return f"truncated or damaged image: {str(e)[:200]}"
-    return "" if height * width <= _MAX_PIXELS else f"{width}x{height} pixels; decoded are up to {_MAX_PIXELS:,}"
+    return "" if height * width <= MAX_PIXELS else f"{width}x{height} pixels; decoded are up to {MAX_PIXELS:,}"
 
 
 def key_of(dataset: str, split: str, values: Values) -> bytes | None:

@@ -4,33 +4,17 @@ Hidden from accelerators before its first op, because it would take the memory t
 
 import contextlib
 import os
-import sys
 import warnings
-from collections.abc import Iterator
+
+from pipeline.quiet import quiet_stderr
 
 __all__ = ["tf"]
 
 
-@contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Drops what TensorFlow's libraries say on stderr as they load: CPU features, no GPU driver.
+# TensorFlow's libraries say a lot as they load (CPU features, no GPU driver), before they read any log level.
+_wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0"
 
-    They log before they read any level. TF_CPP_MIN_LOG_LEVEL=0 shows it all."""
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
-        yield
-        return
-    sys.stderr.flush()
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nowhere)
-
-
-with _quiet_start():
+with contextlib.nullcontext() if _wanted else quiet_stderr():
     try:
         import tensorflow as tf
     except ModuleNotFoundError as e:

@@ -24,7 +24,6 @@ __all__ = [
     "SplitEntry",
     "read_manifest",
     "update_manifest",
-    "write_manifest",
 ]
 
 FORMAT_VERSION = 1
@@ -158,11 +157,6 @@ def _instead(storage: Storage, directory: str) -> str:
     if not storage.exists(directory):
         return "there is no such directory."
     return "no conversion wrote here. Give the directory that was its output."
-
-
-def write_manifest(storage: Storage, directory: str, manifest: Manifest) -> None:
-    """Publishes the manifest: the last step of a conversion."""
-    update_manifest(storage, directory, lambda _: manifest)
 
 
 def update_manifest(storage: Storage, directory: str, change: Callable[[Manifest | None], Manifest]) -> None:

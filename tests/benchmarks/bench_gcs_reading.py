@@ -25,7 +25,7 @@ from fake_gcs.server import start
 
 from pipeline.shards.example import encode_example
 from pipeline.shards.index import encode_index
-from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, write_manifest
+from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
 from pipeline.shards.naming import index_file, shard_file
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
@@ -102,7 +102,7 @@ def write_shards(directory: str, num_records: int) -> None:
     with storage.publish(f"{directory}/{index_file('train')}") as sink:
         sink.write(index)
     split = SplitEntry(tuple(entries), crc32c(index), "0" * 32, "0" * 32, seed=0)
-    write_manifest(storage, directory, Manifest("noise", SCHEMA, {"train": split}))
+    update_manifest(storage, directory, lambda _: Manifest("noise", SCHEMA, {"train": split}))
 
 
 def run(server, contender: str, directory: str) -> dict:

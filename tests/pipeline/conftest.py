@@ -13,7 +13,7 @@ from PIL import Image
 from pipeline.shards.example import encode_example
 from pipeline.shards.index import encode_index
 from pipeline.shards.local import LocalStorage
-from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, write_manifest
+from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
 from pipeline.shards.naming import index_file, shard_file
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
@@ -75,7 +75,7 @@ def write_dataset() -> Callable[..., str]:
                 sink.write(index)
             digest = f"{zlib.crc32(index):08x}"
             entries[split] = SplitEntry(tuple(shard_entries), crc32c(index), digest, digest, seed=0)
-        write_manifest(storage, str(directory), Manifest(schema.name, schema, entries))
+        update_manifest(storage, str(directory), lambda _: Manifest(schema.name, schema, entries))
         return str(directory)
 
     return write

@@ -9,7 +9,7 @@ from PIL import Image
 
 from pipeline.contents import image_problem, key_of
 from pipeline.shards.local import LocalStorage
-from pipeline.shards.manifest import read_manifest, write_manifest
+from pipeline.shards.manifest import read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
 
 FEATURES = {
@@ -26,7 +26,7 @@ def rewritten(write_dataset, tmp_path):
     def write(records, **fields):
         directory = write_dataset(tmp_path / "rewritten", {"train": [records]}, Schema("wide", FEATURES))
         manifest = dataclasses.replace(read_manifest(directory), **fields)
-        write_manifest(LocalStorage(), directory, manifest)
+        update_manifest(LocalStorage(), directory, lambda _: manifest)
         return directory
 
     return write

@@ -9,7 +9,7 @@ import pytest
 from pipeline.describe import main
 from pipeline.shards.errors import ManifestError, OptionError
 from pipeline.shards.local import LocalStorage
-from pipeline.shards.manifest import read_manifest, write_manifest
+from pipeline.shards.manifest import read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
 
 SCHEMA = Schema(
@@ -46,7 +46,7 @@ def animals(write_dataset, tmp_path):
         fields = {"labels": labels, "writer": "us 1.0"}
         entry = dataclasses.replace(read_manifest(directory).splits["train"], rejected=3, fixups={"png_to_jpeg": 2})
         fields["splits"] = {"train": entry}
-        write_manifest(LocalStorage(), directory, dataclasses.replace(read_manifest(directory), **fields))
+        update_manifest(LocalStorage(), directory, lambda _: dataclasses.replace(read_manifest(directory), **fields))
         return directory
 
     return write

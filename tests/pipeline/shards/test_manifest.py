@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError
 from pipeline.shards.local import LocalStorage
-from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest, write_manifest
+from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
 
 ENTRY = SplitEntry((ShardEntry("train-00000-of-00001", 3, 100, 7),), 1, "plan", "keys", 0, fixups={"png_to_jpeg": 1})
@@ -15,7 +15,7 @@ MANIFEST = Manifest("name", Schema("s", {"a": Feature("int64", (2, 3))}), {"trai
 
 
 def write(directory, manifest=MANIFEST):
-    write_manifest(LocalStorage(), str(directory), manifest)
+    update_manifest(LocalStorage(), str(directory), lambda _: manifest)
 
 
 def test_a_manifest_gives_itself_back(tmp_path):

@@ -1,0 +1,23 @@
+"""Silence on stderr, of whatever writes there: libraries and child processes that take no option against it."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+__all__ = ["quiet_stderr"]
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Drops what this process, and those that it starts, write to stderr while the block runs."""
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
