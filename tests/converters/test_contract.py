@@ -17,7 +17,7 @@ from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.plan import Job
 from beam_jobs.references import concat
-from converters import tfrecord_layouts
+from converters import tfds, tfrecord_layouts
 from converters.image_files import ToJpeg
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import find_folders
@@ -62,6 +62,11 @@ def find_tfrecords(directory):
     return TfrecordConverter(raw.name, raw.schema, Labels("label", 0, ("a", "b", "c"))), raw.sources
 
 
+def find_tiny(directory):
+    raw = tfds.find_tfds(tfds.DatasetName("tiny"), directory, [], None)
+    return TfrecordConverter(raw.name, raw.schema, raw.labels), raw.sources
+
+
 def intact_payloads(directory):
     found = []
     for path in (path for path in directory.rglob("*") if "tfrecord" in path.name):
@@ -85,6 +90,7 @@ CONVERTERS = {
     "imagenet folders": Row(find_imagenet, IMAGENET),
     "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
     "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER),
+    "tfds": Row(find_tiny, ({"check": "none"},), intact_payloads),
     "tfrecord": Row(find_tfrecords, ({"check": "none"},), intact_payloads),
     "tfrecord compressed": Row(find_tfrecords, ({"check": "none"},), intact_payloads),
 }
