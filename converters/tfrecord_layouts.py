@@ -145,6 +145,12 @@ def sources_of(
             scratch.append(path)
             stat = open_storage(path).stat(path)  # noqa: PLW2901 - of the file that is read
         sources.append(Source(split, path, stat, 0, stat.bytes, tag=name, kind="file"))
+    for split in files:
+        if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:  # a shard reads from one
+            raise OptionError(
+                f"some files of {split!r} are compressed and some are not, so they would be read from {directory} and "
+                f"from {scratch_dir}. Give an output directory in the same storage."
+            )
     return tuple(sources), tuple(scratch)
 
 
