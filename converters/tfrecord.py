@@ -32,8 +32,8 @@ _MAX_RECORD_BYTES = 2**31 - 1  # of a protobuf; a worker holds one record in mem
 
 @dataclass(frozen=True)
 class TfrecordConverter:
-    """name, schema, labels: of the dataset as it came. check: "schema" rejects records that do not fit it (~20 us a
-    record); "none" looks at checksums alone. Records of an opaque schema always fit."""
+    """name, schema, labels: of the dataset as it came. check: "schema" rejects records that do not fit it (~3 us a
+    feature); "none" looks at checksums alone. Records of an opaque schema always fit."""
 
     name: str
     schema: Schema

@@ -27,7 +27,16 @@ from pipeline.shards.schema import PASSED_ON, Labels, Schema
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import Stat, Storage, in_parallel, join
 
-__all__ = ["RawTfrecords", "find_raw", "infer_schema", "sources_of", "tfds_files", "tfds_labels"]
+__all__ = [
+    "RawTfrecords",
+    "chosen_files",
+    "find_raw",
+    "infer_schema",
+    "sources_of",
+    "tfds_files",
+    "tfds_labels",
+    "tfds_leaves",
+]
 
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files of a split, evenly spaced; the first records of each
 _PIECE_BYTES = 1 << 18
@@ -70,7 +79,7 @@ def find_raw(
     else:
         files = files_by_name(raw_data_dir, listed)
     schema = _schema(storage, raw_data_dir, files, manifest, schema_file)
-    sources, scratch = sources_of(storage, raw_data_dir, _chosen(raw_data_dir, files, splits), scratch_dir)
+    sources, scratch = sources_of(storage, raw_data_dir, chosen_files(raw_data_dir, files, splits), scratch_dir)
     if manifest:
         return RawTfrecords(sources, manifest.name, schema, manifest.labels, scratch)
     tfds = tfds_files(storage, raw_data_dir, listed)
@@ -104,7 +113,8 @@ def _of_manifest(manifest: Manifest, listed: Mapping[str, Stat]) -> Files:
     return {split: {s.file: listed[s.file] for s in entry.shards} for split, entry in manifest.splits.items()}
 
 
-def _chosen(raw_data_dir: str, files: Files, splits: Sequence[str]) -> Files:
+def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> Files:
+    """The files of the chosen splits, or of all if none is chosen. Raises RawDataError, OptionError."""
     if not files:
         raise RawDataError(
             f"{raw_data_dir} has no files that look like TFRecords of a split (train-00000-of-00010, "
@@ -135,6 +145,12 @@ def sources_of(
             scratch.append(path)
             stat = open_storage(path).stat(path)  # noqa: PLW2901 - of the file that is read
         sources.append(Source(split, path, stat, 0, stat.bytes, tag=name, kind="file"))
+    for split in files:
+        if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:  # a shard reads from one
+            raise OptionError(
+                f"some files of {split!r} are compressed and some are not, so they would be read from {directory} and "
+                f"from {scratch_dir}. Give an output directory in the same storage."
+            )
     return tuple(sources), tuple(scratch)
 
 
@@ -183,17 +199,23 @@ def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> 
 def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
     """The names of the one ClassLabel, or of that called label. TFDS numbers from 0."""
     found = {}
-    for key in _class_labels("", json.loads(tfds.get("features.json", "{}"))):
+    for key, kind in tfds_leaves(tfds):
         names = tfds.get(f"{key.replace('/', '-')}.labels.txt")
-        if names:
+        if kind == "classLabel" and names:
             found[key] = Labels(key, 0, tuple(names.splitlines()))
     return found.get("label") or (next(iter(found.values())) if len(found) == 1 else None)
 
 
-def _class_labels(key: str, feature: Mapping[str, Any]) -> Iterator[str]:
-    if "classLabel" in feature:
-        yield key
-    for name, inner in feature.get("featuresDict", {}).get("features", {}).items():
-        yield from _class_labels(f"{key}/{name}".lstrip("/"), inner)
-    if "sequence" in feature:
-        yield from _class_labels(key, feature["sequence"]["feature"])
+def tfds_leaves(tfds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(key in a record, kind such as image or classLabel) of each feature in features.json, also inside sequences."""
+    return _leaves("", json.loads(tfds.get("features.json", "{}")))
+
+
+def _leaves(key: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if "featuresDict" in feature:
+        for name, inner in feature["featuresDict"].get("features", {}).items():
+            yield from _leaves(f"{key}/{name}".lstrip("/"), inner)
+    elif "sequence" in feature:
+        yield from _leaves(key, feature["sequence"]["feature"])
+    else:
+        yield from ((key, kind) for kind in feature if kind != "pythonClassName")

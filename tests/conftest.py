@@ -258,7 +258,65 @@ class RawTables:
         table_to_gcs.main([f"--raw_data_dir={self.directory}", f"--gcs_output_path={out}", *flags])
 
 
+def prepare_tfds(data_dir: Path):
+    """A dataset "tiny" of TFDS with all kinds of features, as TFDS writes it; its directory."""
+    import tensorflow_datasets as tfds
+
+    features = {
+        "image": tfds.features.Image(shape=(None, None, 3)),
+        "label": tfds.features.ClassLabel(names=["cat", "grey eel", "dog"]),
+        "text": tfds.features.Text(),
+        "vec": tfds.features.Tensor(shape=(2, 3), dtype=np.float32),
+        "flag": np.bool_,
+        "boxes": tfds.features.Sequence(
+            {"box": tfds.features.BBoxFeature(), "at": tfds.features.ClassLabel(num_classes=2)}
+        ),
+        "nested": {
+            "ids": tfds.features.Sequence(np.int64),
+            "rag": tfds.features.Sequence(tfds.features.Sequence(np.int32)),
+        },
+    }
+
+    def example(i):
+        rng = np.random.default_rng(i)
+        boxes = [{"box": tfds.features.BBox(0.1, 0.2, 0.5, 0.6), "at": j % 2} for j in range(i % 3)]
+        return {
+            "image": rng.integers(0, 255, (5 + i, 4, 3), np.uint8),
+            "label": i % 3,
+            "text": f"text {i} ä",
+            "vec": rng.random((2, 3)).astype(np.float32),
+            "flag": bool(i % 2),
+            "boxes": boxes,
+            "nested": {"ids": list(range(i % 4)), "rag": [[1] * (j + 1) for j in range(i % 3)]},
+        }
+
+    class Tiny(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.2.0")
+
+        def _info(self):
+            of_features = tfds.features.FeaturesDict(features)
+            return tfds.core.DatasetInfo(builder=self, features=of_features, supervised_keys=("image", "label"))
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples(23), "validation": self._generate_examples(6)}
+
+        def _generate_examples(self, count):
+            return ((i, example(i)) for i in range(count))
+
+    builder = Tiny(data_dir=str(data_dir))
+    builder.download_and_prepare()
+    return Path(builder.data_dir)
+
+
+def write_damaged_tfds(data_dir: Path):
+    for path in prepare_tfds(data_dir).glob("*tfrecord*"):
+        data = bytearray(path.read_bytes())
+        data[-5] ^= 1
+        path.write_bytes(data)
+
+
 RAW_DATA = {
+    "tfds": write_damaged_tfds,
     "tfrecord": write_tfrecords,
     "tfrecord compressed": lambda directory: write_tfrecords(directory, gzip.compress),
     "imagenet tars": lambda directory: imagenet_with_a_bad_image(directory).write(),
@@ -271,6 +329,14 @@ RAW_DATA = {
     "cifar-10 archive": lambda directory: RawCifar(directory).write_archive(),
     "cifar-100 folder": lambda directory: RawCifar(directory, coarse=True, images=12).write(),
 }
+
+
+@pytest.fixture(scope="session")
+def tiny_tfds(tmp_path_factory):
+    """A TFDS data_dir with the dataset "tiny" in it. Do not change it: copy."""
+    directory = tmp_path_factory.mktemp("tfds")
+    prepare_tfds(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")

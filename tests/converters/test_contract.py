@@ -17,7 +17,7 @@ from beam_jobs.job import Job
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.references import concat
-from converters import tfrecord_layouts
+from converters import tfds, tfrecord_layouts
 from converters.cifar import CifarConverter
 from converters.cifar_layouts import find_cifar
 from converters.class_names import read_class_names
@@ -85,6 +85,11 @@ def find_tfrecords(directory):
     return TfrecordConverter(raw.name, raw.schema, Labels("label", 0, ("a", "b", "c"))), raw.sources
 
 
+def find_tiny(directory):
+    raw = tfds.find_tfds(tfds.DatasetName("tiny"), directory, [], None)
+    return TfrecordConverter(raw.name, raw.schema, raw.labels), raw.sources
+
+
 def intact_payloads(directory):
     found = []
     for path in (path for path in directory.rglob("*") if "tfrecord" in path.name):
@@ -134,6 +139,7 @@ CONVERTERS = {
     "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
     "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
     "cifar-100 folder": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
+    "tfds": Row(find_tiny, ({"check": "none"},), passed_on=intact_payloads),
     "tfrecord": Row(find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
     "tfrecord compressed": Row(find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
 }

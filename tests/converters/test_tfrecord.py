@@ -257,3 +257,13 @@ def test_in_a_bucket_a_scan_streams_and_does_not_ask_for_each_header(bucket, gcs
     refs = list(TfrecordConverter(raw.name, raw.schema).scan(open_storage(bucket), raw.sources[0]))
     assert sum(map(len, refs)) == 100
     assert len(gcs_server.requests(r"raw(/|%2F)train\.tfrecord")) < 10
+
+
+def test_half_compressed_files_of_a_bucket_need_an_output_in_a_bucket(raw, bucket, gcs_server, tmp_path):
+    for number, pack in enumerate((bytes, gzip.compress)):
+        name = f"train-{number:05d}-of-00002"
+        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{name}", pack((raw / name).read_bytes()))
+    with pytest.raises(OptionError, match=r"some files of 'train' are compressed and some are not.* same storage"):
+        convert(f"{bucket}/raw", tmp_path / "out")
+    convert(f"{bucket}/raw", f"{bucket}/out")
+    assert read_manifest(f"{bucket}/out").splits["train"].num_records == 20

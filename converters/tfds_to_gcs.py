@@ -1,0 +1,54 @@
+"""python -m converters.tfds_to_gcs: any dataset that TFDS has prepared -> ~100 MB shards of the same records.
+
+tfds.builder_from_directory reads the result with the features that it had. On Apache Beam: run the same command again
+and it goes on where it stopped."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from beam_jobs.launch import exit_with
+from beam_jobs.options import add_options
+from converters.command_line import run
+from converters.tfds import DatasetName, find_tfds, prepare
+from converters.tfrecord import TfrecordConverter
+from converters.tfrecord_to_gcs import add_check_option, add_num_shards_option, set_num_shards, split_names
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+    args, rest = _parser().parse_known_args(argv)
+    dataset = DatasetName.parse(args.dataset)
+    data_dir = args.data_dir or os.environ.get("TFDS_DATA_DIR") or str(Path("~/tensorflow_datasets").expanduser())
+    if args.download:
+        prepare(dataset, data_dir)
+    raw = find_tfds(dataset, data_dir, split_names(args), None if args.dry_run else args.gcs_output_path)
+    set_num_shards(args)
+    run(args, rest, TfrecordConverter(raw.name, raw.schema, raw.labels, args.check), raw.sources, raw.scratch)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m converters.tfds_to_gcs",
+        description="Re-shards a dataset of TensorFlow Datasets. Records are passed on byte by byte.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--dataset", required=True, help="name, name/config, name:1.0.0 or name/config:1.0.0")
+    parser.add_argument("--data_dir", help="where TFDS prepared it (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)")
+    parser.add_argument("--download", action="store_true", help="let TFDS download and prepare it first, if need be")
+    parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
+    parser.add_argument("--splits", help="comma-separated (default: all)")
+    add_num_shards_option(parser)
+    add_check_option(parser)
+    add_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    # DoFns and converters live in modules of their own: a class of __main__ would not be found by worker processes.
+    sys.argv[0] = "tfds_to_gcs"
+    exit_with(main)

@@ -1,0 +1,164 @@
+"""A TFDS dataset before and after: TFDS itself decodes the same examples from both."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from converters import tfds_to_gcs
+from converters.tfds import DatasetName, find_tfds
+from pipeline.shards.errors import OptionError, RawDataError
+from pipeline.shards.manifest import read_manifest
+from pipeline.shards.schema import Feature, Labels
+from pipeline.verify import main as verify
+
+
+def convert(data_dir, out, *flags, dataset="tiny"):
+    tfds_to_gcs.main([f"--dataset={dataset}", f"--data_dir={data_dir}", f"--gcs_output_path={out}", *flags])
+
+
+@pytest.fixture(scope="module")
+def converted(tiny_tfds, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    convert(tiny_tfds, out, "--num_shards=train=4", "--num_shards=validation=2")
+    return tiny_tfds / "tiny/1.2.0", out
+
+
+def decoded(directory, split, **options):
+    """Each example as text, sorted: two sets of examples are equal when these are."""
+    examples = tfds.builder_from_directory(str(directory)).as_dataset(split=split, **options)
+    return sorted(repr(plain(example)) for example in examples)
+
+
+def plain(value):
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in sorted(value.items())}
+    if isinstance(value, tuple):
+        return [plain(inner) for inner in value]
+    return value.to_list() if hasattr(value, "to_list") else np.asarray(value).tolist()
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_tfds_decodes_the_same_examples_before_and_after(converted, split):
+    before, after = (decoded(directory, split) for directory in converted)
+    assert after == before
+    assert len(before) == {"train": 23, "validation": 6}[split]
+    assert decoded(converted[1], split, as_supervised=True) == decoded(converted[0], split, as_supervised=True)
+
+
+def test_features_names_and_version_are_those_of_the_original(converted):
+    before, after = (tfds.builder_from_directory(str(directory)) for directory in converted)
+    assert repr(after.info.features) == repr(before.info.features)
+    assert after.info.features["label"].names == ["cat", "grey eel", "dog"]
+    assert (after.info.name, str(after.version)) == ("tiny", "1.2.0")
+    assert after.info.splits["train"].shard_lengths == [
+        s.records for s in read_manifest(str(converted[1])).splits["train"].shards
+    ]
+    assert len(list(after.as_dataset(split="train[:50%]"))) == 12
+
+
+def test_the_schema_is_what_stands_in_the_records(converted):
+    manifest = read_manifest(str(converted[1]))
+    listed = Feature("int64", (None,), optional=True)
+    assert manifest.schema.features == {
+        "boxes/at": listed,
+        "boxes/box": Feature("float32", (None,), optional=True),
+        "flag": Feature("int64"),
+        "image": Feature("bytes", content="image"),
+        "label": Feature("int64"),
+        "nested/ids": listed,
+        "nested/rag/ragged_flat_values": listed,
+        "nested/rag/ragged_row_lengths_0": listed,
+        "text": Feature("bytes", content="text"),
+        "vec": Feature("float32", (2, 3)),
+    }
+    assert manifest.labels == Labels("label", 0, ("cat", "grey eel", "dog"))
+    assert verify([str(converted[1]), "--decode"]) == 0
+
+
+def test_a_conversion_can_be_converted_again_and_tfds_reads_on(converted, tmp_path):
+    from converters import tfrecord_to_gcs
+
+    tfrecord_to_gcs.main([f"--raw_data_dir={converted[1]}", f"--gcs_output_path={tmp_path}"])
+    assert decoded(tmp_path, "train") == decoded(converted[0], "train")
+    assert verify([str(tmp_path)]) == 0
+
+
+def test_the_files_alone_are_enough_where_tfds_is_not_installed(converted, tmp_path):
+    from converters import tfrecord_to_gcs
+
+    tfrecord_to_gcs.main([f"--raw_data_dir={converted[0]}", f"--gcs_output_path={tmp_path}"])
+    assert decoded(tmp_path, "train") == decoded(converted[0], "train")
+    assert read_manifest(str(tmp_path)).labels == Labels("label", 0, ("cat", "grey eel", "dog"))
+
+
+def test_the_second_split_joins_later_and_replacing_one_keeps_the_sidecars(converted, tiny_tfds, tmp_path):
+    convert(tiny_tfds, tmp_path, "--splits=validation")
+    convert(tiny_tfds, tmp_path, "--splits=train")
+    convert(tiny_tfds, tmp_path, "--splits=train", "--num_shards=train=3", "--overwrite")
+    for split in ("train", "validation"):
+        assert decoded(tmp_path, split) == decoded(converted[0], split)
+
+
+@pytest.fixture
+def data_dir(tiny_tfds, tmp_path):
+    """A copy, to spoil."""
+    shutil.copytree(tiny_tfds / "tiny", tmp_path / "data/tiny")
+    return tmp_path / "data"
+
+
+def find(data_dir, text):
+    return find_tfds(DatasetName.parse(text), str(data_dir), [], None).sources[0].uri
+
+
+def test_version_and_config_are_found_and_what_is_not_there_is_said(data_dir):
+    there = data_dir / "tiny/1.2.0"
+    shutil.copytree(there, data_dir / "tiny/1.10.0")
+    for config in ("small", "large"):
+        shutil.copytree(there, data_dir / "many" / config / "1.0.0")
+    shutil.copytree(there, data_dir / "one/only/2.0.0")
+    assert "/tiny/1.10.0/" in find(data_dir, "tiny")
+    assert "/tiny/1.2.0/" in find(data_dir, "tiny:1.2.0")
+    assert "/many/small/1.0.0/" in find(data_dir, "many/small")
+    assert "/one/only/2.0.0/" in find(data_dir, "one")
+    with pytest.raises(OptionError, match=r"several configs. Say which: --dataset=many/CONFIG, .* of large, small\."):
+        find(data_dir, "many")
+    with pytest.raises(RawDataError, match=r"tiny:9\.0\.0 is not prepared: .* has 1\.2\.0, 1\.10\.0\. Give --download"):
+        find(data_dir, "tiny:9.0.0")
+    with pytest.raises(RawDataError, match=r"tfds\.builder\('mnist', data_dir='.*'\)\.download_and_prepare\(\)"):
+        find(data_dir, "mnist")
+    with pytest.raises(OptionError, match=r"--dataset=a/b/c: write name"):
+        find(data_dir, "a/b/c")
+
+
+def test_another_file_format_is_refused_with_the_way_out(data_dir):
+    path = data_dir / "tiny/1.2.0/dataset_info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"fileFormat": "array_record"}))
+    with pytest.raises(RawDataError, match=r"in TFDS's format 'array_record'; only tfrecord .* --download"):
+        find(data_dir, "tiny")
+
+
+def test_a_missing_file_is_named(data_dir):
+    (data_dir / "tiny/1.2.0/tiny-train.tfrecord-00000-of-00001").unlink()
+    with pytest.raises(RawDataError, match=r"of 1 files of 'train' 1 are missing, tiny-train.tfrecord-00000-of-00001"):
+        find(data_dir, "tiny")
+
+
+def test_what_tfds_cannot_prepare_is_said_in_its_words(tmp_path):
+    with pytest.raises(RawDataError, match=r"TFDS cannot prepare no_such_dataset in .*: DatasetNotFoundError"):
+        convert(tmp_path, tmp_path / "out", "--download", dataset="no_such_dataset")
+
+
+def test_without_tfds_the_error_says_what_to_install(tiny_tfds, tmp_path):
+    run = "runpy.run_module('converters.tfds_to_gcs', None, '__main__')"
+    program = f"import sys, runpy; sys.modules['tensorflow_datasets'] = None; {run}"
+    flags = ["--dataset=tiny", f"--data_dir={tiny_tfds}", f"--gcs_output_path={tmp_path}/out"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *flags], check=False, capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 2
+    assert "pip install 'infeed[tfds,read]'" in done.stderr
