@@ -242,4 +242,4 @@ def test_an_open_file_holds_one_piece_of_four_mib_at_the_most(storage, bucket, m
     with storage.open(f"{bucket}/x") as file:
         assert b"".join(iter(lambda: file.read(100_000), b"")) == LARGE
     assert set(held) == {0}
-    assert (sizes[0], max(sizes)) == (64 * 1024, 4 * 1024**2)
+    assert (sizes[0], max(sizes)) == (128 * 1024, 4 * 1024**2)
