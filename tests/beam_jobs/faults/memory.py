@@ -1,0 +1,177 @@
+"""Peak memory of conversions, by source and size: one table for CI, which runs its small rows, and for .ci/sweep.
+
+Raw data are one image over and over. A new source is a row of ROWS: what writes so many bytes of it, and its command.
+pytest has this folder on its path."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fake_gcs.server import Server
+from PIL import Image
+
+MIB = 2**20
+ROOT = Path(__file__).parents[3]
+BUCKET = "memory"
+IMAGE_BYTES = 110_000
+CLASS_BYTES = 40 * 10**6
+
+_MEASURE = """
+import importlib, re, sys
+import apache_beam
+from apache_beam.options.pipeline_options import PipelineOptions
+if "gs://" in sys.argv[2]:
+    import pipeline.shards.gcs
+main = importlib.import_module(sys.argv[1]).main
+def kib(field):  # not getrusage: its maximum survives exec, so it is that of the process that started this one
+    return int(re.search(rf"{field}:\\s+(\\d+)", open("/proc/self/status").read())[1])
+idle = kib("VmRSS")
+main(sys.argv[2:])
+print("peak over idle", (kib("VmHWM") - idle) * 1024)
+"""
+
+
+class Peak(NamedTuple):
+    """What one conversion took."""
+
+    bytes: int  # over what the process takes with all imports and nothing to do
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """write: (directory, bytes) -> raw data there. flags: of the module, {raw} being where they are.
+
+    gigabytes: what .ci/sweep runs; CI runs the first. bound: MiB, of every one of them."""
+
+    module: str
+    write: Callable[[Path, int], None]
+    flags: tuple[str, ...]
+    gigabytes: tuple[float, ...]
+    bound: int = 64
+    in_bucket: bool = False
+
+
+def noise_image() -> bytes:
+    """A JPEG that compresses no further, of IMAGE_BYTES."""
+    buffer = io.BytesIO()
+    Image.effect_noise((400, 300), 80).convert("RGB").save(buffer, "JPEG", quality=95)
+    return buffer.getvalue().ljust(IMAGE_BYTES, b"\0")
+
+
+def plain_image() -> bytes:
+    """A JPEG of nearly nothing but zeros after its end, of IMAGE_BYTES."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(buffer, "JPEG")
+    return buffer.getvalue().ljust(IMAGE_BYTES, b"\0")
+
+
+def class_tar(image: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for number in range(CLASS_BYTES // len(image)):
+            info = tarfile.TarInfo(f"{number}.JPEG")
+            info.size = len(image)
+            tar.addfile(info, io.BytesIO(image))
+    return buffer.getvalue()
+
+
+def synsets(num_bytes: int) -> list[str]:
+    return [f"n{number:08d}" for number in range(max(1, num_bytes // CLASS_BYTES))]
+
+
+def header(synset: str, size: int) -> bytes:
+    info = tarfile.TarInfo(f"{synset}.tar")
+    info.size = size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def write_tars(directory: Path, num_bytes: int) -> None:
+    """A train tar of so many bytes, in classes of 40 MB."""
+    data = class_tar(noise_image())
+    with (directory / "ILSVRC2012_img_train.tar").open("wb") as file:
+        for synset in synsets(num_bytes):
+            file.write(header(synset, len(data)))
+            file.write(data)
+        file.write(bytes(2 * tarfile.BLOCKSIZE))
+    (directory / "synsets.txt").write_text("\n".join(synsets(num_bytes)))
+
+
+def write_compressed_tars(directory: Path, num_bytes: int) -> None:
+    """The same, of zeros and compressed: a gzip file of many parts, one of them over and over."""
+
+    def part(data: bytes) -> bytes:
+        return zlib.compress(data, 1, 16 + zlib.MAX_WBITS)
+
+    data = class_tar(plain_image())
+    compressed = part(data)
+    with (directory / "ILSVRC2012_img_train.tar.gz").open("wb") as file:
+        for synset in synsets(num_bytes):
+            file.write(part(header(synset, len(data))))
+            file.write(compressed)
+        file.write(part(bytes(2 * tarfile.BLOCKSIZE)))
+    (directory / "synsets.txt").write_text("\n".join(synsets(num_bytes)))
+
+
+def write_folders(directory: Path, num_bytes: int) -> None:
+    """Folders of an image under many names."""
+    first = directory / "first"
+    first.write_bytes(noise_image())
+    for synset in synsets(num_bytes):
+        (directory / "raw" / synset).mkdir(parents=True)
+        for number in range(CLASS_BYTES // IMAGE_BYTES):
+            (directory / "raw" / synset / f"{number}.jpg").hardlink_to(first)
+
+
+TARS = ("converters.imagenet_to_gcs", write_tars, ("--raw_data_dir={raw}", "--label_file={raw}/synsets.txt"))
+COMPRESSED = (TARS[0], write_compressed_tars, TARS[2])
+FOLDERS = ("converters.image_folder_to_gcs", write_folders, ("--raw_data_dir={raw}/raw", "--validation_fraction=0"))
+ROWS: Mapping[str, Row] = {
+    "tars": Row(*TARS, (0.2, 1, 4)),
+    "tars in a bucket": Row(*TARS, (0.2, 1), bound=160, in_bucket=True),
+    "compressed tars": Row(*COMPRESSED, (0.2, 4)),
+    "image folders": Row(*FOLDERS, (0.2, 1)),
+}
+
+
+def peak(row: Row, gigabytes: float, scratch: Path, server: Server) -> Peak:
+    """Converts so much raw data in a process of its own, 100 MB a shard, and removes everything again."""
+    raw = scratch / "raw"
+    raw.mkdir(parents=True)
+    try:
+        row.write(raw, int(gigabytes * 10**9))
+        places = (f"gs://{BUCKET}/raw", f"gs://{BUCKET}/out") if row.in_bucket else (str(raw), f"{scratch}/out")
+        if row.in_bucket:
+            for file in raw.iterdir():
+                server.write(BUCKET, f"raw/{file.name}", file.read_bytes())
+        return _convert(row, *places, server)
+    finally:
+        shutil.rmtree(scratch)
+        for name in server.objects(BUCKET) if row.in_bucket else ():
+            server.delete(BUCKET, name)
+
+
+def _convert(row: Row, raw: str, out: str, server: Server) -> Peak:
+    flags = [f"--gcs_output_path={out}", *(flag.format(raw=raw) for flag in row.flags), "--splits=train"]
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, row.module, *flags],
+        cwd=ROOT,
+        env=os.environ | (server.env if row.in_bucket else {}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "train: " in done.stdout, done.stdout
+    return Peak(int(done.stdout.split()[-1]), time.monotonic() - begun)
