@@ -54,9 +54,8 @@ def convert_in_process(job: Job) -> int:
             for bucket, refs in itertools.chain.from_iterable(by_bucket(job, split, refs) for refs in batches):
                 pieces[bucket].append(refs)
         scanned += sum(summary.records for summary in summaries)
-        plan = SplitPlan(
-            job, split, {b: add_sums(measure(job.converter, refs) for refs in rows) for b, rows in pieces.items()}
-        )
+        sums = {b: add_sums(measure(job.converter, refs) for refs in rows) for b, rows in pieces.items()}
+        plan = SplitPlan(job, split, sums)
         check_scanned(plan, summaries)
         by_shard = defaultdict(list)
         for bucket, rows in pieces.items():
