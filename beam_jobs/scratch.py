@@ -6,6 +6,8 @@ Records of a .tar.gz, or any .gz, cannot be found without reading everything bef
 import gzip
 import hashlib
 import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.storage import Storage, join
@@ -24,10 +26,17 @@ def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str) -> st
     output.sweep(directory, {source})
     if output.exists(path):  # it appears whole or not at all
         return path
+    with raw.open(uri) as compressed, output.publish(path) as sink:
+        for piece in _pieces(compressed, uri):
+            sink.write(piece)
+    return path
+
+
+def _pieces(compressed: BinaryIO, uri: str) -> Iterator[bytes]:
+    """Raises RawDataError here, inside of the publication, which takes gzip's own error for one of writing."""
     try:
-        with raw.open(uri) as compressed, gzip.open(compressed) as stream, output.publish(path) as sink:
+        with gzip.open(compressed) as stream:
             while piece := stream.read(_PIECE_BYTES):
-                sink.write(piece)
+                yield piece
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
         raise RawDataError(f"{uri} is truncated or damaged: {e}. Copy it again.") from e
-    return path

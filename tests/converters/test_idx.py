@@ -163,8 +163,9 @@ def test_damage_is_one_clear_error_before_anything_is_written(raw_mnist, tmp_pat
 
 
 @pytest.mark.parametrize("name", [f"{IMAGES}.gz", f"{LABELS}.gz"])
-def test_a_damaged_compressed_file_is_named_and_leaves_nothing(raw_mnist, tmp_path, name):
-    spoil(name, lambda data: data[:-9])(raw_mnist.write().directory)
+@pytest.mark.parametrize("change", [lambda data: data[:-9], lambda data: data[:-8] + b"\0" * 8], ids=["cut", "crc"])
+def test_a_damaged_compressed_file_is_named_and_leaves_nothing(raw_mnist, tmp_path, name, change):
+    spoil(name, change)(raw_mnist.write().directory)
     with pytest.raises(RawDataError, match=rf"{name} is truncated or damaged: .*\. Copy it again"):
         raw_mnist.convert(tmp_path / "out")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
