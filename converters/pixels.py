@@ -26,7 +26,7 @@ def pixel_features(channels: int) -> Mapping[str, Feature]:
         "image/channels": Feature("int64", doc=f"always {channels}"),
         "image/colorspace": Feature("bytes", content="text", doc=f"always {_COLORSPACES[channels].decode()}"),
         "image/format": Feature("bytes", content="text", doc="always PNG"),
-        "image/filename": Feature("bytes", content="text", doc="which file of the raw data, which image in it, .png"),
+        "image/filename": Feature("bytes", content="text", doc="number of the image in its raw file, .png"),
         "image/class/label": Feature("int64", doc="0..number of classes - 1, as in the raw data"),
         "image/class/text": Feature("bytes", content="text", doc="name of the class"),
     }

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
     tables = find_tables(args.raw_data_dir, splits, args.validation_fraction)
     check_columns(tables.paths, wanted, args.delimiter)
-    target = _target(args, tables.paths)
+    target = _target(args, wanted["--target_columns"], tables.paths)
     shared = (target, args.key_column, args.delimiter, args.validation_fraction)
     if args.text_column:
         converter = TextTableConverter(args.text_column, *shared)
@@ -59,11 +59,11 @@ def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     return {**{option: [name] for option, name in single.items() if name}, "--target_columns": numbers}
 
 
-def _target(args: argparse.Namespace, paths: Sequence[str]) -> Target:
+def _target(args: argparse.Namespace, numbers: Sequence[str], paths: Sequence[str]) -> Target:
     """The labels or numbers, under keys that readers of images, or of texts, expect."""
     images = bool(args.image_column)
-    if args.target_columns:
-        return Numbers(tuple(_wanted_columns(args)["--target_columns"]))
+    if numbers:
+        return Numbers(tuple(numbers))
     column, separator = args.label_column or args.labels_column, args.label_separator if args.labels_column else None
     if not column:
         return Unlabelled()

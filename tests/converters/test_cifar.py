@@ -12,24 +12,18 @@ from PIL import Image
 from converters import cifar_to_gcs
 from converters.cifar import CifarConverter
 from converters.cifar_layouts import find_cifar
+from pipeline.frames import read_frames
 from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example import decode_example
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 
 
 def records_of(out, split):
-    records = {}
-    for path in sorted(out.glob(f"{split}-*")):
-        data, at = path.read_bytes(), 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + 8], "little")
-            example = decode_example(data[at + HEADER_BYTES : at + HEADER_BYTES + size])
-            record = {key: value[0] for key, value in example.items()}
-            records[record["image/filename"].decode()] = record
-            at += size + FRAME_BYTES
-    return records
+    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
+    examples = [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
+    records = [{key: value[0] for key, value in example.items()} for example in examples]
+    return {record["image/filename"].decode(): record for record in records}
 
 
 def pixels(record):

@@ -14,24 +14,18 @@ from converters.idx import IdxConverter, ImagesHeader
 from converters.idx_layouts import find_idx
 from pipeline.contents import image_problem
 from pipeline.datasets import eval_dataset
+from pipeline.frames import read_frames
 from pipeline.ops import DecodePng
 from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example import decode_example
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 
 
 def records_of(out, split):
-    records = []
-    for path in sorted(out.glob(f"{split}-*")):
-        data, at = path.read_bytes(), 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + 8], "little")
-            example = decode_example(data[at + HEADER_BYTES : at + HEADER_BYTES + size])
-            records.append({key: value[0] for key, value in example.items()})
-            at += size + FRAME_BYTES
-    return records
+    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
+    examples = [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
+    return [{key: value[0] for key, value in example.items()} for example in examples]
 
 
 def pixels(record):
@@ -163,8 +157,9 @@ def test_damage_is_one_clear_error_before_anything_is_written(raw_mnist, tmp_pat
 
 
 @pytest.mark.parametrize("name", [f"{IMAGES}.gz", f"{LABELS}.gz"])
-def test_a_damaged_compressed_file_is_named_and_leaves_nothing(raw_mnist, tmp_path, name):
-    spoil(name, lambda data: data[:-9])(raw_mnist.write().directory)
+@pytest.mark.parametrize("change", [lambda data: data[:-9], lambda data: data[:-8] + b"\0" * 8], ids=["cut", "crc"])
+def test_a_damaged_compressed_file_is_named_and_leaves_nothing(raw_mnist, tmp_path, name, change):
+    spoil(name, change)(raw_mnist.write().directory)
     with pytest.raises(RawDataError, match=rf"{name} is truncated or damaged: .*\. Copy it again"):
         raw_mnist.convert(tmp_path / "out")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,41 +11,24 @@ from PIL import Image
 from converters.image_folder import is_validation
 from converters.table_images import ImageTableConverter
 from converters.table_layouts import find_tables
-from converters.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
-from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
+from converters.targets import Unlabelled
+from pipeline.frames import read_frames
+from pipeline.shards.errors import ConversionError
 from pipeline.shards.example import decode_example
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 from pipeline.shards.schemes import open_storage
 
 IMAGES = ("--image_column=file", "--label_column=animal")
 
 
 def records_of(out, split):
-    records = []
-    for path in sorted(out.glob(f"{split}-*")):
-        data, at = path.read_bytes(), 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + 8], "little")
-            records.append(decode_example(data[at + HEADER_BYTES : at + HEADER_BYTES + size]))
-            at += size + FRAME_BYTES
-    return records
+    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
+    return [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
 
 
 def ledger_of(out, split):
     lines = (out / f"_rejects/{split}.jsonl").read_text().splitlines()
     return {line["key"]: line["error"] for line in map(json.loads, lines)}
-
-
-@pytest.fixture
-def table(tmp_path):
-    """table("train.csv", text): written into the raw directory."""
-
-    def write(name, text):
-        (tmp_path / "raw").mkdir(exist_ok=True)
-        (tmp_path / "raw" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-
-    return write
 
 
 def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_tables, tmp_path):
@@ -229,71 +210,3 @@ def test_a_text_that_is_changed_in_place_is_another_plan(table, tmp_path, raw_ta
     table("train.csv", "text\nnew\n")
     with pytest.raises(ConversionError, match="--overwrite"):
         raw_tables.convert(tmp_path / "out", "--text_column=text")
-
-
-WRONG = [
-    ([], OptionError, "give one of --image_column and --text_column"),
-    (["--image_column=file", "--text_column=note"], OptionError, "give one of --image_column and --text_column"),
-    ([*IMAGES, "--target_columns=weight"], OptionError, "give one of --label_column, --labels_column and"),
-    (
-        ["--image_column=fiel"],
-        OptionError,
-        r"--image_column: \S+train-0.csv has no column 'fiel'\. Did you mean 'file'",
-    ),
-    (["--image_column=file", "--target_columns=weight,wieght"], OptionError, r"--target_columns: .*'wieght'.*'weight'"),
-    (["--image_column=file", "--target_columns=weight,"], OptionError, "a column is empty, or stands there twice"),
-    ([*IMAGES, "--key_column=id"], OptionError, r"--key_column: .* has no column 'id'\. Known: animal, file"),
-    ([*IMAGES, "--delimiter=||"], OptionError, "--delimiter='||': it must be one character"),
-    (["--image_column=file", "--label_file=x"], OptionError, "--label_file names the classes of --label_column or"),
-    ([*IMAGES, "--jpeg_quality=0"], OptionError, "--jpeg_quality=0: allowed are 1 to 100"),
-    ([*IMAGES, "--splits=test"], RawDataError, r"does not have the test split\. It has: train, validation"),
-    ([*IMAGES, "--validation_fraction=1"], OptionError, "--validation_fraction=1.0: allowed are 0 and above"),
-    ([*IMAGES, "--raw_data_dir=/nowhere"], RawDataError, "--raw_data_dir=/nowhere does not exist"),
-]
-
-
-@pytest.mark.parametrize(("flags", "error", "message"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_tables, tmp_path, flags, error, message):
-    with pytest.raises(error, match=message):
-        raw_tables.write().convert(tmp_path / "out", *flags)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "error", "message"),
-    [
-        ("photos.csv", "text,label\na,b\n", RawDataError, r"no table of a split, .*photos.csv.*--validation_fraction"),
-        ("train.xls", "", RawDataError, r"has no tables \(\.csv, \.tsv, \.jsonl, \.ndjson\)\. There is: train\.xls"),
-        ("train.csv", "", RawDataError, "has no header with the names of its columns: it is empty"),
-        ("train.csv", "text,label\na,\n", LabelError, "no table has a label in column 'label'"),
-    ],
-)
-def test_a_layout_that_is_not_quite_right_is_one_clear_error(table, raw_tables, tmp_path, name, text, error, message):
-    table(name, text)
-    with pytest.raises(error, match=message):
-        raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
-
-
-def test_a_column_of_too_many_classes_is_taken_for_none(table, raw_tables, tmp_path):
-    table("train.csv", "text,label\n" + "".join(f"a,{i}\n" for i in range(100_001)))
-    with pytest.raises(LabelError, match=r"over 100,000 different values by line 100002\. Is it a label\?"):
-        raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
-
-
-@pytest.mark.parametrize("target", [SingleLabel("a", ("x", "y")), MultiLabel("a", ("x", "y")), Numbers(("a",))])
-@pytest.mark.parametrize("cell", ["z", True, {"x": 1}, "1\n2", 10**400, [1.5], "\ud800"])
-def test_a_target_says_what_it_cannot_take(target, cell):
-    with pytest.raises(ValueError, match=r"^('a' is .*; (it must be a finite number within float32|a label is a text)|"
-                       r"'a' is .*, which is not Unicode text|unknown label '.*Known: x, y)"):  # fmt: skip
-        target.numbers({"a": cell})
-    with pytest.raises(ValueError, match="no 'a' in it"):
-        target.numbers({"b": cell})
-
-
-def test_the_command_line_runs_as_a_module_and_a_dry_run_writes_nothing(raw_tables, tmp_path):
-    base = [sys.executable, "-m", "converters.table_to_gcs", f"--raw_data_dir={raw_tables.write().directory}"]
-    flags = [f"--gcs_output_path={tmp_path / 'out'}", *IMAGES, "--dry_run"]
-    done = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60, check=True)
-    assert "validation: 14 records" in done.stdout
-    assert "rejected: train/img/none.jpg: line 6: no file" in done.stdout
-    assert not (tmp_path / "out").exists()

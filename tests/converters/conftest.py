@@ -1,0 +1,14 @@
+"""What the tests of tables share."""
+
+import pytest
+
+
+@pytest.fixture
+def table(tmp_path):
+    """table("train.csv", text): written into the raw directory."""
+
+    def write(name, text):
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / "raw" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    return write

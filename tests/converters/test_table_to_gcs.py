@@ -1,0 +1,79 @@
+"""Tables: wrong options, layouts and cells, each one clear error; the command line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from converters.targets import MultiLabel, Numbers, SingleLabel
+from pipeline.shards.errors import LabelError, OptionError, RawDataError
+
+IMAGES = ("--image_column=file", "--label_column=animal")
+
+
+WRONG = [
+    ([], OptionError, "give one of --image_column and --text_column"),
+    (["--image_column=file", "--text_column=note"], OptionError, "give one of --image_column and --text_column"),
+    ([*IMAGES, "--target_columns=weight"], OptionError, "give one of --label_column, --labels_column and"),
+    (
+        ["--image_column=fiel"],
+        OptionError,
+        r"--image_column: \S+train-0.csv has no column 'fiel'\. Did you mean 'file'",
+    ),
+    (["--image_column=file", "--target_columns=weight,wieght"], OptionError, r"--target_columns: .*'wieght'.*'weight'"),
+    (["--image_column=file", "--target_columns=weight,"], OptionError, "a column is empty, or stands there twice"),
+    ([*IMAGES, "--key_column=id"], OptionError, r"--key_column: .* has no column 'id'\. Known: animal, file"),
+    ([*IMAGES, "--delimiter=||"], OptionError, "--delimiter='||': it must be one character"),
+    (["--image_column=file", "--label_file=x"], OptionError, "--label_file names the classes of --label_column or"),
+    ([*IMAGES, "--jpeg_quality=0"], OptionError, "--jpeg_quality=0: allowed are 1 to 100"),
+    ([*IMAGES, "--splits=test"], RawDataError, r"does not have the test split\. It has: train, validation"),
+    ([*IMAGES, "--validation_fraction=1"], OptionError, "--validation_fraction=1.0: allowed are 0 and above"),
+    ([*IMAGES, "--raw_data_dir=/nowhere"], RawDataError, "--raw_data_dir=/nowhere does not exist"),
+]
+
+
+@pytest.mark.parametrize(("flags", "error", "message"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_tables, tmp_path, flags, error, message):
+    with pytest.raises(error, match=message):
+        raw_tables.write().convert(tmp_path / "out", *flags)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "message"),
+    [
+        ("photos.csv", "text,label\na,b\n", RawDataError, r"no table of a split, .*photos.csv.*--validation_fraction"),
+        ("train.xls", "", RawDataError, r"has no tables \(\.csv, \.tsv, \.jsonl, \.ndjson\)\. There is: train\.xls"),
+        ("train.csv", "", RawDataError, "has no header with the names of its columns: it is empty"),
+        ("train.csv", "text,label\na,\n", LabelError, "no table has a label in column 'label'"),
+    ],
+)
+def test_a_layout_that_is_not_quite_right_is_one_clear_error(table, raw_tables, tmp_path, name, text, error, message):
+    table(name, text)
+    with pytest.raises(error, match=message):
+        raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
+
+
+def test_a_column_of_too_many_classes_is_taken_for_none(table, raw_tables, tmp_path):
+    table("train.csv", "text,label\n" + "".join(f"a,{i}\n" for i in range(100_001)))
+    with pytest.raises(LabelError, match=r"over 100,000 different values by line 100002\. Is it a label\?"):
+        raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
+
+
+@pytest.mark.parametrize("target", [SingleLabel("a", ("x", "y")), MultiLabel("a", ("x", "y")), Numbers(("a",))])
+@pytest.mark.parametrize("cell", ["z", True, {"x": 1}, "1\n2", 10**400, [1.5], "\ud800"])
+def test_a_target_says_what_it_cannot_take(target, cell):
+    with pytest.raises(ValueError, match=r"^('a' is .*; (it must be a finite number within float32|a label is a text)|"
+                       r"'a' is .*, which is not Unicode text|unknown label '.*Known: x, y)"):  # fmt: skip
+        target.numbers({"a": cell})
+    with pytest.raises(ValueError, match="no 'a' in it"):
+        target.numbers({"b": cell})
+
+
+def test_the_command_line_runs_as_a_module_and_a_dry_run_writes_nothing(raw_tables, tmp_path):
+    base = [sys.executable, "-m", "converters.table_to_gcs", f"--raw_data_dir={raw_tables.write().directory}"]
+    flags = [f"--gcs_output_path={tmp_path / 'out'}", *IMAGES, "--dry_run"]
+    done = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60, check=True)
+    assert "validation: 14 records" in done.stdout
+    assert "rejected: train/img/none.jpg: line 6: no file" in done.stdout
+    assert not (tmp_path / "out").exists()
