@@ -17,7 +17,15 @@ def ranks(seed: int, split: str, keys: np.ndarray) -> np.ndarray:
 
 
 def in_order(seed: int, split: str, refs: References) -> References:
-    """The rows sorted by (rank, key); rows of one key by place, so that the choice among duplicates is stable."""
+    """The rows sorted by (rank, key); rows of one key by all that they hold, so that it never matters which came first.
+
+    One image may stand in a table twice, with two labels: then even their places are the same."""
     uris = np.array([file.uri.encode("utf-8", "surrogateescape") for file in refs.files] or [b""], "S")
     place = uris[refs.file] if len(refs) else refs.key
-    return refs.take(np.lexsort((refs.offset, place, refs.key, ranks(seed, split, refs.key))))
+    rank = ranks(seed, split, refs.key)
+    order = np.lexsort((refs.offset, place, refs.key, rank))
+    key = refs.key[order]
+    if (key[1:] == key[:-1]).any():  # rare, so the columns are sorted only then
+        columns = [refs.columns[name] for name in sorted(refs.columns)]
+        order = np.lexsort((*columns, refs.error, refs.size, refs.offset, place, refs.key, rank))
+    return refs.take(order)

@@ -1,6 +1,7 @@
 """The assignment of records to shards."""
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from beam_jobs.converter import Source
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, bucket_of
-from beam_jobs.ranks import ranks
+from beam_jobs.ranks import in_order, ranks
 from beam_jobs.references import File, Reference, References, concat
 from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
 from pipeline.shards.schema import Schema
@@ -142,6 +143,17 @@ def test_of_equal_keys_the_first_is_kept_and_the_others_say_why():
     ((_, refs),) = [found for bucket, batch in pieces.items() for found in plan.assign(bucket, batch)]
     assert [(row.file.uri, bool(row.error)) for row in refs] == [("a.tar", False), ("b.tar", True), ("c.tar", True)]
     assert "duplicate key" in next(row.error for row in refs if row.error)
+
+
+def test_of_rows_that_differ_in_nothing_but_a_column_the_same_one_is_kept_whatever_came_first():
+    file = File("a.jpg", Stat(9))
+    rows = [Reference("same", file, 0, 10, "", {"label": label, "name": name}) for label in (3, 1, 2) for name in b"ba"]
+    rows = [dataclasses.replace(row, columns={**row.columns, "name": bytes([row.columns["name"]])}) for row in rows]
+    kept = set()
+    for order in itertools.permutations(rows, len(rows)):
+        (first, *_) = in_order(0, "train", References.of(order))
+        kept.add(tuple(first.columns.values()))
+    assert len(kept) == 1
 
 
 def test_the_digest_covers_what_decides_bytes_and_nothing_else():
