@@ -3,6 +3,7 @@
 It is the last step of the Beam graph, so detached jobs finish by themselves; it is idempotent, so a retry may
 repeat it."""
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -17,7 +18,7 @@ from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
 from beam_jobs.receipts import Rejected, Verdict, sweep_verdicts
 from beam_jobs.summary import summarize
-from pipeline.shards.errors import ConversionError, printable
+from pipeline.shards.errors import ConversionError, StorageError, printable
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files
@@ -49,7 +50,8 @@ def commit_split(
     entry = _publish_index(storage, plan, whole)
     fresh = [shard for shard, result in zip(entry.shards, results, strict=True) if not result.reused]
     summary = summarize(plan, entry, fresh, whole.largest, time.time())
-    summary.write(storage, job.output_dir)
+    with contextlib.suppress(StorageError):  # a report: where no object may be replaced, the first one stays
+        summary.write(storage, job.output_dir)
     _publish_manifest(storage, job, split, entry)
     _sweep(storage, plan)
     verdict = Verdict(job.run_id, split, True, str(summary), len(rejected), tuple(summary.warnings))

@@ -81,7 +81,9 @@ def written(whole, tmp_path_factory):
 
     @functools.cache
     def count(name):
-        return check(SOURCES[name], whole(SOURCES[name].kind), tmp_path_factory.mktemp("written") / "good").written
+        ended = check(SOURCES[name], whole(SOURCES[name].kind), tmp_path_factory.mktemp("written") / "good")
+        assert not ended.refused
+        return ended.written
 
     return count
 

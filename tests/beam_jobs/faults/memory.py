@@ -19,6 +19,10 @@ from typing import NamedTuple
 from fake_gcs.server import Server
 from PIL import Image
 
+from pipeline.shards.example import encode_example
+from pipeline.shards.record import frame
+from pipeline.shards.schema import Feature, Schema
+
 MIB = 2**20
 ROOT = Path(__file__).parents[3]
 BUCKET = "memory"
@@ -132,14 +136,39 @@ def write_folders(directory: Path, num_bytes: int) -> None:
             (directory / "raw" / synset / f"{number}.jpg").hardlink_to(first)
 
 
+def write_table(directory: Path, num_bytes: int) -> None:
+    """A table of an image under many names."""
+    write_folders(directory, num_bytes)
+    images = sorted((directory / "raw").rglob("*.jpg"))
+    lines = (f"{path.relative_to(directory / 'raw')},{path.parent.name}\n" for path in images)
+    (directory / "raw" / "train.csv").write_text("file,class\n" + "".join(lines))
+
+
+def write_records(directory: Path, num_bytes: int) -> None:
+    """A TFRecord file of one record over and over, as large as its image."""
+    schema = Schema("test", {"image": Feature("bytes")})
+    record = frame(encode_example(schema, {"image": noise_image()}))
+    with (directory / "ours-train.tfrecord-00000-of-00001").open("wb") as file:
+        for _ in range(num_bytes // len(record)):
+            file.write(record)
+
+
 TARS = ("converters.imagenet_to_gcs", write_tars, ("--raw_data_dir={raw}", "--label_file={raw}/synsets.txt"))
 COMPRESSED = (TARS[0], write_compressed_tars, TARS[2])
 FOLDERS = ("converters.image_folder_to_gcs", write_folders, ("--raw_data_dir={raw}/raw", "--validation_fraction=0"))
+TABLE = (
+    "converters.table_to_gcs",
+    write_table,
+    ("--raw_data_dir={raw}/raw", "--image_column=file", "--label_column=class"),
+)
+RECORDS = ("converters.tfrecord_to_gcs", write_records, ("--raw_data_dir={raw}",))
 ROWS: Mapping[str, Row] = {
     "tars": Row(*TARS, (0.2, 1, 4)),
     "tars in a bucket": Row(*TARS, (0.2, 1), bound=160, in_bucket=True),
     "compressed tars": Row(*COMPRESSED, (0.2, 4)),
     "image folders": Row(*FOLDERS, (0.2, 1)),
+    "csv of images": Row(*TABLE, (0.2, 1)),
+    "TFRecord files": Row(*RECORDS, (0.2, 1)),
 }
 
 

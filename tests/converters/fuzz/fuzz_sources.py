@@ -7,14 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import mutations
 from hostile_tars import walk
 
+from converters import tfrecord_layouts
+from converters.cifar import CifarConverter
+from converters.cifar_layouts import find_cifar
+from converters.class_names import read_class_names
+from converters.idx import IdxConverter
+from converters.idx_layouts import find_idx
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import find_folders
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import TRAIN_TAR, VALIDATION_TAR, find_raw
 from converters.synsets import read_synsets
+from converters.table_images import ImageTableConverter
+from converters.table_layouts import find_classes, find_tables
+from converters.table_texts import TextTableConverter
+from converters.targets import MultiLabel, SingleLabel
+from converters.tfrecord import TfrecordConverter
 from pipeline.shards.schemes import open_storage
 
 Files = dict[str, bytes]  # path under the raw data directory -> its bytes
@@ -37,6 +49,58 @@ def find_imagenet(raw: str, out: str):
 def find_image_folder(raw: str, out: str):
     found = find_folders(raw, [], None)
     return ImageFolderConverter(found.classes), found.sources
+
+
+def find_mnist(raw: str, out: str):
+    found = find_idx(raw, [], None, out)
+    return IdxConverter(read_class_names(open_storage(raw), f"{raw}/digits.txt"), found.labels), found.sources
+
+
+def find_either_cifar(raw: str, out: str):
+    found = find_cifar(raw, [], out)
+    return CifarConverter(found.names, found.coarse_names), found.sources
+
+
+def find_tfrecords(raw: str, out: str):
+    found = tfrecord_layouts.find_raw(raw, [], [], out)
+    return TfrecordConverter(found.name, found.schema, None), found.sources
+
+
+def find_image_tables(raw: str, out: str):
+    tables = find_tables(raw, [], None)
+    classes = find_classes(tables.paths, "animal", None, None)
+    target = SingleLabel("animal", classes, "image/class/label", 1, "image/class/text")
+    return ImageTableConverter("file", target), tables.sources
+
+
+def find_text_tables(raw: str, out: str):
+    tables = find_tables(raw, [], 0.3)
+    target = MultiLabel("about", find_classes(tables.paths, "about", "|", None))
+    return TextTableConverter("text", target, validation_fraction=0.3), tables.sources
+
+
+def in_records(files: Files) -> int:
+    """Frames up to the first whose length has another checksum, of files that are not compressed."""
+    found = 0
+    for data in (data for name, data in files.items() if "tfrecord" in name):
+        at = 0
+        while data[at + 8 : at + 12] == masked_crc(data[at : at + 8]):
+            found += 1
+            at += 16 + int.from_bytes(data[at : at + 8], "little")
+    return found
+
+
+def masked_crc(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little") if len(data) == 8 else b"none"
+
+
+def in_lines(files: Files) -> int:
+    """Lines with something in them, of jsonl files, and of csv files without a quote: it makes one record of many."""
+    found = {name: [line for line in data.split(b"\n") if line.strip()] for name, data in files.items()}
+    heads = [name for name in found if name.endswith(".csv") and b'"' not in files[name]]
+    lines = sum(len(found[name]) for name in found if name in heads or name.endswith(".jsonl"))
+    return lines - sum(bool(found[name]) for name in heads)
 
 
 def in_tars(files: Files) -> int:
@@ -75,4 +139,13 @@ SOURCES: Mapping[str, Source] = {
     "JPEG files": Source(*FOLDERS, "**/*.jpeg", in_folders, IMAGES, 6),
     "PNG files": Source(*FOLDERS, "**/*.png", in_folders, IMAGES, 6),
     "WebP files": Source(*FOLDERS, "**/*.webp", in_folders, IMAGES, 6),
+    "idx": Source("idx", find_mnist, "*ubyte*", lambda files: 0, mutations.BYTES, 4, None),
+    "CIFAR's archive": Source("cifar-10 archive", find_either_cifar, "*.gz", lambda files: 0, mutations.BYTES, 4, None),
+    "CIFAR's files": Source("cifar-100 folder", find_either_cifar, "*.bin", lambda files: 0, mutations.BYTES, 4, None),
+    "TFRecord files": Source("tfrecord", find_tfrecords, "*", in_records, mutations.BYTES, 6, None),
+    "compressed TFRecord files": Source(
+        "tfrecord compressed", find_tfrecords, "*", lambda files: 0, mutations.BYTES, 4, None
+    ),
+    "csv tables": Source("csv of images", find_image_tables, "*.csv", in_lines, mutations.BYTES, 4, None),
+    "jsonl tables": Source("jsonl of texts", find_text_tables, "*.jsonl", in_lines, mutations.BYTES, 4, None),
 }
