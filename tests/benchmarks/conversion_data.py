@@ -34,7 +34,7 @@ def write_raw(directory: Path, total_bytes: int) -> None:
     photos = list(_photos(np.random.default_rng(0), min(_DIFFERENT, count)))
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, begin in enumerate(range(0, count, IMAGES_PER_CLASS)):
-            synset = ilsvrc2012_synsets()[number]
+            synset = list(ilsvrc2012_synsets())[number]
             names = range(begin, min(begin + IMAGES_PER_CLASS, count))
             data = b"".join(_member(f"{synset}_{i}.JPEG", photos[i % len(photos)]) for i in names)
             info = tarfile.TarInfo(f"{synset}.tar")

@@ -34,11 +34,12 @@ def records_of(path):
 
 
 @pytest.mark.long
-def test_one_process_and_two_worker_processes_write_the_same_bytes(digits, tmp_path, shard_digests):
+@pytest.mark.parametrize("processes", [2, 4])
+def test_one_process_and_several_write_the_same_bytes(digits, tmp_path, shard_digests, processes):
     raw, out = digits
-    done = run(*flags_of(raw, tmp_path / "two"), "--target_shard_bytes=100KB", "--local_processes=2")
+    done = run(*flags_of(raw, tmp_path / "many"), "--target_shard_bytes=100KB", f"--local_processes={processes}")
     assert done.returncode == 0, done.stderr
-    assert shard_digests(tmp_path / "two") == shard_digests(out)
+    assert shard_digests(tmp_path / "many") == shard_digests(out)
     assert len(shard_digests(out)) == 15 + 4 + 2 + 1
 
 
