@@ -5,6 +5,7 @@ The same plan goes on; another one is refused, or with --overwrite replaces exac
 import dataclasses
 import json
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
@@ -17,6 +18,7 @@ from pipeline.shards.naming import (
     receipt_file,
     rejects_file,
     shard_file,
+    shard_files,
     summary_file,
 )
 from pipeline.shards.schema import SHARD_FILES
@@ -69,6 +71,8 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
     job, path, mine = plan.job, join(plan.job.output_dir, plan_file(plan.split)), Claim.of(plan)
     if storage.exists(join(job.output_dir, MANIFEST_FILE)):
         check_mergeable(read_manifest(job.output_dir, storage), job)
+    if not storage.exists(path):
+        _check_vacant(storage, plan)
     if storage.create(path, mine.to_json().encode()):
         return
     there = _read(storage, path)
@@ -89,6 +93,23 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
     _remove_split(storage, job.output_dir, plan.split, there)
     with storage.publish(path) as sink:
         sink.write(mine.to_json().encode())
+
+
+def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
+    """Raises ConversionError where a split of this name is there that no claim is for: it is somebody else's."""
+    output_dir, split = plan.job.output_dir, plan.split
+    shards = shard_files(split, None, plan.job.converter.schema.files)
+    found = [name for name in sorted(storage.list(output_dir)) if fnmatchcase(name, shards)]
+    indexed = storage.exists(join(output_dir, MANIFEST_FILE)) and split in read_manifest(output_dir, storage).splits
+    if not found and not indexed:
+        return
+    if storage.exists(join(output_dir, plan_file(split))):  # a twin was first
+        return
+    what = f"{found[0]} and {len(found)} such files in all" if found else "a manifest that lists it"
+    raise ConversionError(
+        f"{output_dir} holds split {split!r} already, and no conversion into this directory wrote it: there is {what}. "
+        "Give another directory, or remove them yourself: --overwrite replaces only what a conversion wrote."
+    )
 
 
 def check_mergeable(there: Manifest | None, job: Job) -> None:

@@ -27,6 +27,7 @@ from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, low
 from beam_jobs.sums import BucketSums, add_sums, key_digest, measure
 from beam_jobs.write import write_shard
 from pipeline.background import Background
+from pipeline.shards.errors import StorageError
 from pipeline.shards.schemes import is_remote, open_storage
 
 __all__ = ["build"]
@@ -197,10 +198,10 @@ class _Gather(beam.DoFn):
         output = open_storage(self.job.output_dir)
         with verdict_on_error(self.job, split):
             refs = concat(values)
-            receipt = write_shard(raw, output, _plan(self.job, split, sums, sampled), shard, refs)
+            result = write_shard(raw, output, _plan(self.job, split, sums, sampled), shard, refs)
         for name in ("records", "bytes"):
-            Metrics.counter("infeed", f"{split}_{name}").inc(getattr(receipt, name))
-        yield _ONE, ShardResult.of(receipt)
+            Metrics.counter("infeed", f"{split}_{name}").inc(getattr(result, name))
+        yield _ONE, result
 
 
 class _Commit(beam.DoFn):
@@ -222,7 +223,8 @@ class _Commit(beam.DoFn):
                 )
             yield verdict.message
         for path in self.job.scratch:
-            open_storage(path).delete(path)
+            with contextlib.suppress(StorageError):  # there are buckets that let nothing be deleted
+                open_storage(path).delete(path)
 
 
 def _plan(job: Job, split: str, sums: Sums, sampled: Samples) -> SplitPlan:

@@ -19,12 +19,13 @@ from rich.progress import (
 from beam_jobs.job import Job
 from pipeline.shards.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
-from pipeline.shards.schemes import open_storage
+from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import Storage, join
 
 __all__ = ["watching"]
 
 _POLL_SECONDS = 0.5
+_POLL_SECONDS_REMOTE = 5.0  # each time the directory is listed
 
 
 @contextlib.contextmanager
@@ -48,13 +49,13 @@ def watching(job: Job, console: Console) -> Iterator[None]:
 
 
 def _poll(job: Job, bars: "list[_Bar]", stop: threading.Event) -> None:
-    while not stop.wait(_POLL_SECONDS):
+    while not stop.wait(_POLL_SECONDS_REMOTE if is_remote(job.output_dir) else _POLL_SECONDS):
         _update(job, bars)
 
 
 def _update(job: Job, bars: "list[_Bar]") -> None:
     storage = open_storage(job.output_dir)
-    with contextlib.suppress(InfeedError):  # a bar never breaks a conversion
+    with contextlib.suppress(InfeedError, ValueError, KeyError, TypeError):  # a bar never breaks a conversion
         names = {f"_shards/{name}" for name in storage.list(join(job.output_dir, "_shards"))}
         for bar in bars:
             bar.update(storage, names)
@@ -66,15 +67,18 @@ class _Bar:
     def __init__(self, job: Job, split: str, progress: Progress) -> None:
         self._directory, self._split, self._progress = job.output_dir, split, progress
         self._task = progress.add_task(f"{split}: scanning", total=None, rate="")
-        self._missing: set[str] | None = None  # receipts that were not there yet
+        self._plan = ""  # an overwrite replaces the claim under way
+        self._missing: set[str] = set()  # receipts that were not there yet
         self._began = self._records = self._bytes = 0.0
 
     def update(self, storage: Storage, names: set[str]) -> None:
         """names: what is there beside the shards."""
         if plan_file(self._split) not in names:
             return
-        if self._missing is None:
-            self._begin(json.loads(storage.read(join(self._directory, plan_file(self._split))))["num_shards"], names)
+        claim = json.loads(storage.read(join(self._directory, plan_file(self._split))))
+        if claim["plan"] != self._plan:
+            self._plan = claim["plan"]
+            self._begin(claim["num_shards"], names)
             return
         found = sorted(self._missing & names)
         for name in found:
@@ -89,5 +93,6 @@ class _Bar:
     def _begin(self, num_shards: int, names: set[str]) -> None:
         receipts = {receipt_file(self._split, shard, num_shards) for shard in range(num_shards)}
         self._missing, self._began = receipts - names, time.monotonic()
+        self._records = self._bytes = 0.0
         done = len(receipts & names)
         self._progress.reset(self._task, description=f"{self._split}: shards", total=num_shards, completed=done)

@@ -6,7 +6,7 @@ order of scanning changes; each piece of the scan offers its lowest, and the low
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ __all__ = ["Candidate", "Sampled", "candidates", "convert_sample", "lowest"]
 
 _RECORDS = 256  # sizes that vary by half of their mean give a ratio to within 3 %; costs ~2 s a split of photos
 _OFFERED = 1 << 61  # ranks below it: an eighth of all records, so that few travel
+_AT_LEAST = 16  # whatever their ranks: of a few images an eighth may be none
 
 
 class Candidate(NamedTuple):
@@ -52,15 +53,23 @@ def candidates(job: Job, split: str, refs: References) -> list[Candidate]:
         return []
     refs = refs.take(refs.good)
     rank = ranks(job.seed, split, refs.key)
-    low = rank < _OFFERED
-    sizes = framed_bytes(job.converter, refs)[low].tolist()
-    rows = zip(rank[low].tolist(), sizes, refs.take(np.flatnonzero(low)), strict=True)
+    order = np.argsort(rank, kind="stable")
+    chosen = order[: max(_AT_LEAST, int((rank < _OFFERED).sum()))]
+    sizes = framed_bytes(job.converter, refs)[chosen].tolist()
+    rows = zip(rank[chosen].tolist(), sizes, refs.take(chosen), strict=True)
     return lowest([[Candidate(place, ref.key, size, ref) for place, size, ref in rows]])
 
 
 def lowest(groups: Iterable[Sequence[Candidate]]) -> list[Candidate]:
-    """Those of lowest rank; of equal names, which only one record may have, any."""
-    return heapq.nsmallest(_RECORDS, (each for group in groups for each in group), key=lambda c: (c.rank, c.key))
+    """Those of lowest rank: up to 256 below a bound, and 16 at least, if there are so many."""
+    found = heapq.nsmallest(_RECORDS, (each for group in groups for each in group), key=_place)
+    return found[: max(_AT_LEAST, sum(each.rank < _OFFERED for each in found))]
+
+
+def _place(candidate: Candidate) -> tuple[Any, ...]:
+    """Rows of one key are told apart by all that they hold, so that it never matters which came first."""
+    ref = candidate.ref
+    return candidate.rank, candidate.key, ref.file.uri, ref.offset, ref.size, sorted(ref.columns.items())
 
 
 def convert_sample(job: Job, sample: Sequence[Candidate]) -> Sampled:

@@ -16,11 +16,15 @@ from pipeline.shards.storage import Storage, join
 __all__ = ["inflated", "uncompressed"]
 
 _PIECE_BYTES = 1 << 20
+_TAIL_BYTES = 8  # gzip ends with crc32 and size, zlib with its adler32: a repaired file may be as long as the old one
 
 
 def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str, compression: Compression = "gzip") -> str:
     """The path of the uncompressed file. Raises RawDataError when the compressed one is damaged; nothing stays then."""
-    version = f"{uri}\0{raw.stat(uri)}".encode("utf-8", "surrogateescape")
+    stat = raw.stat(uri)
+    tail = min(stat.bytes, _TAIL_BYTES)
+    end = b"".join(raw.read_ranges([(uri, stat.bytes - tail, tail)]))
+    version = f"{uri}\0{stat}\0".encode("utf-8", "surrogateescape") + end
     source = hashlib.blake2b(version, digest_size=8).hexdigest()
     directory = join(output_dir, "_scratch")
     path = join(directory, source)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.plan import SplitPlan
+from pipeline.shards.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file
 from pipeline.shards.sizes import format_bytes
@@ -37,8 +38,8 @@ class Summary:
     largest_record: Mapping[str, str | int]  # key, bytes
     raw: Mapping[str, int]
     started: float  # Unix seconds
-    seconds: float
-    records_per_second: float  # of this run alone
+    seconds: float  # since the job began, which may convert other splits as well
+    records_per_second: float  # that this run wrote
     bytes_per_second: float
     warnings: Sequence[str]
 
@@ -93,6 +94,7 @@ def summarize(
 
 
 def _warnings(plan: SplitPlan, num_bytes: int, key: str) -> Iterator[str]:
+    key = printable(key)
     shard = plan.sampled.scaled(plan.total.bytes) / plan.num_shards
     if plan.num_shards > 1 and num_bytes * _LARGE > shard:
         yield (

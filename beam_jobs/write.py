@@ -4,6 +4,7 @@ Memory is one record, never a shard. The same plan gives the same bytes on any w
 was presumed dead, does no harm."""
 
 import base64
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 
 from beam_jobs.converter import Reject
 from beam_jobs.plan import SplitPlan
+from beam_jobs.proof import ShardResult
 from beam_jobs.ranks import in_order
 from beam_jobs.receipts import Receipt, Rejected, finished_shard
 from beam_jobs.references import Reference, References
@@ -25,14 +27,14 @@ from pipeline.shards.storage import Sink, Storage, in_parallel, join
 __all__ = ["write_shard"]
 
 
-def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> Receipt:
-    """Publishes one shard and its receipt; returns the receipt. Skips the work if it is done already.
+def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> ShardResult:
+    """Publishes one shard and its receipt. Skips the work if it is done already; the result says so.
 
-    Bad records are in the receipt's `rejected`. Raises StorageError, RawDataError when raw data cannot be read."""
+    Bad records are in the receipt. Raises StorageError, RawDataError when raw data cannot be read."""
     output_dir = plan.job.output_dir
     done = finished_shard(output, plan, shard)
     if done:
-        return done
+        return dataclasses.replace(ShardResult.of(done), reused=True)
     refs = in_order(plan.job.seed, plan.split, refs)
     good, bad = refs.take(refs.good), refs.take(~refs.good)
     with output.publish(join(output_dir, plan.shard_file(shard))) as sink:
@@ -44,7 +46,7 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
         _check_unchanged(raw, good)  # after the last byte is read, before the shard can be seen
     receipt = writing.receipt(shard, handled_digest=key_digest(refs.key.tolist()))
     receipt.write(output, output_dir)
-    return receipt
+    return ShardResult.of(receipt)
 
 
 def _read(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes]]:

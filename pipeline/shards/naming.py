@@ -41,9 +41,10 @@ def shard_file(split: str, shard: int, num_shards: int, files: str = SHARD_FILES
     return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"{shard:05d}-of-{num_shards:05d}")
 
 
-def shard_files(split: str, num_shards: int, files: str = SHARD_FILES) -> str:
-    """A glob pattern of all shards of a split, hidden temporary ones not among them."""
-    return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"*-of-{num_shards:05d}")
+def shard_files(split: str, num_shards: int | None, files: str = SHARD_FILES) -> str:
+    """A glob pattern of all shards of a split, of however many if None; hidden temporary ones not among them."""
+    count = "*" if num_shards is None else f"{num_shards:05d}"
+    return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"*-of-{count}")
 
 
 def index_file(split: str) -> str:

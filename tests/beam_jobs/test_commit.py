@@ -12,7 +12,7 @@ from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, bucket_of
-from beam_jobs.proof import ShardResult, SourceSummary
+from beam_jobs.proof import SourceSummary
 from beam_jobs.receipts import Verdict, finished_shard
 from beam_jobs.references import concat
 from beam_jobs.sums import BucketSums, key_digest, measure
@@ -64,7 +64,7 @@ def gather(raw_imagenet, tmp_path):
     def gather(split="train", **options):
         plan, rows, summaries = plan_and_rows(raw_imagenet.write(), tmp_path / "out", split, **options)
         claim(STORAGE, plan)
-        results = [ShardResult.of(write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+        results = [write_shard(STORAGE, STORAGE, plan, shard, refs) for shard, refs in rows.items()]
         return Gathered(plan, rows, summaries, results)
 
     return gather
@@ -133,7 +133,7 @@ def test_a_runner_that_loses_or_repeats_is_found_out(gather, tmp_path, loss):
 def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out")
     rows[1] = rows[1].take(np.arange(len(rows[1]) - 1))
-    results = [ShardResult.of(write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+    results = [write_shard(STORAGE, STORAGE, plan, shard, refs) for shard, refs in rows.items()]
     with pytest.raises(ConversionError, match="18 records scanned, 17 written, 0 rejected"):
         commit_split(STORAGE, plan, summaries, results)
     assert not (tmp_path / "out/manifest.json").exists()
@@ -142,7 +142,7 @@ def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
 def test_a_row_lost_and_another_one_twice_are_found_out_though_the_count_is_right(raw_imagenet, tmp_path):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out", max_bad_records=5)
     rows[1] = concat([rows[1].take(np.arange(1, len(rows[1]))), rows[2].take(np.array([0]))])
-    results = [ShardResult.of(write_shard(STORAGE, STORAGE, plan, shard, refs)) for shard, refs in rows.items()]
+    results = [write_shard(STORAGE, STORAGE, plan, shard, refs) for shard, refs in rows.items()]
     assert sum(result.records for result in results) == 18
     with pytest.raises(ConversionError, match="as many as were scanned, but not the same ones"):
         commit_split(STORAGE, plan, summaries, results)
@@ -208,12 +208,12 @@ def test_a_finished_shard_is_not_written_again_and_a_damaged_one_is(gather, tmp_
     gathered = gather()
     path = tmp_path / "out/train-00000-of-00003"
     inode = path.stat().st_ino
-    write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0])
+    assert write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0]).reused
     assert path.stat().st_ino == inode
     data = path.read_bytes()
     path.write_bytes(data[:-5])
     assert finished_shard(STORAGE, gathered.plan, 0) is None
-    write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0])
+    assert not write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0]).reused
     assert path.read_bytes() == data
 
 

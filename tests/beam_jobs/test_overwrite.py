@@ -40,6 +40,21 @@ def test_another_plan_is_refused_with_both_digests_and_the_way_out(raw_imagenet,
     assert shard_digests(out) == before
 
 
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["plain", "overwrite"])
+@pytest.mark.parametrize("indexed", [False, True])
+def test_shards_that_no_conversion_wrote_are_never_replaced(raw_imagenet, out, tmp_path, shard_digests, flags, indexed):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for shard in out.glob("train-*"):
+        (foreign / shard.name).write_bytes(shard.read_bytes())
+    if indexed:
+        (foreign / "manifest.json").write_bytes((out / "manifest.json").read_bytes())
+    before = shard_digests(foreign)
+    with pytest.raises(ConversionError, match="no conversion into this directory wrote it: there is train-00000-of-"):
+        raw_imagenet.convert(foreign, "--splits=train", *flags)
+    assert shard_digests(foreign) == before
+
+
 def test_another_label_file_is_refused(raw_imagenet, out):
     raw_imagenet.synsets.append("n99999999")
     with pytest.raises(ConversionError, match="of another plan"):

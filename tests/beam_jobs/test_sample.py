@@ -92,6 +92,24 @@ def test_a_sample_of_which_nothing_is_an_image_changes_nothing(job, tmp_path):
     assert convert_sample(bad, sample) == Sampled()
 
 
+def test_of_a_few_records_some_are_sampled_whatever_their_ranks(job):
+    few = rows(job).take(np.arange(1, 13))
+    for seed in range(20):
+        seeded = dataclasses.replace(job, seed=seed)
+        whole = lowest([candidates(seeded, "train", few)])
+        parts = lowest(candidates(seeded, "train", few.take(np.arange(i, 12, 5))) for i in range(5))
+        assert whole == parts
+        assert len(whole) == 12
+    assert len(lowest([candidates(job, "train", rows(job).take(np.arange(1, 41)))])) == 16
+
+
+def test_of_rows_of_one_name_the_sample_takes_the_same_whatever_came_first(job):
+    ref = next(iter(rows(job)))
+    twice = [dataclasses.replace(ref, columns={**ref.columns, "label": label}) for label in (2, 1)]
+    offered = [[Candidate(5, "same", 10, each)] for each in twice]
+    assert lowest(offered) == lowest(offered[::-1])
+
+
 def test_of_many_records_those_of_lowest_rank_are_taken_whatever_their_size(job):
     ref = next(iter(rows(job)))
     offered = [Candidate(rank, f"{rank}", 5000 - rank, ref) for rank in range(1000)]

@@ -7,9 +7,13 @@ import subprocess
 import sys
 
 import pytest
+from rich.progress import Progress
 
+from beam_jobs.progress import _Bar, _update
 from pipeline.shards.errors import ConversionError
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
+from pipeline.shards.naming import plan_file, receipt_file
 
 
 def read_summary(out, split="train"):
@@ -38,6 +42,12 @@ def test_a_second_run_counts_what_the_first_had_finished(raw_imagenet, tmp_path,
     assert summary["shards_finished_before"] == 3
     assert summary["records_per_second"] == pytest.approx(entry.shards[1].records / summary["seconds"], rel=0.01)
     assert "in 4 shards (3 of them finished before)" in capsys.readouterr().out
+
+
+def test_shards_that_were_verified_and_found_intact_count_as_finished_before(raw_imagenet, tmp_path, capsys):
+    for flags in ([], ["--verify_existing"]):
+        raw_imagenet.convert(tmp_path / "out", "--splits=train", *flags)
+    assert "in 1 shards, all finished before" in capsys.readouterr().out
 
 
 def test_a_record_of_a_quarter_of_a_shard_is_named(raw_imagenet, tmp_path, capsys, make_large):
@@ -74,6 +84,28 @@ def test_overwriting_shards_with_names_of_their_own_leaves_none_of_them(raw_imag
     raw_imagenet.convert(tmp_path, *flags, "--num_train_shards=2")
     names = sorted(path.name for path in (tmp_path / "imagenet2012/5.1.0").glob("imagenet2012-*"))
     assert names == [f"imagenet2012-train.tfrecord-0000{shard}-of-00002" for shard in range(2)]
+
+
+def test_a_name_that_would_move_the_cursor_is_printed_as_an_escape(raw_imagenet, tmp_path, capsys, make_large):
+    raw_imagenet.train["n00000002"]["\x1b[2J.JPEG"] = make_large
+    raw_imagenet.write().convert(tmp_path / "out", "--target_shard_bytes=20KB", "--splits=train")
+    printed = capsys.readouterr().out
+    assert "warning: train/n00000002/\\x1b[2J.JPEG is a record of" in printed
+    assert "\x1b" not in printed
+
+
+def test_the_bar_begins_again_when_an_overwrite_replaces_the_claim_and_bears_a_damaged_one(tmp_path):
+    storage, out = LocalStorage(), str(tmp_path)
+    with Progress() as progress:
+        bar = _Bar(type("Job", (), {"output_dir": out}), "train", progress)
+        for plan, shards in (("old", 2), ("new", 7)):
+            with storage.publish(f"{out}/{plan_file('train')}") as sink:
+                sink.write(json.dumps({"plan": plan, "num_shards": shards}).encode())
+            receipt = receipt_file("train", 0, shards)
+            bar.update(storage, {plan_file("train"), receipt})
+            assert (progress.tasks[0].total, progress.tasks[0].completed) == (shards, 1)
+    (tmp_path / plan_file("train")).write_text("{")
+    _update(type("Job", (), {"output_dir": out}), [bar])
 
 
 def test_on_a_terminal_a_bar_shows_shards_and_speed(digits, tmp_path):

@@ -1,5 +1,6 @@
 """A bucket that refuses, and raw data that go away: one clear error, nothing lost, and the same command goes on."""
 
+import gzip
 import re
 
 import pytest
@@ -129,6 +130,16 @@ def test_a_split_is_converted_into_a_bucket_that_lets_no_object_be_changed_and_a
     assert run("--splits=train") == (0, "")
     uploads = gcs_server.requests(r"upload.*name=out/.*ifGenerationMatch=[1-9]")
     assert uploads == []
+
+
+def test_a_temporary_file_that_may_not_be_deleted_fails_no_conversion(bucket, raw, digits, gcs_server, run):
+    tar = (digits[0] / "ILSVRC2012_img_train.tar").read_bytes()
+    name = bucket.removeprefix("gs://")
+    gcs_server.delete(name, "raw/ILSVRC2012_img_train.tar")
+    gcs_server.write(name, "raw/ILSVRC2012_img_train.tar.gz", gzip.compress(tar, 1))
+    gcs_server.fail(NO_CHANGES, Status(403), times=None)
+    assert run("--splits=train") == (0, "")
+    assert run("--splits=train") == (0, "")
 
 
 def test_where_no_object_may_be_changed_a_second_split_is_refused_by_name(bucket, gcs_server, run, goes_on):

@@ -14,7 +14,7 @@ from pathlib import Path
 from beam_jobs.commit import commit_split
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
-from beam_jobs.proof import ShardResult, SourceSummary, check_scanned
+from beam_jobs.proof import SourceSummary, check_scanned
 from beam_jobs.references import concat
 from beam_jobs.sums import add_sums, key_digest, measure
 from beam_jobs.write import write_shard
@@ -64,7 +64,7 @@ def convert_in_process(job: Job) -> int:
         receipts = [
             write_shard(storage, storage, plan, shard, concat(by_shard[shard])) for shard in range(plan.num_shards)
         ]
-        commit_split(storage, plan, summaries, [ShardResult.of(receipt) for receipt in receipts])
+        commit_split(storage, plan, summaries, receipts)
     return scanned
 
 

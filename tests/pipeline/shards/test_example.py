@@ -65,6 +65,15 @@ def test_decoding_gives_back_what_was_encoded_also_from_protobufs_default_mode(d
     assert decode_example(as_protobuf(schema, values).SerializeToString()) == expected
 
 
+@pytest.mark.parametrize("value", [1e39, -1e39, 10**400, 3.4028235677973366e38])
+def test_a_float_beyond_float32_is_named_and_what_rounds_to_the_largest_or_is_infinite_is_taken(value):
+    schema = Schema("s", {"x": Feature("float32")})
+    with pytest.raises(SchemaError, match="'x' holds"):
+        encode_example(schema, {"x": value})
+    for fine in (3.4028235677973362e38, float("inf"), float("-inf"), float("nan")):
+        assert encode_example(schema, {"x": fine})
+
+
 def test_a_key_that_begins_another_comes_first():
     schema = Schema("s", {"ab": Feature("int64"), "a": Feature("int64")})
     assert list(decode_example(encode_example(schema, {"ab": 1, "a": 2}))) == ["a", "ab"]
