@@ -52,12 +52,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "scan" >> beam.ParDo(_Scan(job))
     )
     sums = pvalue.AsDict(scanned | "measure" >> beam.ParDo(_Measure(job)) | "sums" >> beam.CombinePerKey(add_sums))
-    sampled = pvalue.AsDict(
-        scanned
-        | "offer" >> beam.ParDo(_Offer(job))
-        | "lowest" >> beam.CombinePerKey(lowest)
-        | "sample" >> beam.ParDo(_Sample(job))
-    )
+    sampled = _sampled(scanned, job) if job.converter.transforms else {}
     _ = (
         scanned
         | "by bucket" >> beam.GroupByKey()
@@ -66,6 +61,15 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "gather" >> beam.ParDo(_Gather(job), sums, sampled)
         | "all" >> beam.GroupByKey()
         | "commit" >> beam.ParDo(_Commit(job), sums, sampled)
+    )
+
+
+def _sampled(scanned: beam.PCollection, job: Job) -> pvalue.AsDict:
+    return pvalue.AsDict(
+        scanned
+        | "offer" >> beam.ParDo(_Offer(job))
+        | "lowest" >> beam.CombinePerKey(lowest)
+        | "sample" >> beam.ParDo(_Sample(job))
     )
 
 
