@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from beam_jobs.converter import Source
-from beam_jobs.references import File, Reference, References
+from beam_jobs.references import File, Reference, References, bounded
 from converters.image_folder import is_validation
 from converters.table_rows import Row, table_rows
 from converters.targets import Target
@@ -49,14 +49,15 @@ class TableConverter:
         """See Converter. A source is a table. Of its rows no more is kept than what a reference needs."""
         file = File(source.uri, source.stat)
         found = (self._reference(source.split, file, row) for row in table_rows(storage, source.uri, self.delimiter))
-        chosen = (reference for reference in found if self._is_of(source.split, reference))
+        # The choice goes by the whole key: a short one differs from split to split.
+        chosen = ((line, bounded(row)) for line, row in found if self._is_of(source.split, row))
         while batch := list(itertools.islice(chosen, _ROWS_PER_BATCH)):
             yield References.of(self._located(storage, batch))
 
-    def _is_of(self, split: str, found: tuple[int, Reference]) -> bool:
+    def _is_of(self, split: str, row: Reference) -> bool:
         if self.validation_fraction is None:
             return True
-        place = found[1].key.removeprefix(f"{split}/")
+        place = row.key.removeprefix(f"{split}/")
         return is_validation(place, self.validation_fraction) == (split == "validation")
 
     def _reference(self, split: str, file: File, row: Row) -> tuple[int, Reference]:
@@ -65,7 +66,7 @@ class TableConverter:
         numbers: Sequence[int | float] = ()
         try:
             if not error:
-                content, numbers = text_in(row, self.column), self.target.numbers(row.cells)
+                content, numbers = self._content(row), self.target.numbers(row.cells)
                 place = text_in(row, self.key_column) if self.key_column else self._own_place(place, content)
         except ValueError as e:
             error = str(e)
@@ -78,6 +79,10 @@ class TableConverter:
         numbers = ref.columns["target"]
         assert isinstance(numbers, bytes)
         return self.target.values(numbers.decode().split())
+
+    def _content(self, row: Row) -> str:
+        """The cell of the column. Raises ValueError."""
+        return text_in(row, self.column)
 
     def _own_place(self, place: str, content: str) -> str:
         """The key without its split. place: file and line."""

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Converted
-from beam_jobs.references import File, Reference, References
+from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References
 from converters.image_files import ToJpeg
 from converters.image_records import IMAGE_FEATURES, image_features, member_error
 from converters.jpeg import Jpeg
-from converters.table import TableConverter, at_line
+from converters.table import TableConverter, at_line, text_in
 from converters.table_rows import Row
 from converters.tars import Member
 from pipeline.shards.errors import StorageError
@@ -59,6 +59,12 @@ class ImageTableConverter(TableConverter):
         """See Converter."""
         image = self.to_jpeg(data)
         return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups)
+
+    def _content(self, row: Row) -> str:
+        name = text_in(row, self.column)
+        if len(name.encode()) > MAX_NAME_BYTES:  # an image itself in base64, say
+            raise ValueError(f"{self.column!r} has {len(name):,} characters; it must be the path of an image")
+        return name
 
     def _own_place(self, place: str, content: str) -> str:
         del place

@@ -11,6 +11,7 @@ from PIL import Image
 from converters.image_folder import is_validation
 from converters.table_images import ImageTableConverter
 from converters.table_layouts import find_tables
+from converters.table_texts import TextTableConverter
 from converters.targets import Unlabelled
 from pipeline.frames import read_frames
 from pipeline.shards.errors import ConversionError
@@ -110,6 +111,31 @@ def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(b
         f"line 8: '/a.jpg' {elsewhere}",
         f"line 9: 's3://a/b' {elsewhere}",
     ]
+
+
+def test_a_cell_too_long_for_a_path_is_listed_and_makes_no_other_row_wide(table, raw_tables):
+    row, long = "img/0.jpg,k\n", "x" * 20_000
+    table("train.csv", f"file,id\n{row}{long},k2\n{row}img/0.jpg,{long}\n")
+    (source,) = find_tables(str(raw_tables.directory), [], None).sources
+    for key_column in (None, "id"):
+        converter = ImageTableConverter("file", Unlabelled(), key_column)
+        (refs,) = converter.scan(open_storage("/"), source)
+        _, second, _, fourth = refs
+        assert (second.key, second.error) == (
+            "train/train.csv:3",
+            "line 3: 'file' has 20,000 characters; it must be the path of an image",
+        )
+        assert ("a name of 20,006 bytes" in fourth.error) == bool(key_column)
+        assert max(refs.key.itemsize, refs.error.itemsize, refs.columns["image"].itemsize) < 400
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 0.99])
+def test_of_one_set_every_long_key_is_in_one_split(table, raw_tables, fraction):
+    table("all.csv", "text,id\n" + "".join(f"a,{i}{'x' * 5000}\n" for i in range(20)))
+    sources = find_tables(str(raw_tables.directory), [], fraction).sources
+    converter = TextTableConverter("text", Unlabelled(), "id", validation_fraction=fraction)
+    found = [row for source in sources for refs in converter.scan(open_storage("/"), source) for row in refs]
+    assert sorted(row.offset for row in found) == [8 + i * 5004 + max(0, i - 10) for i in range(20)]
 
 
 def test_a_key_column_lets_an_image_stand_twice(raw_tables, table, tmp_path):
