@@ -3,6 +3,7 @@
 Pure: reads raw data through a Storage, returns values."""
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -24,6 +25,9 @@ from pipeline.shards.storage import Stat, Storage, in_parallel, join
 
 __all__ = ["ImageTableConverter"]
 
+# https://cloud.google.com/storage/docs/objects#naming; a bucket asked for another name fails, which is no word on it
+_OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
+_MAX_OBJECT_NAME_BYTES = 1024
 _LABEL = "image/class/label"  # set by the target, if there is one
 _FEATURES = {key: feature for key, feature in IMAGE_FEATURES.items() if key != _LABEL}
 
@@ -110,13 +114,23 @@ def _find(storage: Storage, ref: Reference) -> File | str:
 
 
 def _absolute(table: str, name: str) -> str:
-    """What a table calls an image, as a whole path. Raises ValueError for one in another storage than the table."""
+    """What a table calls an image, as a whole path. Raises ValueError for one that is not in the table's storage."""
     scheme, _, path = table.rpartition("://")
     if "://" in name or name.startswith("/"):
         if name.rpartition("://")[0] != scheme:
             raise ValueError(f"{name!r} is not in the storage that its table is in. Copy the table to the images.")
-        return name
-    return (f"{scheme}://" if scheme else "") + posixpath.normpath(join(posixpath.dirname(path) or ".", name))
+        uri = name
+    else:
+        beside = posixpath.normpath(join(posixpath.dirname(path) or ".", name))
+        uri = f"{scheme}://{beside}" if scheme else beside
+    if scheme and not _is_object(uri):
+        raise ValueError(f"{name!r} cannot be the name of a file in a bucket")
+    return uri
+
+
+def _is_object(uri: str) -> bool:
+    found = _OBJECT.fullmatch(uri)
+    return bool(found) and len(found[1].encode()) <= _MAX_OBJECT_NAME_BYTES
 
 
 def _stat(storage: Storage, uri: str) -> Stat | None:

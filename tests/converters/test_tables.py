@@ -113,6 +113,17 @@ def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(b
     ]
 
 
+def test_what_no_bucket_can_hold_is_listed(bucket, gcs_server):
+    names = ["gs://bucket", "gs://bucket/", "gs://B?/x", "gs://bucket/..", "../../..", "../..", "x\ty", "x" * 1025]
+    rows = "".join(json.dumps({"f": name}) + "\n" for name in [*names, "two\nlines"])
+    gcs_server.write(bucket.removeprefix("gs://"), "raw/train.jsonl", rows.encode())
+    (source,) = find_tables(f"{bucket}/raw", [], None).sources
+    (refs,) = ImageTableConverter("f", Unlabelled()).scan(open_storage(bucket), source)
+    errors = [row.error for row in refs]
+    assert errors.pop(6) == r"line 7: no file 'x\ty' can be found"
+    assert all(error.endswith(" cannot be the name of a file in a bucket") for error in errors)
+
+
 def test_a_cell_too_long_for_a_path_is_listed_and_makes_no_other_row_wide(table, raw_tables):
     row, long = "img/0.jpg,k\n", "x" * 20_000
     table("train.csv", f"file,id\n{row}{long},k2\n{row}img/0.jpg,{long}\n")
