@@ -14,7 +14,7 @@ from converters.table_layouts import find_tables
 from converters.table_texts import TextTableConverter
 from converters.targets import Unlabelled
 from pipeline.frames import read_frames
-from pipeline.shards.errors import ConversionError
+from pipeline.shards.errors import ConversionError, RawDataError
 from pipeline.shards.example import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schemes import open_storage
@@ -247,3 +247,23 @@ def test_a_text_that_is_changed_in_place_is_another_plan(table, tmp_path, raw_ta
     table("train.csv", "text\nnew\n")
     with pytest.raises(ConversionError, match="--overwrite"):
         raw_tables.convert(tmp_path / "out", "--text_column=text")
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("train.csv", ['x,"other text"\n', 'x,"some text\n', "x\n", "\n\n\n", '"', "\udcff"]),
+        ("train.jsonl", ['{"text": "other"}\n', '{"t": "some text"}\n', "{\n", "3", "\udcff"]),
+    ],
+)
+def test_a_row_that_changes_between_scan_and_reading_ends_the_conversion(table, raw_tables, name, changed):
+    """As a bad record it would be lost without a word where --max_bad_records allows some."""
+    row = '{"id": 0, "text": "some text"}\n' if name.endswith("jsonl") else 'x,"some text"\n'
+    table(name, row if name.endswith("jsonl") else f"id,text\n{row}")
+    converter = TextTableConverter("text", Unlabelled())
+    (source,) = find_tables(str(raw_tables.directory), [], None).sources
+    ((ref,),) = converter.scan(open_storage("/"), source)
+    assert converter.convert(ref, row.encode()).features == {"text": b"some text"}
+    for other in changed:
+        with pytest.raises(RawDataError, match=f"{name} changed during the conversion. Put it back"):
+            converter.convert(ref, other.encode("utf-8", "surrogateescape"))
