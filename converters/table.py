@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from beam_jobs.converter import Source
 from beam_jobs.references import File, Reference, References, bounded
 from converters.image_folder import is_validation
@@ -17,8 +19,9 @@ from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels
 from pipeline.shards.storage import Storage
 
-__all__ = ["TableConverter", "at_line", "text_in"]
+__all__ = ["BYTES_AROUND_VALUE", "TableConverter", "at_line", "text_in"]
 
+BYTES_AROUND_VALUE = 11  # of a feature, beside key and value: tags and lengths
 _ROWS_PER_BATCH = 4096
 
 
@@ -43,7 +46,7 @@ class TableConverter:
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. The fraction is not among them: the rows of a split say who is in it."""
         columns = {"column": self.column, "key_column": self.key_column, "delimiter": self.delimiter}
-        return {"converter": "table/1", **columns, **self.target.digest_fields()}
+        return {"converter": "table/2", **columns, **self.target.digest_fields()}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. Of its rows no more is kept than what a reference needs."""
@@ -73,6 +76,12 @@ class TableConverter:
         columns = {"target": " ".join(map(repr, numbers)).encode(), **self._columns(row, content)}
         error = error and at_line(row.line, error)
         return row.line, Reference(f"{split}/{place}", file, row.offset, row.size, error, columns)
+
+    def _target_bytes(self, refs: References) -> np.ndarray:
+        """int64: what the target adds to each record, within a few bytes."""
+        return self.target.sizes(refs.columns["target"]) + sum(
+            len(key.encode()) + BYTES_AROUND_VALUE for key in self.target.features
+        )
 
     def _target(self, ref: Reference) -> Mapping[str, Value]:
         """The features of the target."""

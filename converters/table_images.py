@@ -55,9 +55,9 @@ class ImageTableConverter(TableConverter):
         return {**super().digest_fields(), **asdict(self.to_jpeg)}
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: right within the target's few bytes for an image that stays as it is; else its old size."""
+        """See Converter: right within a few bytes for an image that stays as it is; else its old size."""
         name = np.char.str_len(np.char.rpartition(refs.columns["image"], b"/")[:, 2])
-        return _BYTES_AROUND + refs.size + name + np.char.str_len(refs.columns["target"])
+        return _BYTES_AROUND + refs.size + name + self._target_bytes(refs)
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter."""
@@ -87,7 +87,7 @@ def _image_features(image: Jpeg, uri: str) -> dict[str, bytes | int]:
     return {key: value for key, value in image_features(image, uri, 0).items() if key != _LABEL}
 
 
-_BYTES_AROUND = 40 + len(encode_example(Schema("", _FEATURES), _image_features(Jpeg(b"", 300, 400), "")))
+_BYTES_AROUND = len(encode_example(Schema("", _FEATURES), _image_features(Jpeg(b"", 300, 400), "")))
 
 
 def _at_image(storage: Storage, line: int, ref: Reference) -> Reference:

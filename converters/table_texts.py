@@ -11,7 +11,7 @@ import numpy as np
 
 from beam_jobs.converter import Converted
 from beam_jobs.references import Reference, References
-from converters.table import TableConverter, text_in
+from converters.table import BYTES_AROUND_VALUE, TableConverter, text_in
 from converters.table_rows import Row, parse_row
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.schema import Feature, Schema
@@ -20,7 +20,7 @@ from pipeline.shards.storage import Storage
 __all__ = ["TextTableConverter"]
 
 _TEXT = Feature("bytes", content="text", doc="UTF-8")
-_BYTES_AROUND = 40
+_BYTES_AROUND = 8 + len("text") + BYTES_AROUND_VALUE
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class TextTableConverter(TableConverter):
         return Schema("text_table", {"text": _TEXT, **self.target.features})
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: right within the target's few bytes."""
-        return _BYTES_AROUND + refs.columns["text_bytes"] + np.char.str_len(refs.columns["target"])
+        """See Converter: right within a few bytes."""
+        return _BYTES_AROUND + refs.columns["text_bytes"] + self._target_bytes(refs)
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter. data: the whole row. Raises RawDataError if it has not the text that was scanned."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
+
 from converters.class_names import names_digest
 from pipeline.shards.errors import did_you_mean
 from pipeline.shards.example import Value
@@ -42,6 +44,10 @@ class Target(Protocol):
 
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
         """A value for each feature, from the numbers as text."""
+        ...
+
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """int64: how many bytes the values of each record take, nearly. numbers: S, the numbers of each as text."""
         ...
 
 
@@ -101,6 +107,13 @@ class SingleLabel(_Named):
         text = {self.text_key: self.names[label - self.base].encode()} if self.text_key else {}
         return {self.key: label, **text}
 
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """See Target. Rows that the scan rejects have no number."""
+        if not self.text_key:
+            return np.zeros(len(numbers), np.int64)
+        names = np.array([len(name.encode()) for name in self.names], np.int64)
+        return names[np.where(numbers == b"", str(self.base).encode(), numbers).astype(np.int64) - self.base]
+
 
 @dataclass(frozen=True)
 class MultiLabel(_Named):
@@ -134,6 +147,10 @@ class MultiLabel(_Named):
         """See Target."""
         return {self.key: [int(number) for number in numbers]}
 
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """See Target."""
+        return (np.char.count(numbers, b" ") + (numbers != b"")) * _varint_bytes(len(self.names))
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -160,6 +177,10 @@ class Numbers:
         """See Target."""
         return {self.key: [float(number) for number in numbers]}
 
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """See Target."""
+        return np.full(len(numbers), 4 * len(self.columns))
+
 
 @dataclass(frozen=True)
 class Unlabelled:
@@ -185,6 +206,14 @@ class Unlabelled:
         """See Target."""
         del numbers
         return {}
+
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """See Target."""
+        return np.zeros(len(numbers), np.int64)
+
+
+def _varint_bytes(largest: int) -> int:
+    return max(1, -(-largest.bit_length() // 7))
 
 
 def class_cells(cells: Cells, column: str, separator: str | None) -> Sequence[str]:

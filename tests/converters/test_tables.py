@@ -11,10 +11,9 @@ from PIL import Image
 from converters.image_folder import is_validation
 from converters.table_images import ImageTableConverter
 from converters.table_layouts import find_tables
-from converters.table_texts import TextTableConverter
 from converters.targets import Unlabelled
 from pipeline.frames import read_frames
-from pipeline.shards.errors import ConversionError, RawDataError
+from pipeline.shards.errors import ConversionError
 from pipeline.shards.example import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schemes import open_storage
@@ -111,42 +110,6 @@ def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(b
         f"line 8: '/a.jpg' {elsewhere}",
         f"line 9: 's3://a/b' {elsewhere}",
     ]
-
-
-def test_what_no_bucket_can_hold_is_listed(bucket, gcs_server):
-    names = ["gs://bucket", "gs://bucket/", "gs://B?/x", "gs://bucket/..", "../../..", "../..", "x\ty", "x" * 1025]
-    rows = "".join(json.dumps({"f": name}) + "\n" for name in [*names, "two\nlines"])
-    gcs_server.write(bucket.removeprefix("gs://"), "raw/train.jsonl", rows.encode())
-    (source,) = find_tables(f"{bucket}/raw", [], None).sources
-    (refs,) = ImageTableConverter("f", Unlabelled()).scan(open_storage(bucket), source)
-    errors = [row.error for row in refs]
-    assert errors.pop(6) == r"line 7: no file 'x\ty' can be found"
-    assert all(error.endswith(" cannot be the name of a file in a bucket") for error in errors)
-
-
-def test_a_cell_too_long_for_a_path_is_listed_and_makes_no_other_row_wide(table, raw_tables):
-    row, long = "img/0.jpg,k\n", "x" * 20_000
-    table("train.csv", f"file,id\n{row}{long},k2\n{row}img/0.jpg,{long}\n")
-    (source,) = find_tables(str(raw_tables.directory), [], None).sources
-    for key_column in (None, "id"):
-        converter = ImageTableConverter("file", Unlabelled(), key_column)
-        (refs,) = converter.scan(open_storage("/"), source)
-        _, second, _, fourth = refs
-        assert (second.key, second.error) == (
-            "train/train.csv:3",
-            "line 3: 'file' has 20,000 characters; it must be the path of an image",
-        )
-        assert ("a name of 20,006 bytes" in fourth.error) == bool(key_column)
-        assert max(refs.key.itemsize, refs.error.itemsize, refs.columns["image"].itemsize) < 400
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.5, 0.99])
-def test_of_one_set_every_long_key_is_in_one_split(table, raw_tables, fraction):
-    table("all.csv", "text,id\n" + "".join(f"a,{i}{'x' * 5000}\n" for i in range(20)))
-    sources = find_tables(str(raw_tables.directory), [], fraction).sources
-    converter = TextTableConverter("text", Unlabelled(), "id", validation_fraction=fraction)
-    found = [row for source in sources for refs in converter.scan(open_storage("/"), source) for row in refs]
-    assert sorted(row.offset for row in found) == [8 + i * 5004 + max(0, i - 10) for i in range(20)]
 
 
 def test_a_key_column_lets_an_image_stand_twice(raw_tables, table, tmp_path):
@@ -247,23 +210,3 @@ def test_a_text_that_is_changed_in_place_is_another_plan(table, tmp_path, raw_ta
     table("train.csv", "text\nnew\n")
     with pytest.raises(ConversionError, match="--overwrite"):
         raw_tables.convert(tmp_path / "out", "--text_column=text")
-
-
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [
-        ("train.csv", ['x,"other text"\n', 'x,"some text\n', "x\n", "\n\n\n", '"', "\udcff"]),
-        ("train.jsonl", ['{"text": "other"}\n', '{"t": "some text"}\n', "{\n", "3", "\udcff"]),
-    ],
-)
-def test_a_row_that_changes_between_scan_and_reading_ends_the_conversion(table, raw_tables, name, changed):
-    """As a bad record it would be lost without a word where --max_bad_records allows some."""
-    row = '{"id": 0, "text": "some text"}\n' if name.endswith("jsonl") else 'x,"some text"\n'
-    table(name, row if name.endswith("jsonl") else f"id,text\n{row}")
-    converter = TextTableConverter("text", Unlabelled())
-    (source,) = find_tables(str(raw_tables.directory), [], None).sources
-    ((ref,),) = converter.scan(open_storage("/"), source)
-    assert converter.convert(ref, row.encode()).features == {"text": b"some text"}
-    for other in changed:
-        with pytest.raises(RawDataError, match=f"{name} changed during the conversion. Put it back"):
-            converter.convert(ref, other.encode("utf-8", "surrogateescape"))
