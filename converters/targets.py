@@ -149,7 +149,7 @@ class MultiLabel(_Named):
 
     def sizes(self, numbers: np.ndarray) -> np.ndarray:
         """See Target."""
-        return (np.char.count(numbers, b" ") + (numbers != b"")) * _varint_bytes(len(self.names))
+        return (np.char.count(numbers, b" ") + (numbers != b"")) * _varint_bytes(len(self.names) - 1)
 
 
 @dataclass(frozen=True)

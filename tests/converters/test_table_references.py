@@ -96,5 +96,5 @@ def test_sizes_are_predicted_within_a_few_bytes_whatever_is_said_of_a_record(tab
         for ref, predicted in zip(refs, converter.record_bytes(refs).tolist(), strict=True):
             (data,) = storage.read_ranges([(ref.file.uri, ref.offset, ref.size)])
             converted = converter.convert(ref, data)
-            if not converted.fixups:
+            if not converted.fixups and not isinstance(converted.features, bytes):
                 assert abs(len(encode_example(converter.schema, converted.features)) - predicted) <= 12
