@@ -223,18 +223,21 @@ def class_cells(cells: Cells, column: str, separator: str | None) -> Sequence[st
     cell = _cell(cells, column)
     if separator is None:
         return [_class_name(column, cell)]
-    if cell is None or cell == "":
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
         return []
-    items = cell if isinstance(cell, list) else _class_name(column, cell).split(separator)
-    names = [_class_name(column, item) for item in items]
+    if not isinstance(cell, list):
+        _class_name(column, cell)
+        cell = str(cell).split(separator)
+    names = [_class_name(column, item) for item in cell]
     if len(set(names)) < len(names):
-        raise ValueError(f"{column!r} has a label twice: {cell!r}")
+        raise ValueError(f"{column!r} has a label twice: {_cell(cells, column)!r}")
     return names
 
 
 def _class_name(column: str, cell: Any) -> str:
-    """JSON's integers are names, too."""
+    """Without blanks around it, as in a label file; JSON's integers are names, too."""
     name = str(cell) if isinstance(cell, int) and not isinstance(cell, bool) else cell
+    name = name.strip() if isinstance(name, str) else name
     if not isinstance(name, str) or name.splitlines() != [name]:
         raise ValueError(f"{column!r} is {cell!r:.60}; a label is a text of one line, or an integer")
     try:
