@@ -17,6 +17,7 @@ __all__ = ["MAX_ROW_BYTES", "TABLE_SUFFIXES", "Row", "column_names", "is_json", 
 
 MAX_ROW_BYTES = 16 * 1024**2
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_FIRST_ROWS = 1000  # of JSON: an object may lack what others have
 _BOM = b"\xef\xbb\xbf"
 
 csv.field_size_limit(MAX_ROW_BYTES)  # of the process, and Python's own is 128 KiB: long texts are longer
@@ -55,13 +56,14 @@ def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[Ro
 
 
 def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
-    """The columns by a csv file's header, or by the first object of a JSON file; none of an empty JSON file.
+    """The columns by a csv file's header, or all that are in the first 1,000 rows of a JSON file; none of an empty one.
 
     Raises RawDataError for a csv file without a header."""
     with storage.open(uri) as file:
         rows = _all_rows(file, uri, delimiter)
         if is_json(uri):
-            return next((list(row.cells) for row in rows if not row.error), [])
+            first = itertools.takewhile(lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS))
+            return list(dict.fromkeys(name for row in first for name in row.cells))
         return _header(rows, uri)
 
 

@@ -127,8 +127,13 @@ def test_a_table_without_a_header_is_one_clear_error(rows_of, data, message):
         rows_of(data)
 
 
-def test_the_columns_are_the_headers_or_the_first_objects(tmp_path):
-    for name, data in (("t.csv", ",a,b\n"), ("t.jsonl", 'bad\n{"": 1, "a": 2, "b": 3}'), ("empty.jsonl", "")):
+def test_the_columns_are_the_headers_or_those_of_the_first_objects(tmp_path):
+    tables = {
+        "t.csv": ",a,b\n1,2,3\n",
+        "t.jsonl": 'bad\n{"": 1, "a": 2}\n{"b": 3, "a": 4}\n' + "\n" * 2 + '{"a": 1}\n' * 997 + '{"c": 1}\n',
+        "empty.jsonl": "",
+    }
+    for name, data in tables.items():
         (tmp_path / name).write_text(data)
         names = column_names(LocalStorage(), str(tmp_path / name), None)
         assert names == ([] if name == "empty.jsonl" else ["", "a", "b"])

@@ -187,6 +187,12 @@ def test_several_labels_a_row_and_tfds_reads_them(table, tmp_path, raw_tables):
     assert (tmp_path / "features.json").read_text() == (tmp_path / "out/features.json").read_text()
 
 
+def test_the_first_object_of_a_json_table_may_lack_a_column(table, raw_tables, tmp_path):
+    table("train.jsonl", '{"text": "a"}\n{"text": "b", "tags": ["x"]}\n')
+    raw_tables.convert(tmp_path / "out", "--text_column=text", "--labels_column=tags", "--max_bad_records=1")
+    assert ledger_of(tmp_path / "out", "train") == {"train/train.jsonl:1": "line 1: no 'tags' in it"}
+
+
 def test_blanks_around_a_label_are_no_part_of_it(table, raw_tables, tmp_path):
     table("train.csv", 'text,label,tags\na,cat,cat | dog\nb,cat ,dog|cat\nc, dog," "\nd, ,cat| cat\n')
     (tmp_path / "classes").write_text("cat\n dog\n")
