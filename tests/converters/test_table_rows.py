@@ -139,6 +139,47 @@ def test_the_columns_are_the_headers_or_those_of_the_first_objects(tmp_path):
         assert names == ([] if name == "empty.jsonl" else ["", "a", "b"])
 
 
+def slowly(data):
+    """As module csv has it, every row that makes no sense given up after its first line, and all read again."""
+    lines, at = data.splitlines(keepends=True), 1
+    while at < len(lines):
+        reader, step = csv.reader(lines[at:], strict=True), 1
+        try:
+            cells = next(reader)
+            step, wrong = reader.line_num, f"{len(cells)} cells; the header has 1"
+            told = {"a": cells[0]} if len(cells) == 1 else wrong
+        except csv.Error as e:
+            cells, told = [], f"not a csv row: {e}"
+        if cells or str(told).startswith("not"):
+            yield at + 1, told
+        at += step
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.text(st.sampled_from('"",x\n'), max_size=40)
+    | st.lists(st.sampled_from(['"",x",",', '"', 'x,"', "x"])).map("\n".join)
+)
+def test_rows_are_what_they_are_when_every_line_is_tried_to_the_end(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("rows") / "t.csv"
+    path.write_text(f"a\n{text}")
+    assert told(table_rows(LocalStorage(), str(path), None)) == list(slowly(f"a\n{text}"))
+
+
+def test_quotes_that_lead_nowhere_cost_a_few_readings_of_the_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_ROW_BYTES", 4000)
+    sizes, decode = [], module._text
+    monkeypatch.setattr(module, "_text", lambda line: sizes.append(len(line)) or decode(line))
+    path = tmp_path / "t.csv"
+    for end in ("", 'x"x\n'):  # of the file, within the limit or not
+        for lines in (300, 3000):
+            path.write_text("a\n" + '"",x",",\n' * lines + end)
+            sizes.clear()
+            rows = list(table_rows(LocalStorage(), str(path), None))
+            assert len(rows) == lines + bool(end)
+            assert sum(sizes) < 5 * path.stat().st_size
+
+
 # With an end of line of \n alone, Python's writer leaves a lone \r unquoted, and no reader can tell what it meant.
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
 cells = st.lists(texts, min_size=2, max_size=2)
