@@ -2,14 +2,17 @@
 
 This is what a conversion shuffles instead of payload: ~100 bytes a record, whatever the record weighs."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pipeline.shards.storage import Stat
 
-__all__ = ["File", "Reference", "References", "concat"]
+__all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "concat"]
+
+MAX_NAME_BYTES = 4096  # a column of a batch is as wide as its longest cell, here and in every bucket that a row goes to
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class References:
 
     @staticmethod
     def of(rows: Sequence[Reference]) -> "References":
-        """A batch from single rows, which must share their column names."""
+        """A batch from single rows, which must share their column names. Each is bounded."""
+        rows = [bounded(row) for row in rows]
         files = tuple(dict.fromkeys(row.file for row in rows))
         number = {file: i for i, file in enumerate(files)}
         names = rows[0].columns if rows else ()
@@ -103,6 +107,25 @@ class References:
         """Everything that decides a record's bytes, row by row: all columns but the place it is read from."""
         own = (self.columns[name].tolist() for name in sorted(self.columns))
         return zip(self.key.tolist(), self.size.tolist(), self.error.tolist(), *own, strict=True)
+
+
+def bounded(row: Reference) -> Reference:
+    """The row; with a key of over 4,096 bytes a rejected one with a short key, which is still that of no other row.
+
+    An error that quotes as much is cut."""
+    if len(row.key) <= MAX_NAME_BYTES // 4 and len(row.error) <= MAX_NAME_BYTES // 4:  # a character is 4 bytes at most
+        return row
+    if len(key := _encode(row.key)) > MAX_NAME_BYTES:
+        short = f"{_beginning(row.key)}... {hashlib.blake2b(key, digest_size=8).hexdigest()}"
+        error = row.error or f"a name of {len(key):,} bytes; allowed are up to {MAX_NAME_BYTES:,}"
+        row = replace(row, key=short, error=error)
+    if len(_encode(row.error)) > MAX_NAME_BYTES:
+        row = replace(row, error=f"{_beginning(row.error)}...")
+    return row
+
+
+def _beginning(text: str) -> str:
+    return text[: MAX_NAME_BYTES // 16]
 
 
 def concat(batches: Sequence[References]) -> References:

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from beam_jobs.converter import Source
-from beam_jobs.references import File, Reference, References
+from beam_jobs.references import File, Reference, References, bounded
 from converters.image_folder import is_validation
 from converters.table_rows import Row, table_rows
 from converters.targets import Target
@@ -17,8 +19,9 @@ from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels
 from pipeline.shards.storage import Storage
 
-__all__ = ["TableConverter", "at_line", "text_in"]
+__all__ = ["BYTES_AROUND_VALUE", "TableConverter", "at_line", "text_in"]
 
+BYTES_AROUND_VALUE = 11  # of a feature, beside key and value: tags and lengths
 _ROWS_PER_BATCH = 4096
 
 
@@ -43,20 +46,21 @@ class TableConverter:
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. The fraction is not among them: the rows of a split say who is in it."""
         columns = {"column": self.column, "key_column": self.key_column, "delimiter": self.delimiter}
-        return {"converter": "table/1", **columns, **self.target.digest_fields()}
+        return {"converter": "table/2", **columns, **self.target.digest_fields()}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. Of its rows no more is kept than what a reference needs."""
         file = File(source.uri, source.stat)
         found = (self._reference(source.split, file, row) for row in table_rows(storage, source.uri, self.delimiter))
-        chosen = (reference for reference in found if self._is_of(source.split, reference))
+        # The choice goes by the whole key: a short one differs from split to split.
+        chosen = ((line, bounded(row)) for line, row in found if self._is_of(source.split, row))
         while batch := list(itertools.islice(chosen, _ROWS_PER_BATCH)):
             yield References.of(self._located(storage, batch))
 
-    def _is_of(self, split: str, found: tuple[int, Reference]) -> bool:
+    def _is_of(self, split: str, row: Reference) -> bool:
         if self.validation_fraction is None:
             return True
-        place = found[1].key.removeprefix(f"{split}/")
+        place = row.key.removeprefix(f"{split}/")
         return is_validation(place, self.validation_fraction) == (split == "validation")
 
     def _reference(self, split: str, file: File, row: Row) -> tuple[int, Reference]:
@@ -65,7 +69,7 @@ class TableConverter:
         numbers: Sequence[int | float] = ()
         try:
             if not error:
-                content, numbers = text_in(row, self.column), self.target.numbers(row.cells)
+                content, numbers = self._content(row), self.target.numbers(row.cells)
                 place = text_in(row, self.key_column) if self.key_column else self._own_place(place, content)
         except ValueError as e:
             error = str(e)
@@ -73,11 +77,21 @@ class TableConverter:
         error = error and at_line(row.line, error)
         return row.line, Reference(f"{split}/{place}", file, row.offset, row.size, error, columns)
 
+    def _target_bytes(self, refs: References) -> np.ndarray:
+        """int64: what the target adds to each record, within a few bytes."""
+        return self.target.sizes(refs.columns["target"]) + sum(
+            len(key.encode()) + BYTES_AROUND_VALUE for key in self.target.features
+        )
+
     def _target(self, ref: Reference) -> Mapping[str, Value]:
         """The features of the target."""
         numbers = ref.columns["target"]
         assert isinstance(numbers, bytes)
         return self.target.values(numbers.decode().split())
+
+    def _content(self, row: Row) -> str:
+        """The cell of the column. Raises ValueError."""
+        return text_in(row, self.column)
 
     def _own_place(self, place: str, content: str) -> str:
         """The key without its split. place: file and line."""

@@ -3,6 +3,7 @@
 Pure: reads raw data through a Storage, returns values."""
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Converted
-from beam_jobs.references import File, Reference, References
+from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References
 from converters.image_files import ToJpeg
 from converters.image_records import IMAGE_FEATURES, image_features, member_error
 from converters.jpeg import Jpeg
-from converters.table import TableConverter, at_line
+from converters.table import TableConverter, at_line, text_in
 from converters.table_rows import Row
 from converters.tars import Member
 from pipeline.shards.errors import StorageError
@@ -24,6 +25,9 @@ from pipeline.shards.storage import Stat, Storage, in_parallel, join
 
 __all__ = ["ImageTableConverter"]
 
+# https://cloud.google.com/storage/docs/objects#naming; a bucket asked for another name fails, which is no word on it
+_OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
+_MAX_OBJECT_NAME_BYTES = 1024
 _LABEL = "image/class/label"  # set by the target, if there is one
 _FEATURES = {key: feature for key, feature in IMAGE_FEATURES.items() if key != _LABEL}
 
@@ -51,14 +55,20 @@ class ImageTableConverter(TableConverter):
         return {**super().digest_fields(), **asdict(self.to_jpeg)}
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: right within the target's few bytes for an image that stays as it is; else its old size."""
+        """See Converter: right within a few bytes for an image that stays as it is; else its old size."""
         name = np.char.str_len(np.char.rpartition(refs.columns["image"], b"/")[:, 2])
-        return _BYTES_AROUND + refs.size + name + np.char.str_len(refs.columns["target"])
+        return _BYTES_AROUND + refs.size + name + self._target_bytes(refs)
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter."""
         image = self.to_jpeg(data)
         return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups)
+
+    def _content(self, row: Row) -> str:
+        name = text_in(row, self.column)
+        if len(name.encode()) > MAX_NAME_BYTES:  # an image itself in base64, say
+            raise ValueError(f"{self.column!r} has {len(name):,} characters; it must be the path of an image")
+        return name
 
     def _own_place(self, place: str, content: str) -> str:
         del place
@@ -77,7 +87,7 @@ def _image_features(image: Jpeg, uri: str) -> dict[str, bytes | int]:
     return {key: value for key, value in image_features(image, uri, 0).items() if key != _LABEL}
 
 
-_BYTES_AROUND = 40 + len(encode_example(Schema("", _FEATURES), _image_features(Jpeg(b"", 300, 400), "")))
+_BYTES_AROUND = len(encode_example(Schema("", _FEATURES), _image_features(Jpeg(b"", 300, 400), "")))
 
 
 def _at_image(storage: Storage, line: int, ref: Reference) -> Reference:
@@ -104,13 +114,23 @@ def _find(storage: Storage, ref: Reference) -> File | str:
 
 
 def _absolute(table: str, name: str) -> str:
-    """What a table calls an image, as a whole path. Raises ValueError for one in another storage than the table."""
+    """What a table calls an image, as a whole path. Raises ValueError for one that is not in the table's storage."""
     scheme, _, path = table.rpartition("://")
     if "://" in name or name.startswith("/"):
         if name.rpartition("://")[0] != scheme:
             raise ValueError(f"{name!r} is not in the storage that its table is in. Copy the table to the images.")
-        return name
-    return (f"{scheme}://" if scheme else "") + posixpath.normpath(join(posixpath.dirname(path) or ".", name))
+        uri = name
+    else:
+        beside = posixpath.normpath(join(posixpath.dirname(path) or ".", name))
+        uri = f"{scheme}://{beside}" if scheme else beside
+    if scheme and not _is_object(uri):
+        raise ValueError(f"{name!r} cannot be the name of a file in a bucket")
+    return uri
+
+
+def _is_object(uri: str) -> bool:
+    found = _OBJECT.fullmatch(uri)
+    return bool(found) and len(found[1].encode()) <= _MAX_OBJECT_NAME_BYTES
 
 
 def _stat(storage: Storage, uri: str) -> Stat | None:

@@ -77,7 +77,9 @@ def _one_set(names: Sequence[str], fraction: float) -> Mapping[str, Sequence[str
 
 
 def check_columns(paths: Iterable[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None) -> None:
-    """Raises OptionError for a column that a table does not have. wanted: by the option that names them."""
+    """Raises OptionError for a column that a table has not: one of JSON, in its first 1,000 rows.
+
+    wanted: by the option that names them."""
     for path in paths:
         there = column_names(open_storage(path), path, delimiter)
         for option, columns in wanted.items():

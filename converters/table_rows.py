@@ -17,6 +17,7 @@ __all__ = ["MAX_ROW_BYTES", "TABLE_SUFFIXES", "Row", "column_names", "is_json", 
 
 MAX_ROW_BYTES = 16 * 1024**2
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_FIRST_ROWS = 1000  # of JSON: an object may lack what others have
 _BOM = b"\xef\xbb\xbf"
 
 csv.field_size_limit(MAX_ROW_BYTES)  # of the process, and Python's own is 128 KiB: long texts are longer
@@ -34,6 +35,10 @@ class Row(NamedTuple):
 
 class _RowError(ValueError):
     """What is wrong with a row."""
+
+
+class _TooLongError(_RowError):
+    """It has no end within its limit."""
 
 
 def is_json(uri: str) -> bool:
@@ -55,13 +60,14 @@ def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[Ro
 
 
 def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
-    """The columns by a csv file's header, or by the first object of a JSON file; none of an empty JSON file.
+    """The columns by a csv file's header, or all that are in the first 1,000 rows of a JSON file; none of an empty one.
 
     Raises RawDataError for a csv file without a header."""
     with storage.open(uri) as file:
         rows = _all_rows(file, uri, delimiter)
         if is_json(uri):
-            return next((list(row.cells) for row in rows if not row.error), [])
+            first = itertools.takewhile(lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS))
+            return list(dict.fromkeys(name for row in first for name in row.cells))
         return _header(rows, uri)
 
 
@@ -107,6 +113,7 @@ class _Lines:
     def __init__(self, file: BinaryIO):
         self._file = file
         self.offset, self.line = (len(_BOM) if file.read(len(_BOM)) == _BOM else 0), 0
+        self.begin = self.offset  # of the line that was read last; at the end, the end
         file.seek(self.offset)
 
     def go_to(self, offset: int, line: int) -> None:
@@ -114,7 +121,8 @@ class _Lines:
         self._file.seek(offset)
 
     def read(self, limit: int) -> bytes:
-        """The next line; b"" at the end. Of a line over the limit all is passed over; then it raises _RowError."""
+        """The next line; b"" at the end. Of a line over the limit all is passed over; then it raises _TooLongError."""
+        self.begin = self.offset
         data = piece = self._file.readline(limit + 1)
         self.line += bool(data)
         self.offset += len(data)
@@ -122,31 +130,44 @@ class _Lines:
             piece = self._file.readline(1 << 20)
             self.offset += len(piece)
         if len(data) > limit:
-            raise _RowError(f"over {MAX_ROW_BYTES:,} bytes in one row. Is there a quote that is never closed?")
+            raise _TooLongError(f"over {MAX_ROW_BYTES:,} bytes in one row. Is there a quote that is never closed?")
         return data
 
 
 def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) -> Iterator[Row]:
-    """Rows with numbers for column names (csv) or as they are (JSON)."""
+    """Rows with numbers for column names (csv) or as they are (JSON).
+
+    A row that fails some lines on was inside quotes at the end of each line before. Whatever begins on one of these and
+    is inside quotes at its end fails there too, so it is not read to that place again: that would take as many times
+    the table as it has lines. Of one that is too long this holds for its first half, nearly."""
+    doomed_to, why = 0, ""
     while True:
         offset, line = lines.offset, lines.line
         after_first: list[int] = []
         try:
-            cells, error = parse(_taken(lines, after_first)), ""
+            cells, error = parse(_taken(lines, after_first, why if offset < doomed_to else "")), ""
         except StopIteration:
             return
         except _RowError as e:
             cells, error = {}, str(e)
             if after_first:
+                failed_at = offset + MAX_ROW_BYTES // 2 if isinstance(e, _TooLongError) else lines.begin
+                if failed_at > doomed_to:
+                    doomed_to, why = failed_at, error
                 lines.go_to(after_first[0], line + 1)
         if cells or error:
             yield Row(line + 1, offset, lines.offset - offset, cells, error)
 
 
-def _taken(lines: _Lines, after_first: list[int]) -> Iterator[bytes]:
-    """The lines of one row, as its parser asks for them."""
+def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[bytes]:
+    """The lines of one row, as its parser asks for them. more: what is wrong with it if it is more than one."""
     left = MAX_ROW_BYTES
-    while data := lines.read(left):
+    while True:
+        if more and after_first:
+            raise _RowError(more)
+        data = lines.read(left)
+        if not data:
+            return
         after_first.append(lines.offset)
         left -= len(data)
         yield data
@@ -154,19 +175,17 @@ def _taken(lines: _Lines, after_first: list[int]) -> Iterator[bytes]:
 
 def _parse_csv(taken: Iterator[bytes], delimiter: str) -> Mapping[int, str]:
     """The cells by number; none of an empty line. Raises StopIteration at the end of the file, _RowError."""
-    reader = csv.reader((line.decode("utf-8", "surrogateescape") for line in taken), delimiter=delimiter, strict=True)
+    reader = csv.reader(map(_text, taken), delimiter=delimiter, strict=True)
     try:
         cells = next(reader)
     except csv.Error as e:
         raise _RowError(f"not a csv row: {e}") from None
-    _check_text("".join(cells))
     return dict(enumerate(cells))
 
 
 def _parse_json(taken: Iterator[bytes]) -> Mapping[str, Any]:
     """The object; none of an empty line. Raises StopIteration at the end of the file, _RowError."""
-    text = next(taken).decode("utf-8", "surrogateescape")
-    _check_text(text)
+    text = _text(next(taken))
     if not text.strip():
         return {}
     try:
@@ -179,8 +198,8 @@ def _parse_json(taken: Iterator[bytes]) -> Mapping[str, Any]:
     return cells
 
 
-def _check_text(text: str) -> None:
+def _text(line: bytes) -> str:
     try:
-        text.encode()
-    except UnicodeEncodeError as e:
-        raise _RowError(f"not UTF-8: byte {ord(text[e.start]) & 0xFF:#04x}") from None
+        return line.decode()
+    except UnicodeDecodeError as e:
+        raise _RowError(f"not UTF-8: byte {line[e.start]:#04x}") from None

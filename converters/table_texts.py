@@ -9,17 +9,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_jobs.converter import Converted, Reject
+from beam_jobs.converter import Converted
 from beam_jobs.references import Reference, References
-from converters.table import TableConverter, text_in
+from converters.table import BYTES_AROUND_VALUE, TableConverter, text_in
 from converters.table_rows import Row, parse_row
+from pipeline.shards.errors import RawDataError
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.storage import Storage
 
 __all__ = ["TextTableConverter"]
 
 _TEXT = Feature("bytes", content="text", doc="UTF-8")
-_BYTES_AROUND = 40
+_BYTES_AROUND = 8 + len("text") + BYTES_AROUND_VALUE
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,25 @@ class TextTableConverter(TableConverter):
         return Schema("text_table", {"text": _TEXT, **self.target.features})
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: right within the target's few bytes."""
-        return _BYTES_AROUND + refs.columns["text_bytes"] + np.char.str_len(refs.columns["target"])
+        """See Converter: right within a few bytes."""
+        return _BYTES_AROUND + refs.columns["text_bytes"] + self._target_bytes(refs)
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter."""
+        """See Converter. data: the whole row. Raises RawDataError if it has not the text that was scanned."""
+        try:
+            text = self._text(ref, data)
+        except (ValueError, IndexError):  # not even a row
+            text = None
+        if text is None or zlib.crc32(text) != ref.columns["crc32"]:
+            raise RawDataError(f"{ref.file.uri} changed during the conversion. Put it back, or run again to scan it.")
+        return Converted({"text": text, **self._target(ref)})
+
+    def _text(self, ref: Reference, data: bytes) -> bytes:
         at = ref.columns["column_at"]
         assert isinstance(at, int)
         cells = parse_row(ref.file.uri, data, self.delimiter)
-        text = text_in(Row(0, 0, 0, cells if isinstance(cells, dict) else {self.column: cells[at]}), self.column)
-        if zlib.crc32(text.encode()) != ref.columns["crc32"]:
-            raise Reject("the text is not the one that was scanned")
-        return Converted({"text": text.encode(), **self._target(ref)})
+        row = Row(0, 0, 0, cells if isinstance(cells, dict) else {self.column: cells[at]})
+        return text_in(row, self.column).encode()
 
     def _own_place(self, place: str, content: str) -> str:
         del content

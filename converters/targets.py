@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
+
 from converters.class_names import names_digest
 from pipeline.shards.errors import did_you_mean
 from pipeline.shards.example import Value
@@ -42,6 +44,10 @@ class Target(Protocol):
 
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
         """A value for each feature, from the numbers as text."""
+        ...
+
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """int64: how many bytes the values of each record take, nearly. numbers: S, the numbers of each as text."""
         ...
 
 
@@ -101,6 +107,13 @@ class SingleLabel(_Named):
         text = {self.text_key: self.names[label - self.base].encode()} if self.text_key else {}
         return {self.key: label, **text}
 
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """See Target. Rows that the scan rejects have no number."""
+        if not self.text_key:
+            return np.zeros(len(numbers), np.int64)
+        names = np.array([len(name.encode()) for name in self.names], np.int64)
+        return names[np.where(numbers == b"", str(self.base).encode(), numbers).astype(np.int64) - self.base]
+
 
 @dataclass(frozen=True)
 class MultiLabel(_Named):
@@ -134,6 +147,10 @@ class MultiLabel(_Named):
         """See Target."""
         return {self.key: [int(number) for number in numbers]}
 
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """See Target."""
+        return (np.char.count(numbers, b" ") + (numbers != b"")) * _varint_bytes(len(self.names) - 1)
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -159,6 +176,10 @@ class Numbers:
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
         """See Target."""
         return {self.key: [float(number) for number in numbers]}
+
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """See Target."""
+        return np.full(len(numbers), 4 * len(self.columns))
 
 
 @dataclass(frozen=True)
@@ -186,6 +207,14 @@ class Unlabelled:
         del numbers
         return {}
 
+    def sizes(self, numbers: np.ndarray) -> np.ndarray:
+        """See Target."""
+        return np.zeros(len(numbers), np.int64)
+
+
+def _varint_bytes(largest: int) -> int:
+    return max(1, -(-largest.bit_length() // 7))
+
 
 def class_cells(cells: Cells, column: str, separator: str | None) -> Sequence[str]:
     """The names of classes in a row; with a separator (or a list) any number of them, without one exactly one.
@@ -194,18 +223,21 @@ def class_cells(cells: Cells, column: str, separator: str | None) -> Sequence[st
     cell = _cell(cells, column)
     if separator is None:
         return [_class_name(column, cell)]
-    if cell is None or cell == "":
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
         return []
-    items = cell if isinstance(cell, list) else _class_name(column, cell).split(separator)
-    names = [_class_name(column, item) for item in items]
+    if not isinstance(cell, list):
+        _class_name(column, cell)
+        cell = str(cell).split(separator)
+    names = [_class_name(column, item) for item in cell]
     if len(set(names)) < len(names):
-        raise ValueError(f"{column!r} has a label twice: {cell!r}")
+        raise ValueError(f"{column!r} has a label twice: {_cell(cells, column)!r}")
     return names
 
 
 def _class_name(column: str, cell: Any) -> str:
-    """JSON's integers are names, too."""
+    """Without blanks around it, as in a label file; JSON's integers are names, too."""
     name = str(cell) if isinstance(cell, int) and not isinstance(cell, bool) else cell
+    name = name.strip() if isinstance(name, str) else name
     if not isinstance(name, str) or name.splitlines() != [name]:
         raise ValueError(f"{column!r} is {cell!r:.60}; a label is a text of one line, or an integer")
     try:

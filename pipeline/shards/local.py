@@ -41,8 +41,7 @@ class LocalStorage:
         """See Storage."""
         with _naming(path, "find"):
             found = Path(path).stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a named pipe would wait for ever
-            raise StorageError(f"{path} is a directory or a device, not a file.")
+        _check_regular(path, found)
         return Stat(found.st_size)
 
     def exists(self, path: str) -> bool:
@@ -51,8 +50,8 @@ class LocalStorage:
 
     def read(self, path: str) -> bytes:
         """See Storage."""
-        with _naming(path, "read"):
-            return Path(path).read_bytes()
+        with _naming(path, "read"), open(path, "rb", opener=_open_regular) as file:
+            return file.read()
 
     def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
         """See Storage. Keeps the last file open: ranges of one tar cost one open in all."""
@@ -64,7 +63,7 @@ class LocalStorage:
                         os.close(fd)
                         open_path, fd = "", -1
                     with _naming(path, "read"):
-                        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                        fd = _open_regular(path)
                     open_path = path
                 yield _read_exactly(fd, path, offset, size)
         finally:
@@ -74,7 +73,7 @@ class LocalStorage:
     def open(self, path: str) -> BinaryIO:
         """See Storage."""
         with _naming(path, "open"):
-            return Path(path).open("rb")
+            return open(path, "rb", opener=_open_regular)
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
@@ -206,6 +205,22 @@ def _lock(file: BinaryIO | int) -> bool:
     except OSError:
         return True
     return True
+
+
+def _open_regular(path: str, flags: int = os.O_RDONLY) -> int:
+    """A descriptor for reading. Nonblocking: to open a named pipe would wait for a writer, which may never come."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _check_regular(path, os.fstat(fd))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_regular(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise StorageError(f"{path} is a directory or a device, not a file.")
 
 
 def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:

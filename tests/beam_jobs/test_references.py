@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,3 +58,21 @@ def test_values_leave_out_the_place_and_nothing_else():
     assert values() == values(file=File("b", Stat(2))) == values(offset=6)
     others = [values(), values(key="j"), values(size=8), values(error="x"), values(columns={"label": 4})]
     assert all(a != b for i, a in enumerate(others) for b in others[:i])
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "\udcff"])
+def test_a_row_with_a_huge_name_is_rejected_under_a_short_one_and_makes_no_other_row_wide(letter):
+    rows = [Reference(name, File("a", Stat(1)), 0, 1, "", {}) for name in ("k", letter * 99_999, letter * 99_998)]
+    refs = References.of([*rows, dataclasses.replace(rows[0], error=f"no label {letter * 99_999}")])
+    assert max(refs.key.itemsize, refs.error.itemsize) < 1100
+    good, first, second, told = refs
+    assert good == rows[0]
+    assert first.key != second.key
+    size = 99_999 * (2 if letter == "ä" else 1)
+    assert first.error == f"a name of {size:,} bytes; allowed are up to 4,096"
+    assert told.error == f"no label {letter * 247}..."
+
+
+def test_a_name_as_long_as_storages_allow_is_as_any_other():
+    row = Reference("ä" * 2048, File("a", Stat(1)), 0, 1, "", {})
+    assert list(References.of([row])) == [row]

@@ -127,11 +127,57 @@ def test_a_table_without_a_header_is_one_clear_error(rows_of, data, message):
         rows_of(data)
 
 
-def test_the_columns_are_the_headers_or_the_first_objects(tmp_path):
-    for name, data in (("t.csv", ",a,b\n"), ("t.jsonl", 'bad\n{"": 1, "a": 2, "b": 3}'), ("empty.jsonl", "")):
+def test_the_columns_are_the_headers_or_those_of_the_first_objects(tmp_path):
+    tables = {
+        "t.csv": ",a,b\n1,2,3\n",
+        "t.jsonl": 'bad\n{"": 1, "a": 2}\n{"b": 3, "a": 4}\n' + "\n" * 2 + '{"a": 1}\n' * 997 + '{"c": 1}\n',
+        "empty.jsonl": "",
+    }
+    for name, data in tables.items():
         (tmp_path / name).write_text(data)
         names = column_names(LocalStorage(), str(tmp_path / name), None)
         assert names == ([] if name == "empty.jsonl" else ["", "a", "b"])
+
+
+def slowly(data):
+    """As module csv has it, every row that makes no sense given up after its first line, and all read again."""
+    lines, at = data.splitlines(keepends=True), 1
+    while at < len(lines):
+        reader, step = csv.reader(lines[at:], strict=True), 1
+        try:
+            cells = next(reader)
+            step, wrong = reader.line_num, f"{len(cells)} cells; the header has 1"
+            told = {"a": cells[0]} if len(cells) == 1 else wrong
+        except csv.Error as e:
+            cells, told = [], f"not a csv row: {e}"
+        if cells or str(told).startswith("not"):
+            yield at + 1, told
+        at += step
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.text(st.sampled_from('"",x\n'), max_size=40)
+    | st.lists(st.sampled_from(['"",x",",', '"', 'x,"', "x"])).map("\n".join)
+)
+def test_rows_are_what_they_are_when_every_line_is_tried_to_the_end(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("rows") / "t.csv"
+    path.write_text(f"a\n{text}")
+    assert told(table_rows(LocalStorage(), str(path), None)) == list(slowly(f"a\n{text}"))
+
+
+def test_quotes_that_lead_nowhere_cost_a_few_readings_of_the_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_ROW_BYTES", 4000)
+    sizes, decode = [], module._text
+    monkeypatch.setattr(module, "_text", lambda line: sizes.append(len(line)) or decode(line))
+    path = tmp_path / "t.csv"
+    for end in ("", 'x"x\n'):  # of the file, within the limit or not
+        for lines in (300, 3000):
+            path.write_text("a\n" + '"",x",",\n' * lines + end)
+            sizes.clear()
+            rows = list(table_rows(LocalStorage(), str(path), None))
+            assert len(rows) == lines + bool(end)
+            assert sum(sizes) < 5 * path.stat().st_size
 
 
 # With an end of line of \n alone, Python's writer leaves a lone \r unquoted, and no reader can tell what it meant.

@@ -187,6 +187,25 @@ def test_several_labels_a_row_and_tfds_reads_them(table, tmp_path, raw_tables):
     assert (tmp_path / "features.json").read_text() == (tmp_path / "out/features.json").read_text()
 
 
+def test_the_first_object_of_a_json_table_may_lack_a_column(table, raw_tables, tmp_path):
+    table("train.jsonl", '{"text": "a"}\n{"text": "b", "tags": ["x"]}\n')
+    raw_tables.convert(tmp_path / "out", "--text_column=text", "--labels_column=tags", "--max_bad_records=1")
+    assert ledger_of(tmp_path / "out", "train") == {"train/train.jsonl:1": "line 1: no 'tags' in it"}
+
+
+def test_blanks_around_a_label_are_no_part_of_it(table, raw_tables, tmp_path):
+    table("train.csv", 'text,label,tags\na,cat,cat | dog\nb,cat ,dog|cat\nc, dog," "\nd, ,cat| cat\n')
+    (tmp_path / "classes").write_text("cat\n dog\n")
+    for flags in ((), (f"--label_file={tmp_path}/classes",)):
+        out = tmp_path / f"out{len(flags)}"
+        raw_tables.convert(out / "one", "--text_column=text", "--label_column=label", "--max_bad_records=1", *flags)
+        assert {r["text"][0]: r["label"] for r in records_of(out / "one", "train")} == {b"a": [0], b"b": [0], b"c": [1]}
+        raw_tables.convert(out / "all", "--text_column=text", "--labels_column=tags", "--max_bad_records=1", *flags)
+        found = {r["text"][0]: r["labels"] for r in records_of(out / "all", "train")}
+        assert found == {b"a": [0, 1], b"b": [1, 0], b"c": []}
+        assert ledger_of(out / "all", "train") == {"train/train.csv:5": "line 5: 'tags' has a label twice: 'cat| cat'"}
+
+
 def test_classes_are_those_of_all_splits_sorted_as_numbers_if_they_are_and_a_label_file_has_its_own_order(
     table, tmp_path, raw_tables
 ):

@@ -31,6 +31,25 @@ def test_what_is_no_file_has_no_size(storage, tmp_path):
             storage.stat(str(path))
 
 
+def test_what_is_no_file_is_an_error_at_once_and_not_waited_for(tmp_path):
+    """In a process of its own: who waits for a writer of a pipe can only be killed."""
+    os.mkfifo(tmp_path / "pipe")
+    code = """
+import sys
+from pipeline.shards.errors import StorageError
+from pipeline.shards.local import LocalStorage
+for path in sys.argv[1:]:
+    storage = LocalStorage()
+    for call in (storage.read, storage.open, lambda path: next(storage.read_ranges([(path, 0, 1)]))):
+        try:
+            call(path)
+        except StorageError as e:
+            print(e)"""
+    paths = [str(tmp_path / "pipe"), str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.splitlines() == [f"{p} is a directory or a device, not a file." for p in paths for _ in range(3)]
+
+
 def test_a_directory_that_cannot_be_written_is_named(storage, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match=r"cannot write .*/file/x: "), storage.publish(f"{tmp_path}/file/x"):
