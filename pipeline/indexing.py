@@ -106,6 +106,8 @@ class _Work:
         path, guess, checksum = join(self.directory, name), SchemaGuess(), google_crc32c.Checksum()
         found = IndexedFile(name, stat.bytes)
         try:
+            if not stat.bytes:  # a link to nowhere and a pipe are listed so, too: stat tells them from an empty file
+                self.storage.stat(path)
             for frame in read_frames(self._pieces(path, stat.bytes, checksum), None):
                 problem = frame.problem or self._problem_inside(frame.payload, guess)
                 if problem:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,16 @@ def test_all_damage_is_named_by_file_record_and_offset_and_nothing_is_written(fo
     assert f"--raw_data_dir={foreign} --max_bad_records=3" in printed
     assert not (foreign / "manifest.json").exists()
     assert not (foreign / "_index").exists()
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("nowhere"), os.mkfifo], ids=["link", "pipe"])
+def test_a_link_to_nowhere_or_a_pipe_is_not_taken_for_an_empty_file(foreign, capsys, make):
+    path = foreign / "ds-train.tfrecord-00001-of-00003"
+    path.unlink()
+    make(path)
+    assert main([str(foreign)]) == 1
+    assert re.search(rf"damaged: .*{path} ?(: No such file|is a directory or a device)", capsys.readouterr().out)
+    assert not (foreign / "manifest.json").exists()
 
 
 def test_compressed_files_are_refused_with_the_way_out(foreign):
