@@ -68,8 +68,6 @@ def find_raw(
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
-    if scratch_dir is not None and _same_place(raw_data_dir, scratch_dir):
-        raise OptionError(f"--gcs_output_path={scratch_dir} is --raw_data_dir: shards would replace what is read.")
     listed = storage.list(raw_data_dir)
     manifest = read_manifest(raw_data_dir, storage) if MANIFEST_FILE in listed else None
     if patterns:
@@ -93,6 +91,15 @@ def _schema(
     if schema_file:
         return read_schema(schema_file)
     return replace(manifest.schema, name=PASSED_ON) if manifest else infer_schema(storage, raw_data_dir, files)
+
+
+def _refuse_own_place(directory: str, files: Files, scratch_dir: str | None) -> None:
+    folders = {join(directory, path).rpartition("/")[0] or "/" for named in files.values() for path in named}
+    if scratch_dir is not None and any(_same_place(folder, scratch_dir) for folder in {directory, *folders}):
+        raise OptionError(
+            f"--gcs_output_path={scratch_dir} is where the raw data is: shards and dataset_info.json would replace "
+            "what is read. Give another directory."
+        )
 
 
 def _same_place(one: str, other: str) -> bool:
@@ -129,7 +136,10 @@ def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> File
 def sources_of(
     storage: Storage, directory: str, files: Files, scratch_dir: str | None
 ) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    """A source for each file, and the temporary files among them. Raises OptionError, RawDataError."""
+    """A source for each file, and the temporary files among them.
+
+    Raises RawDataError; OptionError also if the output directory is one that is read."""
+    _refuse_own_place(directory, files, scratch_dir)
     places = [(split, path, stat) for split, named in files.items() for path, stat in named.items()]
     heads = storage.read_ranges(
         (join(directory, path), 0, min(HEADER_BYTES, stat.bytes)) for _, path, stat in places if stat.bytes

@@ -135,6 +135,14 @@ def test_version_and_config_are_found_and_what_is_not_there_is_said(data_dir):
         find(data_dir, "a/b/c")
 
 
+def test_the_data_directory_is_never_written_into(data_dir):
+    there = data_dir / "tiny/1.2.0"
+    before = {path.name: path.read_bytes() for path in there.iterdir()}
+    with pytest.raises(OptionError, match=r"tiny/1\.2\.0 is where the raw data is: shards and dataset_info\.json would"):
+        convert(data_dir, there)
+    assert {path.name: path.read_bytes() for path in there.iterdir()} == before
+
+
 def test_another_file_format_is_refused_with_the_way_out(data_dir):
     path = data_dir / "tiny/1.2.0/dataset_info.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"fileFormat": "array_record"}))

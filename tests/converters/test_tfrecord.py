@@ -188,8 +188,10 @@ def test_shards_never_replace_what_is_read(raw):
     (raw / "link").symlink_to(raw)
     before = {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()}
     for out in (raw, raw / ".", raw / "link"):
-        with pytest.raises(OptionError, match="is --raw_data_dir: shards would replace what is read"):
+        with pytest.raises(OptionError, match=r"is where the raw data is: shards and dataset_info.json would replace"):
             convert(raw, out)
+    with pytest.raises(OptionError, match="is where the raw data is"):
+        convert(raw.parent, raw, "--pattern=train=raw/train-*")
     assert {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()} == before
 
 
