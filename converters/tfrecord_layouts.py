@@ -12,10 +12,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import inflated, uncompressed
+from converters.tfds_files import kept_of_tfds, tfds_files, tfds_labels
 from pipeline.frames import Compression, Frame, compression_of, read_frames
 from pipeline.infer import SchemaGuess, read_schema
 from pipeline.named_splits import Files, files_by_name, files_by_pattern
@@ -33,9 +33,6 @@ __all__ = [
     "find_raw",
     "infer_schema",
     "sources_of",
-    "tfds_files",
-    "tfds_labels",
-    "tfds_leaves",
 ]
 
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files of a split, evenly spaced; the first records of each
@@ -81,8 +78,10 @@ def find_raw(
     if manifest:
         return RawTfrecords(sources, manifest.name, schema, manifest.labels, scratch)
     tfds = tfds_files(storage, raw_data_dir, listed)
-    name = json.loads(tfds.get("dataset_info.json", "{}")).get("name", "tfrecord")
-    return RawTfrecords(sources, name, replace(schema, tfds=tfds), tfds_labels(tfds), scratch)
+    name = json.loads(tfds.get("dataset_info.json", "{}")).get("name")
+    return RawTfrecords(
+        sources, str(name or "tfrecord"), replace(schema, tfds=kept_of_tfds(tfds)), tfds_labels(tfds), scratch
+    )
 
 
 def _schema(
@@ -196,36 +195,3 @@ def _frames(storage: Storage, path: str) -> Iterator[Frame]:
         file.seek(0)
         pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
         yield from read_frames(inflated(file, compression, path) if compression else pieces, None)
-
-
-def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> dict[str, str]:
-    """Name -> text of the files by which TFDS knows a dataset; {} if there are none."""
-    if not {"features.json", "dataset_info.json"} <= listed.keys():
-        return {}
-    names = [name for name in listed if name.endswith((".json", ".labels.txt")) and name != MANIFEST_FILE]
-    return {name: storage.read(join(directory, name)).decode() for name in sorted(names)}
-
-
-def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
-    """The names of the one ClassLabel, or of that called label. TFDS numbers from 0."""
-    found = {}
-    for key, kind in tfds_leaves(tfds):
-        names = tfds.get(f"{key.replace('/', '-')}.labels.txt")
-        if kind == "classLabel" and names:
-            found[key] = Labels(key, 0, tuple(names.splitlines()))
-    return found.get("label") or (next(iter(found.values())) if len(found) == 1 else None)
-
-
-def tfds_leaves(tfds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(key in a record, kind such as image or classLabel) of each feature in features.json, also inside sequences."""
-    return _leaves("", json.loads(tfds.get("features.json", "{}")))
-
-
-def _leaves(key: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if "featuresDict" in feature:
-        for name, inner in feature["featuresDict"].get("features", {}).items():
-            yield from _leaves(f"{key}/{name}".lstrip("/"), inner)
-    elif "sequence" in feature:
-        yield from _leaves(key, feature["sequence"]["feature"])
-    else:
-        yield from ((key, kind) for kind in feature if kind != "pythonClassName")
