@@ -234,6 +234,7 @@ def test_a_feature_of_two_kinds_needs_a_schema_file(raw, tmp_path):
     [
         ("--num_shards=train=many", "'many' is not a number"),
         ("--num_shards=3", "write SPLIT="),
+        ("--num_shards=trian=4", r"no split 'trian' is here\. Did you mean 'train'\? Known: train\."),
         ("--pattern=train", "write SPLIT="),
         ("--splits=,", "no split was chosen"),
     ],
