@@ -37,6 +37,7 @@ __all__ = [
 
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files of a split, evenly spaced; the first records of each
 _PIECE_BYTES = 1 << 18
+_MAX_SAMPLED_BYTES = 1 << 28  # of a record: it is held in memory; a larger one, and what follows, is not in the sample
 
 
 @dataclass(frozen=True)
@@ -194,4 +195,4 @@ def _frames(storage: Storage, path: str) -> Iterator[Frame]:
         compression = compression_of(file.read(HEADER_BYTES))
         file.seek(0)
         pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
-        yield from read_frames(inflated(file, compression, path) if compression else pieces, None)
+        yield from read_frames(inflated(file, compression, path) if compression else pieces, None, _MAX_SAMPLED_BYTES)

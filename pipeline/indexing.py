@@ -13,7 +13,7 @@ import google_crc32c
 import numpy as np
 
 from pipeline.contents import schema_problems
-from pipeline.frames import Frame, read_frames
+from pipeline.frames import MAX_INDEXED_BYTES, Frame, read_frames
 from pipeline.infer import SchemaGuess, joined
 from pipeline.shards.errors import SchemaError, StorageError
 from pipeline.shards.example import example_layout
@@ -28,7 +28,6 @@ __all__ = ["IndexedFile", "IndexedSplit", "index_files"]
 
 PIECE_BYTES = 4 * 1024**2
 _THREADS, _REMOTE_THREADS = 8, 4  # a bucket reads up to 64 MiB ahead in each
-_MAX_RECORD_BYTES = 2**32 - 1  # what an index can say
 
 
 @dataclass
@@ -108,7 +107,8 @@ class _Work:
         try:
             if not stat.bytes:  # a link to nowhere and a pipe are listed so, too: stat tells them from an empty file
                 self.storage.stat(path)
-            for frame in read_frames(self._pieces(path, stat.bytes, checksum), None):
+            pieces = self._pieces(path, stat.bytes, checksum)
+            for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
                 problem = frame.problem or self._problem_inside(frame.payload, guess)
                 if problem:
                     found.problems.append(f"{path}, record {frame.record} at byte {frame.offset}: {problem}")
@@ -130,8 +130,6 @@ class _Work:
             yield piece
 
     def _problem_inside(self, payload: bytes, guess: SchemaGuess) -> str:
-        if len(payload) > _MAX_RECORD_BYTES:
-            return f"a record of {len(payload):,} bytes; an index holds up to {_MAX_RECORD_BYTES:,}"
         if self.schema is None:
             guess.add(payload)
             return ""

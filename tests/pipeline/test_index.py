@@ -19,7 +19,7 @@ from pipeline.index import main
 from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError, RawDataError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import frame
+from pipeline.shards.record import crc32c, frame, masked
 from pipeline.shards.schema import Feature, Labels, Schema
 
 NUMBERS = Schema("numbers", {"i": Feature("int64"), "pair": Feature("float32", (2,))})
@@ -136,6 +136,16 @@ def test_a_link_to_nowhere_or_a_pipe_is_not_taken_for_an_empty_file(foreign, cap
     assert main([str(foreign)]) == 1
     assert re.search(rf"damaged: .*{path} ?(: No such file|is a directory or a device)", capsys.readouterr().out)
     assert not (foreign / "manifest.json").exists()
+
+
+def test_a_header_that_claims_more_than_the_file_holds_is_named(foreign, capsys):
+    claim = (1000).to_bytes(8, "little")
+    size = (foreign / "ds-val.tfrecord").stat().st_size
+    with (foreign / "ds-val.tfrecord").open("ab") as file:
+        file.write(claim + masked(crc32c(claim)).to_bytes(4, "little"))
+    assert main([str(foreign)]) == 1
+    expected = f"ds-val.tfrecord, record 5 at byte {size}: its header says 1000 bytes; up to {size + 12} are looked for"
+    assert expected in capsys.readouterr().out
 
 
 def test_compressed_files_are_refused_with_the_way_out(foreign):
