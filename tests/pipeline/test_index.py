@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from hashlib import blake2b
 
 import numpy as np
@@ -18,6 +19,7 @@ from pipeline.datasets import eval_dataset
 from pipeline.index import main
 from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError, RawDataError, SchemaError
 from pipeline.shards.example import encode_example
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import crc32c, frame, masked
 from pipeline.shards.schema import Feature, Labels, Schema
@@ -259,3 +261,20 @@ def test_its_digests_are_those_that_the_format_defines(foreign):
     plan = f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}"
     assert entry.plan_digest == blake2b(plan.encode(), digest_size=16).hexdigest()
     assert entry.sources == {"inputs": 3, "bytes": entry.num_bytes}
+
+
+def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(indexing, "PIECE_BYTES", 1 << 14)
+    (tmp_path / "train.tfrecord").write_bytes(frame(b"0" * 300) * 20_000)
+    storage = LocalStorage()
+    tracemalloc.start()
+    try:
+        split = indexing.IndexedSplit(
+            tuple(indexing.index_files(storage, str(tmp_path), "train", storage.list(str(tmp_path))))
+        )
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert split.num_records == 20_000
+    assert held < 12 * 20_000 + 100_000
+    assert split.index is split.index
