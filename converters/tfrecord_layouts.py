@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from beam_jobs.converter import Source
-from beam_jobs.scratch import inflated, uncompressed
+from beam_jobs.scratch import inflated
+from converters.compressed import to_scratch
 from converters.tfds_files import kept_of_tfds, tfds_files, tfds_labels
 from pipeline.frames import Compression, Frame, compression_of, read_frames
 from pipeline.infer import SchemaGuess, read_schema
@@ -167,11 +168,7 @@ def sources_of(
 def _expanded(storage: Storage, directory: str, scratch_dir: str | None, file: tuple[str, Compression | None]) -> str:
     name, compression = file
     path = join(directory, name)
-    if compression is None:
-        return path
-    if scratch_dir is None:
-        raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry_run writes nothing.")
-    return uncompressed(storage, path, open_storage(scratch_dir), scratch_dir, compression)
+    return to_scratch(storage, path, scratch_dir, compression) if compression else path
 
 
 def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:

@@ -1,6 +1,7 @@
 """What an index of foreign TFRecord files holds, found by reading every byte of them once.
 
-pipeline.index publishes it. Memory is a few MB and a record a thread, and 8 bytes a record: 32 while the index is made."""
+pipeline.index publishes it. Memory is a few MB and a record a thread, and 8 bytes a
+record, 32 while the index is made."""
 
 import os
 from array import array
