@@ -7,7 +7,7 @@ In a reference boxes are text, "x0 y0 x1 y1;..." with a "p" before a box in pixe
 import csv
 import functools
 import io
-import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pipeline.shards.errors import RawDataError
@@ -37,17 +37,20 @@ def read_boxes(tables: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _rows(uri: str, text: Iterable[str]) -> Iterator[tuple[str, str]]:
-    rows = csv.reader(text)
-    first = next(rows, [])
-    kaggle = first[:2] == ["ImageId", "PredictionString"]
-    for number, row in enumerate(rows if kaggle else itertools.chain([first], rows), start=2 if kaggle else 1):
-        try:
-            yield _kaggle(row) if kaggle else _relative(row)
-        except ValueError as e:
-            raise RawDataError(
-                f"{uri}, line {number}: {','.join(row)[:80]!r} holds no bounding boxes ({e}). Known are Kaggle's table "
-                "(ImageId,PredictionString) and lines like n01440764_18.JPEG,0.1,0.2,0.8,0.9 (xmin,ymin,xmax,ymax)."
-            ) from None
+    rows, row, kaggle = csv.reader(text), [], False
+    try:
+        for row in rows:
+            if rows.line_num == 1 and row[:2] == ["ImageId", "PredictionString"]:
+                kaggle = True
+            elif row:  # a blank line, as editors leave behind the last one, is none
+                yield _kaggle(row) if kaggle else _relative(row)
+    except csv.Error as e:
+        raise RawDataError(f"{uri}, after line {rows.line_num}: no table of commas: {e}. It is damaged.") from e
+    except ValueError as e:
+        raise RawDataError(
+            f"{uri}, line {rows.line_num}: {','.join(row)[:80]!r} holds no bounding boxes ({e}). Known are Kaggle's "
+            "table (ImageId,PredictionString) and lines like n01440764_18.JPEG,0.1,0.2,0.8,0.9 (xmin,ymin,xmax,ymax)."
+        ) from None
 
 
 def _kaggle(row: Sequence[str]) -> tuple[str, str]:
@@ -63,7 +66,10 @@ def _relative(row: Sequence[str]) -> tuple[str, str]:
     name, *numbers = row
     if len(numbers) != len(_SIDES):
         raise ValueError(f"{len(row)} cells instead of 5")
-    return name.removesuffix(".JPEG"), " ".join(repr(float(number)) for number in numbers)
+    sides = [float(number) for number in numbers]
+    if not all(map(math.isfinite, sides)):  # clipping would make 0 or 1 of them
+        raise ValueError("numbers that are not finite")
+    return name.removesuffix(".JPEG"), " ".join(map(repr, sides))
 
 
 def box_features(text: str, height: int, width: int, label: int) -> tuple[dict[str, list[float] | list[int]], int]:

@@ -37,19 +37,19 @@ class _Version:
     """One of the two: where it is found, and what it holds."""
 
     places: tuple[str, ...]  # in the order that they are looked for
-    batches: Mapping[str, str]  # of each split, a pattern of file names
+    batches: Mapping[str, Sequence[str]]  # the files of each split
     names: Mapping[str, int]  # files of class names, the labels' own first, and how many each has
 
 
 _VERSIONS = (
     _Version(
         ("cifar-10-batches-bin", "cifar-10-binary.tar", "cifar-10-binary.tar.gz"),
-        {"train": r"data_batch_\d+\.bin", "test": r"test_batch\.bin"},
+        {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]},
         {"batches.meta.txt": 10},
     ),
     _Version(
         ("cifar-100-binary", "cifar-100-binary.tar", "cifar-100-binary.tar.gz"),
-        {"train": r"train\.bin", "test": r"test\.bin"},
+        {"train": ["train.bin"], "test": ["test.bin"]},
         {"fine_label_names.txt": 100, "coarse_label_names.txt": 20},
     ),
 )
@@ -82,10 +82,9 @@ def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch_dir: str | None
     names = [_names(storage, files, name, count, place) for name, count in version.names.items()]
     sources: list[Source] = []
     for split in splits or SPLITS:
-        found = sorted(name for name in files if re.fullmatch(version.batches[split], name))
-        if not found:
-            raise RawDataError(f"{place} does not have the {split} split. There is: {', '.join(sorted(files)[:8])}.")
-        sources += [_source(split, name, *files[name], len(names) + PIXEL_BYTES) for name in found]
+        batches = version.batches[split]
+        _check_whole(files, split, batches, place)
+        sources += [_source(split, name, *files[name], len(names) + PIXEL_BYTES) for name in batches]
     return RawCifar(tuple(sources), names[0], names[1] if len(names) > 1 else (), scratch)
 
 
@@ -93,7 +92,7 @@ def _place(storage: Storage, raw_data_dir: str) -> str:
     """The path of the archive, or of the folder of the files."""
     files, folders = storage.entries(raw_data_dir)
     there = {*files, *folders}
-    if any(re.fullmatch(pattern, name) for v in _VERSIONS for pattern in v.batches.values() for name in files):
+    if any(name in files for v in _VERSIONS for batches in v.batches.values() for name in batches):
         return raw_data_dir
     found = [next((name for name in v.places if name in there), None) for v in _VERSIONS]
     if all(found):
@@ -123,12 +122,22 @@ def _files(storage: Storage, place: str, is_tar: bool) -> _Files:
 
 def _version(files: _Files, place: str) -> _Version:
     for version in _VERSIONS:
-        if any(re.fullmatch(pattern, name) for pattern in version.batches.values() for name in files):
+        if any(name in files for batches in version.batches.values() for name in batches):
             return version
     raise RawDataError(
         f"{place} has no data_batch_1.bin or test_batch.bin, as CIFAR-10 has, and no train.bin or test.bin, as "
         f"CIFAR-100. There is: {', '.join(sorted(files)[:8]) or 'nothing'}."
     )
+
+
+def _check_whole(files: _Files, split: str, batches: Sequence[str], place: str) -> None:
+    missing = [name for name in batches if name not in files]
+    if len(missing) == len(batches):
+        raise RawDataError(f"{place} does not have the {split} split. There is: {', '.join(sorted(files)[:8])}.")
+    if missing:
+        raise RawDataError(
+            f"{place}: of {len(batches)} files of {split!r} are missing {', '.join(missing)}. Unpack the archive again."
+        )
 
 
 def _names(storage: Storage, files: _Files, name: str, count: int, place: str) -> tuple[str, ...]:

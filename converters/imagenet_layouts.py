@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
-from beam_jobs.scratch import uncompressed
+from converters.compressed import to_scratch
 from converters.imagenet import SPLITS, VALIDATION_LABELS
 from converters.synsets import check_known, read_text
 from converters.tars import members
-from pipeline.shards.errors import OptionError, RawDataError
+from pipeline.shards.errors import RawDataError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, join
 
@@ -57,7 +57,7 @@ def find_raw(raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], s
         if storage.exists(tar):
             sources += _in_tar(storage, split, tar, synsets)
         elif storage.exists(f"{tar}.gz"):
-            scratch.append(_uncompressed(storage, f"{tar}.gz", scratch_dir))
+            scratch.append(to_scratch(storage, f"{tar}.gz", scratch_dir))
             sources += _in_tar(storage, split, scratch[-1], synsets)
         elif folder := _folder(storage, raw_data_dir, split):
             sources += _in_folder(storage, split, folder, synsets)
@@ -74,12 +74,6 @@ def _folder(storage: Storage, raw_data_dir: str, split: str) -> str | None:
             if storage.exists(join(root, name)):
                 return join(root, name)
     return None
-
-
-def _uncompressed(storage: Storage, path: str, scratch_dir: str | None) -> str:
-    if scratch_dir is None:
-        raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry_run writes nothing.")
-    return uncompressed(storage, path, open_storage(scratch_dir), scratch_dir)
 
 
 def _in_tar(storage: Storage, split: str, path: str, synsets: Sequence[str]) -> Iterator[Source]:

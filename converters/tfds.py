@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from converters.tfrecord_layouts import RawTfrecords, chosen_files, sources_of, tfds_files, tfds_labels, tfds_leaves
+from converters.tfds_files import kept_of_tfds, tfds_files, tfds_labels, tfds_leaves
+from converters.tfrecord_layouts import RawTfrecords, chosen_files, sources_of
 from pipeline.named_splits import Files
 from pipeline.shards.errors import InfeedError, OptionError, RawDataError
 from pipeline.shards.naming import validate_split
@@ -64,7 +65,7 @@ def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratc
             f"{directory} is in TFDS's format {form!r}; only tfrecord can be read record by record. Give another "
             "--data_dir, and --download, which prepares it as tfrecord."
         )
-    schema, names = _described_by_tfds(tfds)
+    schema, names = _described_by_tfds(directory, tfds)
     files = chosen_files(directory, _files(directory, names, listed), splits)
     sources, scratch = sources_of(storage, directory, files, scratch_dir)
     return RawTfrecords(sources, dataset.name, schema, tfds_labels(tfds), scratch)
@@ -111,18 +112,20 @@ def _files(directory: str, names: Mapping[str, Sequence[str]], listed: Mapping[s
     return {split: {name: listed[name] for name in files} for split, files in names.items()}
 
 
-def _described_by_tfds(tfds: Mapping[str, str]) -> tuple[Schema, dict[str, list[str]]]:
-    """The schema of the records as TFDS encodes them, and the files of each split."""
-    module = _tfds()
-    with tempfile.TemporaryDirectory() as directory:
+def _described_by_tfds(directory: str, tfds: Mapping[str, str]) -> tuple[Schema, dict[str, list[str]]]:
+    """The schema of the records as TFDS encodes them, and the files of each split. Raises RawDataError."""
+    module, contents = _tfds(), dict(tfds_leaves(tfds))
+    with tempfile.TemporaryDirectory() as copies:
         for name, text in tfds.items():
-            (Path(directory) / name).write_text(text)
-        info = module.builder_from_directory(directory).info
-        specs = module.core.example_parser.ExampleParser(info.features.get_serialized_info()).flat_feature_specs
-        names = {split: sorted(found.filenames) for split, found in info.splits.items()}
-    contents = dict(tfds_leaves(tfds))
+            (Path(copies) / name).write_text(text, "utf-8")
+        try:
+            info = module.builder_from_directory(copies).info
+            specs = module.core.example_parser.ExampleParser(info.features.get_serialized_info()).flat_feature_specs
+            names = {split: sorted(found.filenames) for split, found in info.splits.items()}
+        except Exception as e:  # of any class: features are programs of their own
+            raise RawDataError(f"TFDS cannot read {directory}: {type(e).__name__}: {str(e)[:1000]}") from e
     features = {key: _feature(spec, _CONTENTS.get(contents.get(key, ""), "raw")) for key, spec in specs.items()}
-    return Schema(PASSED_ON, features, version=str(info.version), tfds=tfds), names
+    return Schema(PASSED_ON, features, version=str(info.version), tfds=kept_of_tfds(tfds)), names
 
 
 def _feature(spec: Any, content: Content) -> Feature:

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.download:
         prepare(dataset, data_dir)
     raw = find_tfds(dataset, data_dir, split_names(args), None if args.dry_run else args.gcs_output_path)
-    set_num_shards(args)
+    set_num_shards(args, raw.sources)
     run(args, rest, TfrecordConverter(raw.name, raw.schema, raw.labels, args.check), raw.sources, raw.scratch)
 
 

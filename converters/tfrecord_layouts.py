@@ -12,10 +12,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from beam_jobs.converter import Source
-from beam_jobs.scratch import inflated, uncompressed
+from beam_jobs.scratch import inflated
+from converters.compressed import to_scratch
+from converters.tfds_files import kept_of_tfds, tfds_files, tfds_labels
 from pipeline.frames import Compression, Frame, compression_of, read_frames
 from pipeline.infer import SchemaGuess, read_schema
 from pipeline.named_splits import Files, files_by_name, files_by_pattern
@@ -33,13 +34,11 @@ __all__ = [
     "find_raw",
     "infer_schema",
     "sources_of",
-    "tfds_files",
-    "tfds_labels",
-    "tfds_leaves",
 ]
 
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files of a split, evenly spaced; the first records of each
 _PIECE_BYTES = 1 << 18
+_MAX_SAMPLED_BYTES = 1 << 28  # of a record: it is held in memory; a larger one, and what follows, is not in the sample
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,6 @@ def find_raw(
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
-    if scratch_dir is not None and _same_place(raw_data_dir, scratch_dir):
-        raise OptionError(f"--gcs_output_path={scratch_dir} is --raw_data_dir: shards would replace what is read.")
     listed = storage.list(raw_data_dir)
     manifest = read_manifest(raw_data_dir, storage) if MANIFEST_FILE in listed else None
     if patterns:
@@ -83,8 +80,10 @@ def find_raw(
     if manifest:
         return RawTfrecords(sources, manifest.name, schema, manifest.labels, scratch)
     tfds = tfds_files(storage, raw_data_dir, listed)
-    name = json.loads(tfds.get("dataset_info.json", "{}")).get("name", "tfrecord")
-    return RawTfrecords(sources, name, replace(schema, tfds=tfds), tfds_labels(tfds), scratch)
+    name = json.loads(tfds.get("dataset_info.json", "{}")).get("name")
+    return RawTfrecords(
+        sources, str(name or "tfrecord"), replace(schema, tfds=kept_of_tfds(tfds)), tfds_labels(tfds), scratch
+    )
 
 
 def _schema(
@@ -93,6 +92,15 @@ def _schema(
     if schema_file:
         return read_schema(schema_file)
     return replace(manifest.schema, name=PASSED_ON) if manifest else infer_schema(storage, raw_data_dir, files)
+
+
+def _refuse_own_place(directory: str, files: Files, scratch_dir: str | None) -> None:
+    folders = {join(directory, path).rpartition("/")[0] or "/" for named in files.values() for path in named}
+    if scratch_dir is not None and any(_same_place(folder, scratch_dir) for folder in {directory, *folders}):
+        raise OptionError(
+            f"--gcs_output_path={scratch_dir} is where the raw data is: shards and dataset_info.json would replace "
+            "what is read. Give another directory."
+        )
 
 
 def _same_place(one: str, other: str) -> bool:
@@ -129,7 +137,10 @@ def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> File
 def sources_of(
     storage: Storage, directory: str, files: Files, scratch_dir: str | None
 ) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    """A source for each file, and the temporary files among them. Raises OptionError, RawDataError."""
+    """A source for each file, and the temporary files among them.
+
+    Raises RawDataError; OptionError also if the output directory is one that is read."""
+    _refuse_own_place(directory, files, scratch_dir)
     places = [(split, path, stat) for split, named in files.items() for path, stat in named.items()]
     heads = storage.read_ranges(
         (join(directory, path), 0, min(HEADER_BYTES, stat.bytes)) for _, path, stat in places if stat.bytes
@@ -157,11 +168,7 @@ def sources_of(
 def _expanded(storage: Storage, directory: str, scratch_dir: str | None, file: tuple[str, Compression | None]) -> str:
     name, compression = file
     path = join(directory, name)
-    if compression is None:
-        return path
-    if scratch_dir is None:
-        raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry_run writes nothing.")
-    return uncompressed(storage, path, open_storage(scratch_dir), scratch_dir, compression)
+    return to_scratch(storage, path, scratch_dir, compression) if compression else path
 
 
 def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:
@@ -185,37 +192,4 @@ def _frames(storage: Storage, path: str) -> Iterator[Frame]:
         compression = compression_of(file.read(HEADER_BYTES))
         file.seek(0)
         pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
-        yield from read_frames(inflated(file, compression, path) if compression else pieces, None)
-
-
-def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> dict[str, str]:
-    """Name -> text of the files by which TFDS knows a dataset; {} if there are none."""
-    if not {"features.json", "dataset_info.json"} <= listed.keys():
-        return {}
-    names = [name for name in listed if name.endswith((".json", ".labels.txt")) and name != MANIFEST_FILE]
-    return {name: storage.read(join(directory, name)).decode() for name in sorted(names)}
-
-
-def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
-    """The names of the one ClassLabel, or of that called label. TFDS numbers from 0."""
-    found = {}
-    for key, kind in tfds_leaves(tfds):
-        names = tfds.get(f"{key.replace('/', '-')}.labels.txt")
-        if kind == "classLabel" and names:
-            found[key] = Labels(key, 0, tuple(names.splitlines()))
-    return found.get("label") or (next(iter(found.values())) if len(found) == 1 else None)
-
-
-def tfds_leaves(tfds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(key in a record, kind such as image or classLabel) of each feature in features.json, also inside sequences."""
-    return _leaves("", json.loads(tfds.get("features.json", "{}")))
-
-
-def _leaves(key: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if "featuresDict" in feature:
-        for name, inner in feature["featuresDict"].get("features", {}).items():
-            yield from _leaves(f"{key}/{name}".lstrip("/"), inner)
-    elif "sequence" in feature:
-        yield from _leaves(key, feature["sequence"]["feature"])
-    else:
-        yield from ((key, kind) for kind in feature if kind != "pythonClassName")
+        yield from read_frames(inflated(file, compression, path) if compression else pieces, None, _MAX_SAMPLED_BYTES)

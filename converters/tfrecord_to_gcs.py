@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
 from converters.command_line import add_conversion_options, run
 from converters.tfrecord import CHECKS, TfrecordConverter
 from converters.tfrecord_layouts import find_raw
 from pipeline.infer import read_labels
 from pipeline.named_splits import parse_assignment
-from pipeline.shards.errors import OptionError
+from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.shards.schema import Schema
 
 __all__ = ["add_check_option", "add_num_shards_option", "main", "report_schema", "set_num_shards", "split_names"]
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise OptionError("--labels_file and --label_key belong together: give both, or neither.")
     scratch_dir = None if args.dry_run else args.gcs_output_path
     raw = find_raw(args.raw_data_dir, split_names(args), patterns, scratch_dir, args.schema_file)
-    set_num_shards(args)
+    set_num_shards(args, raw.sources)
     report_schema(raw.schema, args.dry_run)
     labels = raw.labels
     if args.labels_file:
@@ -69,11 +70,16 @@ def add_num_shards_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def set_num_shards(args: argparse.Namespace) -> None:
-    """Puts --num_shards where `run` looks for them. Raises OptionError."""
+def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
+    """Puts --num_shards where `run` looks for them. Raises OptionError, also for a split that no source is of."""
+    splits = {source.split for source in sources}
     for split, number in (parse_assignment("--num_shards", text) for text in args.num_shards):
         if not number.isdecimal():
             raise OptionError(f"--num_shards={split}={number}: {number!r} is not a number.")
+        if split not in splits:
+            raise OptionError(
+                f"--num_shards={split}={number}: no split {split!r} is here.{did_you_mean(split, splits)}"
+            )
         setattr(args, f"num_{split}_shards", int(number))
 
 

@@ -13,8 +13,18 @@ import numpy as np
 
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, crc32c, masked
 
-__all__ = ["Compression", "Frame", "Place", "compression_of", "payload_of_frame", "read_frames", "walk_frames"]
+__all__ = [
+    "MAX_INDEXED_BYTES",
+    "Compression",
+    "Frame",
+    "Place",
+    "compression_of",
+    "payload_of_frame",
+    "read_frames",
+    "walk_frames",
+]
 
+MAX_INDEXED_BYTES = 2**32 - 1  # of a record: what an index can say
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
@@ -79,11 +89,14 @@ def payload_of_frame(data: bytes) -> tuple[bytes, str]:
     return payload, _header_problem(header, None) or _payload_problem(crc32c(payload), footer, None)
 
 
-def read_frames(pieces: Iterable[bytes], rows: np.ndarray | None) -> Iterator[Frame]:
+def read_frames(
+    pieces: Iterable[bytes], rows: np.ndarray | None, max_bytes: int = MAX_INDEXED_BYTES
+) -> Iterator[Frame]:
     """The frames in the bytes of a shard, which come in pieces of any size.
 
     rows: the shard's rows of the index, uint32 [records, 2]. With it damage costs one record, and an intact record
-    that is not the promised one is found as well. Without it (None) a damaged header hides all that follows.
+    that is not the promised one is found as well. Without it (None) a damaged header hides all that follows, and so
+    does one that speaks of more than max_bytes, which are not taken into memory.
     Where the shard ends early, the last frame says so. Pieces beyond the last frame are left untaken."""
     stream = _Stream(pieces)
     for record in itertools.count() if rows is None else range(len(rows)):
@@ -93,11 +106,13 @@ def read_frames(pieces: Iterable[bytes], rows: np.ndarray | None) -> Iterator[Fr
             return
         length, crc = (None, None) if rows is None else rows[record].tolist()
         problem = "" if len(header) < HEADER_BYTES else _header_problem(header, length)
-        if length is None and problem:
-            yield Frame(record, offset, b"", f"{problem}; without an index, what follows in this shard is not found")
-            return
         if length is None and len(header) == HEADER_BYTES:
             length = _HEADER.unpack(header)[0]
+            if not problem and length > max_bytes:
+                problem = f"its header says {length} bytes; up to {max_bytes} are looked for here"
+        if rows is None and problem:
+            yield Frame(record, offset, b"", f"{problem}; without an index, what follows in this shard is not found")
+            return
         body = stream.take((length or 0) + FOOTER_BYTES)
         if len(header) + len(body) < HEADER_BYTES + (length or 0) + FOOTER_BYTES:
             after = 0 if rows is None else len(rows) - record - 1

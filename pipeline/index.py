@@ -160,7 +160,7 @@ def _publish(
     for split, indexed in splits.items():
         storage.sweep(join(directory, "_index"), [f"{split}.npy"])
         with storage.publish(join(directory, index_file(split))) as sink:
-            sink.write(indexed.index())
+            sink.write(indexed.index)
     storage.sweep(directory, [MANIFEST_FILE])
     update_manifest(storage, directory, merged)
 

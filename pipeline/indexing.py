@@ -1,11 +1,14 @@
 """What an index of foreign TFRecord files holds, found by reading every byte of them once.
 
-pipeline.index publishes it. Memory is a few MB and a record a thread, and 8 bytes a record."""
+pipeline.index publishes it. Memory is a few MB and a record a thread, and 8 bytes a
+record, 32 while the index is made."""
 
 import os
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -13,7 +16,7 @@ import google_crc32c
 import numpy as np
 
 from pipeline.contents import schema_problems
-from pipeline.frames import Frame, read_frames
+from pipeline.frames import MAX_INDEXED_BYTES, Frame, read_frames
 from pipeline.infer import SchemaGuess, joined
 from pipeline.shards.errors import SchemaError, StorageError
 from pipeline.shards.example import example_layout
@@ -28,7 +31,6 @@ __all__ = ["IndexedFile", "IndexedSplit", "index_files"]
 
 PIECE_BYTES = 4 * 1024**2
 _THREADS, _REMOTE_THREADS = 8, 4  # a bucket reads up to 64 MiB ahead in each
-_MAX_RECORD_BYTES = 2**32 - 1  # what an index can say
 
 
 @dataclass
@@ -38,10 +40,15 @@ class IndexedFile:
     name: str
     bytes: int
     crc32c: int = 0
-    rows: list[tuple[int, int]] = field(default_factory=list)  # of the index
+    rows: "array[int]" = field(default_factory=lambda: array("I"))  # of the index, one behind the other
     key_digest: int = 0
     schema: Schema | None = None  # of all its records; None without records
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def num_records(self) -> int:
+        """The good ones."""
+        return len(self.rows) // 2
 
 
 @dataclass(frozen=True)
@@ -53,22 +60,24 @@ class IndexedSplit:
     @property
     def num_records(self) -> int:
         """Of all files."""
-        return sum(len(file.rows) for file in self.files)
+        return sum(file.num_records for file in self.files)
 
     def schema(self) -> Schema:
         """Of all records; there must be one. Raises SchemaError for a feature of two kinds."""
         return joined(file.schema for file in self.files if file.schema)
 
+    @cached_property
     def index(self) -> bytes:
-        """The index file."""
-        return encode_index(np.array([row for file in self.files for row in file.rows], np.uint32).reshape(-1, 2))
+        """The index file: made once, for its checksum and to be written."""
+        columns = [np.frombuffer(file.rows, np.uint32) for file in self.files]
+        return encode_index(np.concatenate(columns).reshape(-1, 2))
 
     def entry(self) -> SplitEntry:
         """What a manifest says of the split. FORMAT.md defines the digests."""
-        shards = tuple(ShardEntry(file.name, len(file.rows), file.bytes, file.crc32c) for file in self.files)
+        shards = tuple(ShardEntry(file.name, file.num_records, file.bytes, file.crc32c) for file in self.files)
         keys = sum(file.key_digest for file in self.files) % 2**128
         sources = {"inputs": len(shards), "bytes": sum(shard.bytes for shard in shards)}
-        entry = SplitEntry(shards, crc32c(self.index()), "", f"{keys:032x}", seed=0, sources=sources)
+        entry = SplitEntry(shards, crc32c(self.index), "", f"{keys:032x}", seed=0, sources=sources)
         plan = blake2b(f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}".encode(), digest_size=16)
         return SplitEntry(shards, entry.index_crc32c, plan.hexdigest(), entry.key_digest, seed=0, sources=sources)
 
@@ -106,7 +115,10 @@ class _Work:
         path, guess, checksum = join(self.directory, name), SchemaGuess(), google_crc32c.Checksum()
         found = IndexedFile(name, stat.bytes)
         try:
-            for frame in read_frames(self._pieces(path, stat.bytes, checksum), None):
+            if not stat.bytes:  # a link to nowhere and a pipe are listed so, too: stat tells them from an empty file
+                self.storage.stat(path)
+            pieces = self._pieces(path, stat.bytes, checksum)
+            for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
                 problem = frame.problem or self._problem_inside(frame.payload, guess)
                 if problem:
                     found.problems.append(f"{path}, record {frame.record} at byte {frame.offset}: {problem}")
@@ -128,8 +140,6 @@ class _Work:
             yield piece
 
     def _problem_inside(self, payload: bytes, guess: SchemaGuess) -> str:
-        if len(payload) > _MAX_RECORD_BYTES:
-            return f"a record of {len(payload):,} bytes; an index holds up to {_MAX_RECORD_BYTES:,}"
         if self.schema is None:
             guess.add(payload)
             return ""
@@ -141,6 +151,6 @@ class _Work:
             return str(e).rstrip(".")
 
     def _add(self, found: IndexedFile, frame: Frame) -> None:
-        found.rows.append((len(frame.payload), frame.crc))
+        found.rows.extend((len(frame.payload), frame.crc))
         key = record_key(self.split, found.name, frame.record).encode("utf-8", "surrogateescape")
         found.key_digest += int.from_bytes(blake2b(key, digest_size=16).digest(), "big")

@@ -113,7 +113,10 @@ def read_schema(path: str) -> Schema:
 
 def read_labels(path: str, key: str, base: int, schema: Schema) -> Labels:
     """The names in a text file, one a line; the first is of number `base`. Raises OptionError."""
-    names = tuple(open_storage(path).read(path).decode().splitlines())
+    try:
+        names = tuple(open_storage(path).read(path).decode().splitlines())
+    except UnicodeDecodeError as e:
+        raise OptionError(f"--labels_file={path} is no UTF-8: {e}. Save it as UTF-8, one name a line.") from e
     feature = schema.features.get(key)
     if feature is None or feature.dtype != "int64":
         there = [name for name, other in schema.features.items() if other.dtype == "int64"]

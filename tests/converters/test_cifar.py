@@ -181,6 +181,15 @@ def test_a_layout_that_is_not_quite_right_is_one_clear_error(raw_cifar, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("raw_cifar", [False], indirect=True, ids=["cifar-10"])
+def test_a_batch_that_was_not_copied_is_missed_rather_than_left_out(raw_cifar):
+    del raw_cifar.batches["data_batch_3.bin"]
+    raw = str(raw_cifar.write().directory)
+    with pytest.raises(RawDataError, match=r"of 5 files of 'train' are missing data_batch_3\.bin\. Unpack the archive"):
+        find_cifar(raw, [], None)
+    assert [source.tag for source in find_cifar(raw, ["test"], None).sources] == ["test_batch.bin"]
+
+
 def test_a_directory_without_it_or_with_both_and_a_dry_run_of_an_archive_are_refused(raw_cifar, tmp_path):
     (tmp_path / "raw").mkdir()
     with pytest.raises(RawDataError, match=r"has none of cifar-10-batches-bin, .* There is: nothing"):

@@ -11,6 +11,7 @@ import tensorflow_datasets as tfds
 
 from converters import tfds_to_gcs
 from converters.tfds import DatasetName, find_tfds
+from converters.tfrecord_layouts import find_raw
 from pipeline.shards.errors import OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schema import Feature, Labels
@@ -135,9 +136,71 @@ def test_version_and_config_are_found_and_what_is_not_there_is_said(data_dir):
         find(data_dir, "a/b/c")
 
 
+def test_the_data_directory_is_never_written_into(data_dir):
+    there = data_dir / "tiny/1.2.0"
+    before = {path.name: path.read_bytes() for path in there.iterdir()}
+    with pytest.raises(
+        OptionError, match=r"tiny/1\.2\.0 is where the raw data is: shards and dataset_info\.json would"
+    ):
+        convert(data_dir, there)
+    assert {path.name: path.read_bytes() for path in there.iterdir()} == before
+
+
+def change_info(directory, change):
+    path = directory / "dataset_info.json"
+    info = json.loads(path.read_text())
+    change(info)
+    path.write_text(json.dumps(info))
+
+
+@pytest.mark.parametrize("command", ["tfds", "tfrecord"])
+def test_another_split_that_is_prepared_again_changes_no_plan(data_dir, command):
+    there = data_dir / "tiny/1.2.0"
+
+    def schema():
+        if command == "tfds":
+            return find_tfds(DatasetName.parse("tiny"), str(data_dir), ["train"], None).schema
+        return find_raw(str(there), ["train"], [], None).schema
+
+    before = schema()
+    (there / "notes.json").write_bytes(b"\xff")
+    change_info(there, lambda info: info["splits"][1].update(numBytes="77"))
+    assert schema() == before
+    change_info(there, lambda info: info.update(description="another"))
+    assert schema() != before
+
+
+SPOILT = {
+    "no UTF-8": ("label.labels.txt", b"\xff", r"label\.labels\.txt is not as TFDS writes it: 'utf-8' codec"),
+    "no JSON": ("dataset_info.json", b"{", r"dataset_info\.json is not as TFDS writes it: Expecting property name"),
+    "no object": (
+        "features.json",
+        b"[]",
+        r"features\.json is not as TFDS writes it: it holds no object\. Copy it again",
+    ),
+    "deep": ("dataset_info.json", b"[" * 10**5, r"dataset_info\.json is not as TFDS writes it: maximum recursion"),
+    "no features": ("features.json", b'{"featuresDict": 3}', r"features\.json describes no features \(AttributeError"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_damaged_file_of_tfds_is_named(data_dir, what):
+    name, data, message = SPOILT[what]
+    (data_dir / "tiny/1.2.0" / name).write_bytes(data)
+    with pytest.raises(RawDataError, match=message):
+        find(data_dir, "tiny")
+    with pytest.raises(RawDataError, match=message):
+        find_raw(str(data_dir / "tiny/1.2.0"), [], [], None)
+
+
+def test_what_tfds_cannot_read_is_said_in_its_words(data_dir):
+    change_info(data_dir / "tiny/1.2.0", lambda info: info.update(splits=3))
+    with pytest.raises(RawDataError, match=r"TFDS cannot read .*tiny/1\.2\.0: ParseError"):
+        find(data_dir, "tiny")
+
+
 def test_another_file_format_is_refused_with_the_way_out(data_dir):
-    path = data_dir / "tiny/1.2.0/dataset_info.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"fileFormat": "array_record"}))
+    change_info(data_dir / "tiny/1.2.0", lambda info: info.update(fileFormat="array_record"))
     with pytest.raises(RawDataError, match=r"in TFDS's format 'array_record'; only tfrecord .* --download"):
         find(data_dir, "tiny")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from converters import tfrecord_to_gcs
+from converters import tfrecord_layouts, tfrecord_to_gcs
 from converters.tfrecord import TfrecordConverter
 from converters.tfrecord_layouts import find_raw
 from pipeline.shards.errors import ConversionError, OptionError, RawDataError, SchemaError
@@ -188,8 +188,10 @@ def test_shards_never_replace_what_is_read(raw):
     (raw / "link").symlink_to(raw)
     before = {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()}
     for out in (raw, raw / ".", raw / "link"):
-        with pytest.raises(OptionError, match="is --raw_data_dir: shards would replace what is read"):
+        with pytest.raises(OptionError, match=r"is where the raw data is: shards and dataset_info.json would replace"):
             convert(raw, out)
+    with pytest.raises(OptionError, match="is where the raw data is"):
+        convert(raw.parent, raw, "--pattern=train=raw/train-*")
     assert {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()} == before
 
 
@@ -232,6 +234,7 @@ def test_a_feature_of_two_kinds_needs_a_schema_file(raw, tmp_path):
     [
         ("--num_shards=train=many", "'many' is not a number"),
         ("--num_shards=3", "write SPLIT="),
+        ("--num_shards=trian=4", r"no split 'trian' is here\. Did you mean 'train'\? Known: train\."),
         ("--pattern=train", "write SPLIT="),
         ("--splits=,", "no split was chosen"),
     ],
@@ -257,6 +260,16 @@ def test_in_a_bucket_a_scan_streams_and_does_not_ask_for_each_header(bucket, gcs
     refs = list(TfrecordConverter(raw.name, raw.schema).scan(open_storage(bucket), raw.sources[0]))
     assert sum(map(len, refs)) == 100
     assert len(gcs_server.requests(r"raw(/|%2F)train\.tfrecord")) < 10
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_record_too_large_for_a_sample_is_not_looked_into(tmp_path, monkeypatch, pack):
+    monkeypatch.setattr(tfrecord_layouts, "_MAX_SAMPLED_BYTES", 1000)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/train.tfrecord").write_bytes(pack(frame(payload(1)) + frame(bytes(1001))))
+    storage = open_storage(str(tmp_path))
+    files = {"train": storage.list(str(tmp_path / "raw"))}
+    assert tfrecord_layouts.infer_schema(storage, str(tmp_path / "raw"), files).features == NUMBERS.features
 
 
 def test_half_compressed_files_of_a_bucket_need_an_output_in_a_bucket(raw, bucket, gcs_server, tmp_path):

@@ -3,9 +3,11 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from hashlib import blake2b
 
 import numpy as np
@@ -17,8 +19,9 @@ from pipeline.datasets import eval_dataset
 from pipeline.index import main
 from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError, RawDataError, SchemaError
 from pipeline.shards.example import encode_example
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import frame
+from pipeline.shards.record import crc32c, frame, masked
 from pipeline.shards.schema import Feature, Labels, Schema
 
 NUMBERS = Schema("numbers", {"i": Feature("int64"), "pair": Feature("float32", (2,))})
@@ -125,6 +128,26 @@ def test_all_damage_is_named_by_file_record_and_offset_and_nothing_is_written(fo
     assert f"--raw_data_dir={foreign} --max_bad_records=3" in printed
     assert not (foreign / "manifest.json").exists()
     assert not (foreign / "_index").exists()
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("nowhere"), os.mkfifo], ids=["link", "pipe"])
+def test_a_link_to_nowhere_or_a_pipe_is_not_taken_for_an_empty_file(foreign, capsys, make):
+    path = foreign / "ds-train.tfrecord-00001-of-00003"
+    path.unlink()
+    make(path)
+    assert main([str(foreign)]) == 1
+    assert re.search(rf"damaged: .*{path} ?(: No such file|is a directory or a device)", capsys.readouterr().out)
+    assert not (foreign / "manifest.json").exists()
+
+
+def test_a_header_that_claims_more_than_the_file_holds_is_named(foreign, capsys):
+    claim = (1000).to_bytes(8, "little")
+    size = (foreign / "ds-val.tfrecord").stat().st_size
+    with (foreign / "ds-val.tfrecord").open("ab") as file:
+        file.write(claim + masked(crc32c(claim)).to_bytes(4, "little"))
+    assert main([str(foreign)]) == 1
+    expected = f"ds-val.tfrecord, record 5 at byte {size}: its header says 1000 bytes; up to {size + 12} are looked for"
+    assert expected in capsys.readouterr().out
 
 
 def test_compressed_files_are_refused_with_the_way_out(foreign):
@@ -238,3 +261,20 @@ def test_its_digests_are_those_that_the_format_defines(foreign):
     plan = f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}"
     assert entry.plan_digest == blake2b(plan.encode(), digest_size=16).hexdigest()
     assert entry.sources == {"inputs": 3, "bytes": entry.num_bytes}
+
+
+def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(indexing, "PIECE_BYTES", 1 << 14)
+    (tmp_path / "train.tfrecord").write_bytes(frame(b"0" * 300) * 20_000)
+    storage = LocalStorage()
+    tracemalloc.start()
+    try:
+        split = indexing.IndexedSplit(
+            tuple(indexing.index_files(storage, str(tmp_path), "train", storage.list(str(tmp_path))))
+        )
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert split.num_records == 20_000
+    assert held < 12 * 20_000 + 100_000
+    assert split.index is split.index

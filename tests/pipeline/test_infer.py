@@ -132,3 +132,6 @@ def test_labels_name_an_int64_feature(tmp_path):
     assert read_labels(f"{tmp_path}/names", "label", 1, guessed(*RECORDS)) == Labels("label", 1, ("cat", "grey eel"))
     with pytest.raises(OptionError, match="--label_key=text is not an int64 feature. There are: label, rare"):
         read_labels(f"{tmp_path}/names", "text", 0, guessed(*RECORDS))
+    (tmp_path / "names").write_bytes(b"caf\xe9\n")
+    with pytest.raises(OptionError, match=r"--labels_file=.*/names is no UTF-8: .* position 3: .*Save it as UTF-8"):
+        read_labels(f"{tmp_path}/names", "label", 1, guessed(*RECORDS))

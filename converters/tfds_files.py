@@ -1,0 +1,79 @@
+"""The small files by which TFDS knows a dataset, and what they tell of its records. Needs no TFDS.
+
+tfds finds a dataset by them; tfrecord_layouts uses them where they stand beside TFRecord files."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.shards.errors import RawDataError
+from pipeline.shards.schema import Labels
+from pipeline.shards.storage import Stat, Storage, join
+
+__all__ = ["kept_of_tfds", "tfds_files", "tfds_labels", "tfds_leaves"]
+
+_TFDS_FILES = ("dataset_info.json", "features.json", "metadata.json")  # and <label key>.labels.txt
+_WRITTEN_ANEW = ("fileFormat", "splits")  # of dataset_info.json, by the commit
+
+
+def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> dict[str, str]:
+    """Name -> text of the files by which TFDS knows a dataset; {} if there are none. Raises RawDataError."""
+    if not {"features.json", "dataset_info.json"} <= listed.keys():
+        return {}
+    names = [name for name in listed if name in _TFDS_FILES or name.endswith(".labels.txt")]
+    return {name: _text_of_tfds(storage, join(directory, name)) for name in sorted(names)}
+
+
+def _text_of_tfds(storage: Storage, path: str) -> str:
+    try:
+        text = storage.read(path).decode()
+        if path.endswith(".json") and not isinstance(json.loads(text), dict):
+            raise ValueError("it holds no object")
+    except (ValueError, RecursionError) as e:
+        raise RawDataError(
+            f"{path} is not as TFDS writes it: {e}. Copy it again; without features.json and dataset_info.json, "
+            "converters.tfrecord_to_gcs goes by the records alone."
+        ) from e
+    return text
+
+
+def kept_of_tfds(tfds: Mapping[str, str]) -> dict[str, str]:
+    """What a schema keeps of them: all but what one split's plan has nothing to do with, the splits' sizes.
+
+    A split that is prepared again leaves the plans of the others as they are."""
+    if not tfds:
+        return {}
+    info = {key: value for key, value in json.loads(tfds["dataset_info.json"]).items() if key not in _WRITTEN_ANEW}
+    return {**tfds, "dataset_info.json": json.dumps(info, indent=2, sort_keys=True)}
+
+
+def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
+    """The names of the one ClassLabel, or of that called label. TFDS numbers from 0. Raises RawDataError."""
+    found = {}
+    for key, kind in tfds_leaves(tfds):
+        names = tfds.get(f"{key.replace('/', '-')}.labels.txt")
+        if kind == "classLabel" and names:
+            found[key] = Labels(key, 0, tuple(names.splitlines()))
+    return found.get("label") or (next(iter(found.values())) if len(found) == 1 else None)
+
+
+def tfds_leaves(tfds: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    """(key in a record, kind such as image or classLabel) of each feature in features.json, also inside sequences.
+
+    Raises RawDataError."""
+    try:
+        return list(_leaves("", json.loads(tfds.get("features.json", "{}"))))
+    except (AttributeError, KeyError, TypeError, RecursionError) as e:
+        raise RawDataError(
+            f"TFDS's features.json describes no features ({type(e).__name__}: {e}). Copy it again."
+        ) from e
+
+
+def _leaves(key: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if "featuresDict" in feature:
+        for name, inner in feature["featuresDict"].get("features", {}).items():
+            yield from _leaves(f"{key}/{name}".lstrip("/"), inner)
+    elif "sequence" in feature:
+        yield from _leaves(key, feature["sequence"]["feature"])
+    else:
+        yield from ((key, kind) for kind in feature if kind != "pythonClassName")
