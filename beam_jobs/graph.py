@@ -64,7 +64,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
     )
 
 
-def _sampled(scanned: beam.PCollection, job: Job) -> pvalue.AsDict:
+def _sampled(scanned: Any, job: Job) -> pvalue.AsDict:
     return pvalue.AsDict(
         scanned
         | "offer" >> beam.ParDo(_Offer(job))
