@@ -144,24 +144,24 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with _no_loop():
+    with _nothing_there():
         return entry.is_dir()
     return False
 
 
 def _bytes_of(entry: os.DirEntry[str]) -> int:
-    with _no_loop():
+    with _nothing_there():
         return entry.stat().st_size if entry.is_file() else 0
     return 0
 
 
 @contextlib.contextmanager
-def _no_loop() -> Iterator[None]:
-    """Leaves the block where a link leads to itself."""
+def _nothing_there() -> Iterator[None]:
+    """Leaves the block where a link leads to itself, or what was listed is gone: another process published it."""
     try:
         yield
     except OSError as e:
-        if e.errno != errno.ELOOP:
+        if e.errno not in (errno.ELOOP, errno.ENOENT):
             raise
 
 

@@ -4,6 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,24 @@ def test_what_is_neither_file_nor_folder_is_listed_as_a_file_of_no_bytes(storage
     files, folders = storage.entries(str(tmp_path))
     sizes = {"file": 5, "pipe": 0, "to a file": 5, "to itself": 0, "to nowhere": 0}
     assert ({name: stat.bytes for name, stat in files.items()}, folders) == (sizes, ["folder", "to a folder"])
+
+
+def test_a_listing_survives_files_that_vanish_while_it_is_made(tmp_path):
+    storage, ended = LocalStorage(), threading.Event()
+
+    def come_and_go():
+        while not ended.is_set():
+            paths = [tmp_path / f"{number}" for number in range(20)]
+            for path in paths:
+                path.touch()
+            for path in paths:
+                path.unlink()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(3000):
+            storage.list(str(tmp_path))
+    finally:
+        ended.set()
+        thread.join()
