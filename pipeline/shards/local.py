@@ -111,7 +111,8 @@ class LocalStorage:
     def list(self, directory: str) -> dict[str, Stat]:
         """See Storage. What is neither file nor folder, a link to nowhere or a pipe, counts as a file of no bytes."""
         with _naming(directory, "list"):
-            return {e.name: Stat(_bytes_of(e)) for e in _entries(directory) if not _is_folder(e)}
+            sizes = {e.name: _bytes_of(e) for e in _entries(directory) if not _is_folder(e)}
+        return {name: Stat(size) for name, size in sizes.items() if size is not None}
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
         """See Storage."""
@@ -149,9 +150,13 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return False
 
 
-def _bytes_of(entry: os.DirEntry[str]) -> int:
+def _bytes_of(entry: os.DirEntry[str]) -> int | None:
+    """None for a file that is gone since it was listed: another process has renamed what it wrote, say."""
     with _no_loop():
-        return entry.stat().st_size if entry.is_file() else 0
+        try:
+            return entry.stat().st_size if entry.is_file() else 0
+        except FileNotFoundError:
+            return None
     return 0
 
 

@@ -125,3 +125,12 @@ def test_what_is_neither_file_nor_folder_is_listed_as_a_file_of_no_bytes(storage
     files, folders = storage.entries(str(tmp_path))
     sizes = {"file": 5, "pipe": 0, "to a file": 5, "to itself": 0, "to nowhere": 0}
     assert ({name: stat.bytes for name, stat in files.items()}, folders) == (sizes, ["folder", "to a folder"])
+
+
+def test_a_file_that_vanishes_while_a_folder_is_listed_is_not_in_the_list(storage, tmp_path, monkeypatch):
+    for name in ("going", "staying"):
+        (tmp_path / name).write_bytes(b"1")
+    entries = local._entries(str(tmp_path))
+    (tmp_path / "going").unlink()
+    monkeypatch.setattr(local, "_entries", lambda _: entries)
+    assert list(storage.list(str(tmp_path))) == ["staying"]
