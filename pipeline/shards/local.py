@@ -111,7 +111,8 @@ class LocalStorage:
     def list(self, directory: str) -> dict[str, Stat]:
         """See Storage. What is neither file nor folder, a link to nowhere or a pipe, counts as a file of no bytes."""
         with _naming(directory, "list"):
-            return {e.name: Stat(_bytes_of(e)) for e in _entries(directory) if not _is_folder(e)}
+            sizes = {e.name: _bytes_of(e) for e in _entries(directory) if not _is_folder(e)}
+        return {name: Stat(size) for name, size in sizes.items() if size is not None}
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
         """See Storage."""
@@ -144,24 +145,28 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with _nothing_there():
+    with _no_loop():
         return entry.is_dir()
     return False
 
 
-def _bytes_of(entry: os.DirEntry[str]) -> int:
-    with _nothing_there():
-        return entry.stat().st_size if entry.is_file() else 0
+def _bytes_of(entry: os.DirEntry[str]) -> int | None:
+    """None for a file that is gone since it was listed: another process has renamed what it wrote, say."""
+    with _no_loop():
+        try:
+            return entry.stat().st_size if entry.is_file() else 0
+        except FileNotFoundError:
+            return None
     return 0
 
 
 @contextlib.contextmanager
-def _nothing_there() -> Iterator[None]:
-    """Leaves the block where a link leads to itself, or what was listed is gone: another process published it."""
+def _no_loop() -> Iterator[None]:
+    """Leaves the block where a link leads to itself."""
     try:
         yield
     except OSError as e:
-        if e.errno not in (errno.ELOOP, errno.ENOENT):
+        if e.errno != errno.ELOOP:
             raise
 
 
