@@ -54,7 +54,9 @@ class LocalStorage:
             return file.read()
 
     def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
-        """See Storage. Keeps the last file open: ranges of one tar cost one open in all."""
+        """See Storage. Keeps the last file open: ranges of one tar cost one open in all.
+
+        Whoever asks for ranges has asked for the file's size before, so a named pipe is not looked for here."""
         open_path, fd = "", -1
         try:
             for path, offset, size in ranges:
@@ -63,7 +65,7 @@ class LocalStorage:
                         os.close(fd)
                         open_path, fd = "", -1
                     with _naming(path, "read"):
-                        fd = _open_regular(path)
+                        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                     open_path = path
                 yield _read_exactly(fd, path, offset, size)
         finally:

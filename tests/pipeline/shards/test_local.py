@@ -40,14 +40,14 @@ from pipeline.shards.errors import StorageError
 from pipeline.shards.local import LocalStorage
 for path in sys.argv[1:]:
     storage = LocalStorage()
-    for call in (storage.read, storage.open, lambda path: next(storage.read_ranges([(path, 0, 1)]))):
+    for call in (storage.read, storage.open):
         try:
             call(path)
         except StorageError as e:
             print(e)"""
     paths = [str(tmp_path / "pipe"), str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=20, check=True)
-    assert done.stdout.splitlines() == [f"{p} is a directory or a device, not a file." for p in paths for _ in range(3)]
+    assert done.stdout.splitlines() == [f"{p} is a directory or a device, not a file." for p in paths for _ in range(2)]
 
 
 def test_a_directory_that_cannot_be_written_is_named(storage, tmp_path):
