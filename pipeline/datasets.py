@@ -62,13 +62,13 @@ def train_dataset(
         global_batch,
         seed=seed,
         streams=streams,
-        block_records=default_block_records(reader.mean_record_bytes, reader.num_records)
+        block_records=default_block_records(reader.num_bytes / reader.num_records, reader.num_records)
         if block_records is None
         else block_records,
         window_records=window_records,
         epochs=epochs,
     )
-    decoder = Decoder(reader.manifest.schema, sum(map(len, rows)), ops=ops, keys=keys)
+    decoder = Decoder(reader.layout, sum(map(len, rows)), ops=ops, keys=keys)
     if read_ahead_bytes is None:
         read_ahead_bytes = READ_AHEAD_BYTES
         if reader.remote:
@@ -81,7 +81,7 @@ def train_dataset(
 def _window_bytes(reader: SplitReader, order: TrainOrder, share: float) -> int:
     """What it takes to read whole blocks: the windows of this host, and the blocks that stand over their ends."""
     records = min(order.num_records, order.streams * (order.window_records + order.block_records))
-    wanted = int(records * share * reader.mean_record_bytes)
+    wanted = int(records * share * reader.num_bytes / reader.num_records)
     if wanted > MAX_WINDOW_BYTES:
         log.info(
             "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Give read_ahead_bytes to "
@@ -117,8 +117,8 @@ def eval_dataset(
     if limit is not None and limit < 1:
         raise OptionError(f"limit={limit} must be at least 1; None takes all {reader.num_records} records.")
     order = EvalOrder(min(limit or reader.num_records, reader.num_records), global_batch)
-    decoder = Decoder(reader.manifest.schema, sum(map(len, rows)), ops=ops, keys=keys, pad_values=pad_values)
-    expected_crc = int(reader.index.crcs[: order.num_records].sum(dtype=np.uint64)) % 2**32
+    decoder = Decoder(reader.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_values=pad_values)
+    expected_crc = int(reader.crcs[: order.num_records].sum(dtype=np.uint64)) % 2**32
     return Input(
         reader,
         order,

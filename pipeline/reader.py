@@ -1,15 +1,17 @@
-"""The records of one split by number: few large reads, each record proven against the index.
+"""The records of one split of indexed shards: few large reads, each record proven against the index.
 
-Both recipes read through it. It knows neither order nor TensorFlow."""
+The Records of our own datasets, and of foreign TFRecords with an index. It knows neither order nor TensorFlow."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
-from pipeline.reading import Reading, framed_bytes
+from pipeline.records import Group
+from pipeline.reading import ShardReading, framed_bytes
 from pipeline.shards.errors import ShardError
 from pipeline.shards.index import load_index
 from pipeline.shards.manifest import Manifest, read_manifest
+from pipeline.shards.schema import Schema
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, join
 
@@ -26,7 +28,9 @@ def open_split(data_dir: str, split: str, storage: Storage | None = None) -> "Sp
 
 
 class SplitReader:
-    """One split, open for reading. Threads may share it."""
+    """One split, open for reading: see Records. Threads may share it."""
+
+    whole_files = None
 
     def __init__(self, manifest: Manifest, split: str, storage: Storage) -> None:
         self.manifest, self.split = manifest, split
@@ -37,31 +41,51 @@ class SplitReader:
         self.index = load_index(storage, manifest.directory, split, self.entry)
 
     @property
+    def name(self) -> str:
+        """See Records."""
+        return f"{self.manifest.directory}, split {self.split!r}"
+
+    @property
+    def fingerprint(self) -> str:
+        """See Records: from names, sizes and checksums of the shards."""
+        return self.entry.fingerprint
+
+    @property
     def num_records(self) -> int:
         """N."""
         return self.entry.num_records
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all shards."""
+        return self.entry.num_bytes
+
+    @property
+    def layout(self) -> Schema:
+        """See Records."""
+        return self.manifest.schema
+
+    @property
+    def crcs(self) -> np.ndarray:
+        """uint32 [N], of the index."""
+        return self.index.crcs
 
     @property
     def remote(self) -> bool:
         """Whether reads wait for a network."""
         return self._storage.remote
 
-    @property
-    def mean_record_bytes(self) -> float:
-        """The mean frame."""
-        return self.entry.num_bytes / self.num_records
+    def block_starts(self, block_records: int) -> np.ndarray:
+        """See Records: reading may begin at any record."""
+        return np.arange(0, self.num_records, block_records)
 
-    def framed_bytes(self, record_ids: np.ndarray) -> int:
+    def weigh(self, record_ids: np.ndarray) -> int:
         """How many bytes these records take on disk."""
         return framed_bytes(self.index, record_ids)
 
-    def read(self, groups: Iterable[np.ndarray], ahead_bytes: int = 0) -> Reading:
-        """Payload and crc32c of the records of each group (int64 [n], each in 0..N-1; repeats allowed), as asked for.
-
-        ahead_bytes: how far beyond a group to look for neighbours that one read can bring along. Iterating raises
-        CorruptRecordError naming shard, record and offset when bytes are not those that the index promises,
-        StorageError when they cannot be read."""
-        return Reading(self._storage, self._paths, self.index, groups, ahead_bytes)
+    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ShardReading:
+        """See Records. A damaged record comes as a CorruptRecordError naming shard, record and offset."""
+        return ShardReading(self._storage, self._paths, self.index, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
         """The place of a record, for messages: shard, record within it, offset."""

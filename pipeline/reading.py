@@ -9,38 +9,39 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.lookahead import Lookahead
+from pipeline.records import Group, Proven, Record
 from pipeline.shards.errors import CorruptRecordError
 from pipeline.shards.index import Location, SplitIndex
 from pipeline.shards.record import FRAME_BYTES, payload_of
 from pipeline.shards.storage import Storage
 
-__all__ = ["Reading", "framed_bytes", "read_starts"]
+__all__ = ["ShardReading", "framed_bytes", "read_starts"]
 
 MERGE_GAP_BYTES = 16 * 1024  # reading over a gap of this size costs what one more request does (local: ~5 us)
 MAX_READ_BYTES = 4 * 1024**2
 
 
-class Reading(Iterable[list[tuple[bytes, int]]]):
-    """Payload and crc32c of each record of groups, in the order asked for. Iterate once, in one thread."""
+class ShardReading(Iterable[list[Record]]):
+    """See Reading: the records of groups, from indexed shards."""
 
     def __init__(
         self,
         storage: Storage,
         paths: Sequence[str],
         index: SplitIndex,
-        groups: Iterable[np.ndarray],
+        groups: Iterable[Group],
         ahead_bytes: int,
     ) -> None:
         self.held_bytes = 0  # of records that are asked for, or wait for their use
         self._storage, self._paths, self._index, self._ahead_bytes = storage, paths, index, ahead_bytes
-        self._lookahead = Lookahead(groups, lambda ids: framed_bytes(index, ids), ahead_bytes)
+        self._lookahead = Lookahead(groups, ahead_bytes)
         self._planned: deque[tuple[np.ndarray, int]] = deque()  # groups, and how many reads must be done for each
         self._asked: deque[_Read] = deque()
         self._reads_planned = self._reads_done = 0
-        self._kept: dict[int, tuple[bytes, int]] = {}
+        self._kept: dict[int, Record] = {}
         self._more = True
 
-    def __iter__(self) -> Iterator[list[tuple[bytes, int]]]:
+    def __iter__(self) -> Iterator[list[Record]]:
         while self._more:
             # A storage may take ranges far ahead of those that it gives, so that their requests are under way.
             for data in self._storage.read_ranges(self._ranges()):
@@ -59,7 +60,7 @@ class Reading(Iterable[list[tuple[bytes, int]]]):
                 self.held_bytes += read.payload_bytes
                 yield self._paths[read.shard], read.offset, read.size
             # Small data is kept whole: there is something to deliver for ever, and nothing to read.
-            idle_bytes = 0 if reads else idle_bytes + framed_bytes(self._index, group)
+            idle_bytes = 0 if reads else idle_bytes + self._lookahead.due_weight
             if idle_bytes > self._ahead_bytes:
                 return
         self._more = False
@@ -84,16 +85,18 @@ class Reading(Iterable[list[tuple[bytes, int]]]):
         for record_id, record, offset, length, crc in read.records.rows(read.first, read.end):
             try:
                 # The checksum goes with the very bytes that it was found to be of: it proves what is delivered.
-                self._kept[record_id] = payload_of(data, offset - read.offset, length=length, crc=crc), crc
+                self._kept[record_id] = Proven(payload_of(data, offset - read.offset, length=length, crc=crc), crc)
             except CorruptRecordError as e:
-                raise CorruptRecordError(f"{self._paths[read.shard]}, record {record} at byte {offset}: {e}") from None
+                where = f"{self._paths[read.shard]}, record {record} at byte {offset}"
+                self._kept[record_id] = CorruptRecordError(f"{where}: {e}")
 
-    def _whole(self) -> Iterator[list[tuple[bytes, int]]]:
+    def _whole(self) -> Iterator[list[Record]]:
         while self._planned and self._planned[0][1] <= self._reads_done:
             group, _ = self._planned.popleft()
             records = [self._kept[record_id] for record_id in group.tolist()]
             for record_id in self._lookahead.used(group):
-                self.held_bytes -= len(self._kept.pop(record_id)[0])
+                del self._kept[record_id]
+                self.held_bytes -= int(self._index.lengths[record_id])
             yield records
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from pipeline.shards.schema import Schema
 
-__all__ = ["ArraySpec", "feature_specs"]
+__all__ = ["ArraySpec", "Layout", "feature_specs"]
 
 BYTES = np.dtype(object)  # TensorFlow's own choice for tf.string
+Layout = Schema  # what is inside a record
 _DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 
 

@@ -118,7 +118,9 @@ def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of
     # Each record is whole and known to the index; only the sum over what was delivered shows it.
     read = SplitReader.read
     monkeypatch.setattr(
-        SplitReader, "read", lambda self, groups, n: read(self, (np.where(ids == 6, 2, ids) for ids in groups), n)
+        SplitReader,
+        "read",
+        lambda self, groups, n: read(self, ((np.where(ids == 6, 2, ids), w) for ids, w in groups), n),
     )
     for limit in (None, 7):
         source = eval_dataset(numbers_of(5, 0, 3), global_batch=4, limit=limit)

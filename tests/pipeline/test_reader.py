@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.reader import SplitReader, open_split
+from pipeline.records import fetch, intact, weighed
 from pipeline.reading import MAX_READ_BYTES, MERGE_GAP_BYTES, read_starts
 from pipeline.shards.errors import (
     CorruptRecordError,
@@ -36,14 +37,13 @@ def numbers(records: list[tuple[bytes, int]]) -> list[int]:
 
 
 def read(reader: SplitReader, ids: np.ndarray) -> list[tuple[bytes, int]]:
-    (records,) = reader.read([ids])
-    return records
+    return list(map(intact, fetch(reader, ids)))
 
 
 @given(groups=st.lists(st.lists(st.integers(0, sum(SIZES) - 1), max_size=10), max_size=5))
 def test_any_records_come_in_the_groups_and_the_order_asked_for(numbers_of, groups):
     reader = open_split(numbers_of(*SIZES), "train")
-    found = reader.read(np.array(ids, np.int64) for ids in groups)
+    found = reader.read(weighed(reader, (np.array(ids, np.int64) for ids in groups)))
     assert [numbers(records) for records in found] == groups
 
 
@@ -56,7 +56,8 @@ def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
             asked.append(ids)
             yield np.array(ids, np.int64)
 
-    found = iter(open_split(numbers_of(*SIZES), "train").read(groups()))
+    reader = open_split(numbers_of(*SIZES), "train")
+    found = iter(reader.read(weighed(reader, groups())))
     assert (numbers(next(found)), asked) == ([3, 4], [[3, 4]])
     assert [numbers(records) for records in found] == [[], [7]]
 
