@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pipeline.records import Group
 from pipeline.reading import ShardReading, framed_bytes
+from pipeline.records import Group
 from pipeline.shards.errors import ShardError
 from pipeline.shards.index import load_index
 from pipeline.shards.manifest import Manifest, read_manifest

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.reader import SplitReader, open_split
-from pipeline.records import fetch, intact, weighed
 from pipeline.reading import MAX_READ_BYTES, MERGE_GAP_BYTES, read_starts
+from pipeline.records import fetch, intact, weighed
 from pipeline.shards.errors import (
     CorruptRecordError,
     EmptySplitError,
