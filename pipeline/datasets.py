@@ -12,10 +12,11 @@ from pipeline.decode import Decoder
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.input import Batches, Input
 from pipeline.ops import Op
-from pipeline.order import EvalOrder, Position, TrainOrder, default_block_records
+from pipeline.order import EvalOrder, Position, TrainOrder
 from pipeline.reader import SplitReader, open_split
 from pipeline.shards.errors import OptionError
 from pipeline.shards.sizes import format_bytes
+from pipeline.shuffle import default_block_records
 from pipeline.spec import ArraySpec
 
 __all__ = ["ArraySpec", "Batches", "Input", "Position", "eval_dataset", "train_dataset"]
