@@ -59,7 +59,7 @@ class Shuffle:
         return high - low
 
     def records(self, stream: int, epoch: int, at: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
-        """So many records of a stream from its place `at` in an epoch on: (epoch, ids int64), over its end if need be."""
+        """So many records of a stream from its place `at` in an epoch on, also over its end: (epoch, ids int64)."""
         length = self.length(stream)
         while wanted:
             window, inside = divmod(at, self.window_records)
