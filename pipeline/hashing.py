@@ -4,10 +4,21 @@ The order permutes with them, ops draw from them. NumPy only, but not its Genera
 
 import numpy as np
 
-__all__ = ["BLOCKS", "RECORDS", "WINDOWS", "hash_key", "op_seeds", "permutation", "record_seeds", "splitmix64"]
+__all__ = [
+    "BLOCKS",
+    "MIXES",
+    "RECORDS",
+    "SOURCES",
+    "WINDOWS",
+    "hash_key",
+    "op_seeds",
+    "permutation",
+    "record_seeds",
+    "splitmix64",
+]
 
 # What a hash is for goes into its key, so that no two tables of one seed are related.
-BLOCKS, WINDOWS, RECORDS = 1, 2, 3
+BLOCKS, WINDOWS, RECORDS, MIXES, SOURCES = 1, 2, 3, 4, 5
 _MASK, _GAMMA = 2**64 - 1, 0x9E3779B97F4A7C15
 GAMMA = np.uint64(_GAMMA)
 
