@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.ops import Features, Op, Specs, spec_of
-from pipeline.parse import parse_examples
+from pipeline.op import Features, Op, Specs, spec_of
+from pipeline.parse import parse_records
 from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
-from pipeline.shards.schema import Schema
-from pipeline.spec import BYTES, ArraySpec, feature_specs
+from pipeline.spec import BYTES, ArraySpec, Layout, feature_specs
 from pipeline.tf_cpu import tf
 
 __all__ = ["RESERVED", "Decoder"]
@@ -21,6 +20,7 @@ __all__ = ["RESERVED", "Decoder"]
 PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
 _STACK_LINE = re.compile(r'Graph execution error|Detected at node|  File "|\s*$')
 _GRAPH_NAMES = re.compile(r"\{\{(function_)?node [^}]*\}\}|\[\[.*?\]\]|\[Op:.*?\]|INVALID_ARGUMENT:")
+_DELIVERED = {np.dtype(wide): np.dtype(wide.replace("8", "4")) for wide in ("i8", "u8", "f8")}  # JAX's own
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]")
 RESERVED = {
     "_mask": ArraySpec((), np.dtype(np.float32)),
@@ -37,16 +37,16 @@ class Decoder:
 
     def __init__(
         self,
-        schema: Schema,
+        layout: Layout,
         host_batch: int,
         *,
         ops: Sequence[Op] = (),
         keys: Iterable[str] | None = None,
         pad_values: Mapping[str, float] | None = None,
     ) -> None:
-        self._schema, self._host_batch, self._ops = schema, host_batch, tuple(ops)
-        self._specs, reads, made = _planned(schema, self._ops)
-        fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch]
+        self._layout, self._host_batch, self._ops = layout, host_batch, tuple(ops)
+        self._specs, reads, made = _planned(layout, self._ops)
+        fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch and not key.startswith("_")]
         self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), self._specs)
         self._parsed = sorted(reads | (set(self._keys) - made))
         self._rows = _row_specs(self._specs, self._keys, pad_values or {})
@@ -80,7 +80,7 @@ class Decoder:
         a padding row goes; padding is made of pad values only and passes through no op."""
         if not self._keys:
             return {}
-        features = parse_examples(self._schema, self._parsed, payloads)
+        features = parse_records(self._layout, self._parsed, payloads)
         if self._ops:
             features = self._apply_ops(features, seeds)
         rows = {key: _narrowed(key, features[key]) for key in self._keys}
@@ -119,9 +119,9 @@ def _reason(message: str) -> str:
     return " ".join(text.replace("\\'", "'").split())
 
 
-def _planned(schema: Schema, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], set[str], set[str]]:
+def _planned(layout: Layout, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], set[str], set[str]]:
     """The specs after all ops, the features that ops read from the record, and those that they make."""
-    specs, reads, made = dict(feature_specs(schema)), set[str](), set[str]()
+    specs, reads, made = dict(feature_specs(layout)), set[str](), set[str]()
     for op in ops:
         for key in op.reads:
             spec_of(op, key, specs)
@@ -137,8 +137,10 @@ def _planned(schema: Schema, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], s
 def _checked(keys: tuple[str, ...], specs: Specs) -> list[str]:
     for key in keys:
         if key not in specs:
-            raise OptionError(f"keys has {key!r}, which is neither in the schema nor set by an op."
+            raise OptionError(f"keys has {key!r}, which is neither in the records nor set by an op."
                               f"{did_you_mean(key, specs)}")  # fmt: skip
+        if key.startswith("_"):
+            raise OptionError(f"keys has {key!r}: names that begin with _ are reserved. Copy it to another in an op.")
         if not specs[key].fits_a_batch:
             kind = "bytes" if specs[key].dtype == BYTES else "of any length"
             raise SchemaError(
@@ -149,26 +151,38 @@ def _checked(keys: tuple[str, ...], specs: Specs) -> list[str]:
 
 
 def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float]) -> dict[str, ArraySpec]:
-    """One row of each key as it is delivered: int64 becomes int32, with its pad value."""
+    """One row of each key as it is delivered: 64 bits become 32, with its pad value."""
     rows = {}
     for key in keys:
-        dtype = np.dtype(np.int32) if specs[key].dtype == np.int64 else specs[key].dtype
+        dtype = _DELIVERED.get(specs[key].dtype, specs[key].dtype)
         rows[key] = ArraySpec(specs[key].shape, dtype, pad_values.get(key, specs[key].pad))
     for key, pad in pad_values.items():
         if key not in rows:
             raise OptionError(f"pad_values has {key!r}, which is not in the batch.{did_you_mean(key, rows)}")
-        dtype = rows[key].dtype
-        if dtype.kind in "iu" and not (float(pad).is_integer() and np.iinfo(dtype).min <= pad <= np.iinfo(dtype).max):
-            raise OptionError(f"pad_values[{key!r}] is {pad!r}, which {dtype} cannot hold.")
+        if not _holds(rows[key].dtype, pad):
+            raise OptionError(f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold.")
     return rows
 
 
+def _holds(dtype: np.dtype, value: float) -> bool:
+    if dtype.kind == "f":
+        return not np.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
+    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return float(value).is_integer() and least <= value <= most
+
+
 def _narrowed(key: str, value: Any) -> Any:
-    """int64 as int32, which is JAX's integer; a value that does not fit is an error, never cut."""
-    if value.dtype != tf.int64:
+    """64 bits as 32, all that JAX computes in. A value beyond them is an error, never cut; a float is rounded."""
+    dtype = _DELIVERED.get(np.dtype(value.dtype.as_numpy_dtype))
+    if dtype is None:
         return value
-    small = tf.cast(value, tf.int32)
-    fits = tf.reduce_all(tf.cast(small, tf.int64) == value)
-    message = f"{key!r} is delivered as int32 and holds a value beyond it; leave it out of keys, or map it in an op."
-    with tf.control_dependencies([tf.debugging.Assert(fits, [message, tf.reduce_max(value), tf.reduce_min(value)])]):
+    small = tf.cast(value, dtype)
+    same = (
+        tf.math.is_finite(small) == tf.math.is_finite(value)
+        if dtype.kind == "f"
+        else tf.cast(small, value.dtype) == value
+    )
+    message = f"{key!r} is delivered as {dtype} and holds a value beyond it; leave it out of keys, or map it in an op."
+    check = tf.debugging.Assert(tf.reduce_all(same), [message, tf.reduce_max(value), tf.reduce_min(value)])
+    with tf.control_dependencies([check]):
         return tf.identity(small)

@@ -69,7 +69,7 @@ def test_an_op_prints_compares_hashes_and_pickles(op):
 
 @contract
 def test_an_op_says_what_it_misses(op):
-    with pytest.raises(OptionError, match=rf"reads '{op.reads[0]}', which is neither in the schema nor set by an op"):
+    with pytest.raises(OptionError, match=rf"reads '{op.reads[0]}', which is neither in the records nor set by an op"):
         op.output_spec({"label": SPECS["label"]})
 
 
