@@ -106,12 +106,13 @@ class Batches(Iterator[Batch]):
 
 
 class Input:
-    """One host's batches of one split.
+    """One host's batches of records in an order.
 
     Each is a dict of arrays that fit `spec`: the features, and `_mask` float32 [b] (0.0 on padding), `_index` int32
-    [b] (the record's number in the split, -1 on padding), `_crc` uint32 [b] (of the bytes that were really decoded,
+    [b] (the record's number, -1 on padding), `_crc` uint32 [b] (of the bytes that were really decoded,
     0 on padding). spec: key -> ArraySpec with the host batch first. fingerprint: names the data. expected_crc: what
-    `_crc` sums to over all hosts and steps of an evaluation, modulo 2**32; None for training, which drops a tail."""
+    `_crc` sums to over all hosts and steps of an evaluation, modulo 2**32; None for training, which drops a tail, and
+    where nothing says beforehand which bytes are due. read_ahead_bytes: what the reading thread holds at most."""
 
     def __init__(
         self,
@@ -127,8 +128,8 @@ class Input:
         self._records, self._order, self._decoder, self._rows = records, order, decoder, rows
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         # More than the split is never useful ahead.
-        self._read_ahead_bytes = min(read_ahead_bytes, 4 * records.num_bytes)
-        self._group_bytes = min(self._read_ahead_bytes // 4, GROUP_BYTES)
+        self.read_ahead_bytes = min(read_ahead_bytes, 4 * records.num_bytes)
+        self._group_bytes = min(self.read_ahead_bytes // 4, GROUP_BYTES)
         self.spec: Mapping[str, ArraySpec] = decoder.spec
         self.num_records, self.steps_per_epoch = order.num_records, order.steps_per_epoch
         self.fingerprint, self.expected_crc = records.fingerprint, expected_crc
@@ -197,10 +198,10 @@ class Input:
                 waiting.append(group)
                 yield Group(np.concatenate([rows.record_ids[rows.record_ids >= 0] for rows in group]), num_bytes)
 
-        reading = self._records.read(wanted(), self._read_ahead_bytes)
+        reading = self._records.read(wanted(), self.read_ahead_bytes)
         return Background(
             self._deliveries(reading, waiting),
-            limit=lambda: self._read_ahead_bytes - reading.held_bytes,
+            limit=lambda: self.read_ahead_bytes - reading.held_bytes,
             cost=lambda d: d.num_bytes,
             name="infeed-read",
             stall_seconds=stall_seconds,

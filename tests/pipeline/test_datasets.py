@@ -180,7 +180,7 @@ def test_augmentation_differs_between_epochs_and_seeds(images):
         ({"seed": 2}, r"seed=1, this input seed=2: the order of records is another\. Pass seed=1 to go on"),
         ({"streams": 4}, r"streams=8, this input streams=4"),
         ({"block_records": 1}, r"block_records=7, this input block_records=1"),
-        ({"window_records": 1}, r"window_records=2048, this input window_records=1"),
+        ({"window_records": 1}, r"window_records=1792, this input window_records=1"),
         ({"epochs": "span"}, r"epochs='drop', this input epochs='span'"),
         ({"split": "validation"}, r"belongs to data \w+; .*, split 'validation', is \w+\. Give the data"),
     ],
