@@ -34,7 +34,8 @@ from converters.table_layouts import find_classes, find_tables
 from converters.table_texts import TextTableConverter
 from converters.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from converters.tfrecord import TfrecordConverter
-from pipeline.shards.example import decode_example, encode_example
+from pipeline.shards.example import encode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
 from pipeline.shards.schema import Labels
