@@ -8,7 +8,7 @@ from pipeline.hosts import Hosts
 from pipeline.joined import Joined, Part, joined
 from pipeline.records import fetch, intact, weighed
 from pipeline.shards.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
-from pipeline.shards.example import decode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Schema
 
 SIZES = ((5, 0, 7), (1,), (20, 3))
