@@ -38,7 +38,7 @@ __all__ = [
 log = logging.getLogger("pipeline")
 
 READ_AHEAD_BYTES = 256_000_000
-MAX_WINDOW_BYTES = 2 * 1024**3
+MAX_WINDOW_BYTES = 3 * 1024**3
 STALL_SECONDS = 600.0
 
 
@@ -70,7 +70,7 @@ def train_dataset(
     mixture does, each source at its own pace. streams, block_records, window_records: see TrainOrder; the defaults
     depend on the data and the batch alone. read_ahead_bytes: what the reading thread may hold. None: 256 MB; where
     records come from a bucket, or from files that are read whole, as much as this host's share of the shuffle windows,
-    if that is more, up to 2 GiB: so a block is read in one request. stall_seconds: how long one batch may be waited
+    if that is more, up to 3 GiB: so a block is read in one request. stall_seconds: how long one batch may be waited
     for; longer is a StallError, with the stacks of all threads in the log.
 
     Raises: as open_dataset, and BatchSizeError, before any record is read."""
