@@ -64,16 +64,16 @@ def train_dataset(
     """Endless shuffled batches; the global batch is the same for any number of hosts.
 
     data, split: see open_dataset (None: "train"); or a `mixture`. keys: features of a batch, after ops; None takes
-    every one of fixed shape that is not bytes. int64 features come as int32, JAX's integer; a value that does not fit
-    is a SchemaError. pad_to: how long the rows of a feature of any length become; a longer one is a SchemaError, and a
-    PadTo says more. nested: batches and spec are nested dicts, cut at the slashes of keys. limit: of the first so many
-    records only. epochs="drop": N // global_batch steps, the dropped tail differs every epoch; "span": batches cross
-    epochs, also how a split smaller than a batch trains, and always how a mixture does, each source at its own pace.
-    streams, block_records, window_records: see TrainOrder; the defaults depend on the data and the batch alone.
-    read_ahead_bytes: what the reading thread may hold. None: 256 MB; where records come from a bucket, or from files
-    that are read whole, as much as this host's share of the shuffle windows, if that is more, up to 2 GiB: so a block
-    is read in one request. stall_seconds: how long one batch may be waited for; longer is a StallError, with the stacks
-    of all threads in the log.
+    every one of fixed shape that is not bytes. Numbers of 64 bits come as 32, all that JAX computes in; one that does
+    not fit is a SchemaError. pad_to: how long the rows of a feature of any length become; a longer one is a
+    SchemaError, and a PadTo says more. nested: batches and spec are nested dicts, cut at the slashes of keys. limit: of
+    the first so many records only. epochs="drop": N // global_batch steps, the dropped tail differs every epoch;
+    "span": batches cross epochs, also how a split smaller than a batch trains, and always how a mixture does, each
+    source at its own pace. streams, block_records, window_records: see TrainOrder; the defaults depend on the data and
+    the batch alone. read_ahead_bytes: what the reading thread may hold. None: 256 MB; where records come from a bucket,
+    or from files that are read whole, as much as this host's share of the shuffle windows, if that is more, up to 2
+    GiB: so a block is read in one request. stall_seconds: how long one batch may be waited for; longer is a StallError,
+    with the stacks of all threads in the log.
 
     Raises: as open_dataset, and BatchSizeError, before any record is read."""
     rows = hosts.host_rows(global_batch)
