@@ -4,7 +4,7 @@ What a reader's `read` returns. Bytes are proven against the index as they arriv
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,14 +21,26 @@ MERGE_GAP_BYTES = 16 * 1024  # reading over a gap of this size costs what one mo
 MAX_READ_BYTES = 4 * 1024**2
 
 
+class Places(Protocol):
+    """Where the records of some files are: what a SplitIndex says."""
+
+    lengths: np.ndarray
+
+    def locate(self, record_ids: np.ndarray) -> Location:
+        """See SplitIndex."""
+        ...
+
+
 class ShardReading(Iterable[list[Record]]):
     """See Reading: the records of groups, from indexed shards."""
+
+    frame_bytes = FRAME_BYTES  # of each record, beside its payload
 
     def __init__(
         self,
         storage: Storage,
         paths: Sequence[str],
-        index: SplitIndex,
+        index: Places,
         groups: Iterable[Group],
         ahead_bytes: int,
     ) -> None:
@@ -72,7 +84,7 @@ class ShardReading(Iterable[list[Record]]):
         location = self._index.locate(ids)
         lasts = np.append(starts[1:], len(ids)) - 1
         offsets = location.offset[starts]
-        sizes = location.offset[lasts] + location.length[lasts] + FRAME_BYTES - offsets
+        sizes = location.offset[lasts] + location.length[lasts] + self.frame_bytes - offsets
         payload_bytes = np.add.reduceat(location.length, starts)
         columns = (location.shard[starts], offsets, sizes, payload_bytes, starts, lasts + 1)
         rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -84,11 +96,15 @@ class ShardReading(Iterable[list[Record]]):
         self._reads_done += 1
         for record_id, record, offset, length, crc in read.records.rows(read.first, read.end):
             try:
-                # The checksum goes with the very bytes that it was found to be of: it proves what is delivered.
-                self._kept[record_id] = Proven(payload_of(data, offset - read.offset, length=length, crc=crc), crc)
+                self._kept[record_id] = self.proven(data, offset - read.offset, length, crc)
             except CorruptRecordError as e:
                 where = f"{self._paths[read.shard]}, record {record} at byte {offset}"
                 self._kept[record_id] = CorruptRecordError(f"{where}: {e}")
+
+    def proven(self, data: bytes, begin: int, length: int, crc: int) -> Proven:
+        """The record whose frame begins at `begin`. Raises CorruptRecordError, which does not say where."""
+        # The checksum goes with the very bytes that it was found to be of: it proves what is delivered.
+        return Proven(payload_of(data, begin, length=length, crc=crc), crc)
 
     def _whole(self) -> Iterator[list[Record]]:
         while self._planned and self._planned[0][1] <= self._reads_done:
