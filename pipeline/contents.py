@@ -9,7 +9,7 @@ from typing import Any
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
-from pipeline.shards.example import Layout
+from pipeline.shards.example_decoding import Layout
 from pipeline.shards.schema import Labels, Schema
 
 __all__ = ["image_problem", "key_of", "label_name", "label_problems", "labels_of", "schema_problems"]

@@ -14,6 +14,7 @@ from pipeline.input import Batches, Input, Order
 from pipeline.joined import Part, joined
 from pipeline.op import Op
 from pipeline.order import EvalOrder, Position
+from pipeline.padding import PadTo
 from pipeline.plans import Mixture, mixture, plan_mixture, plan_records
 from pipeline.records import Records
 from pipeline.shards.errors import OptionError
@@ -26,6 +27,7 @@ __all__ = [
     "Batches",
     "Input",
     "Mixture",
+    "PadTo",
     "Position",
     "eval_dataset",
     "mixture",
@@ -48,6 +50,7 @@ def train_dataset(
     hosts: Hosts = ONE_HOST,
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
+    pad_to: Mapping[str, int | PadTo] | None = None,
     limit: int | None = None,
     seed: int = 0,
     epochs: Literal["drop", "span"] = "drop",
@@ -61,7 +64,8 @@ def train_dataset(
 
     data, split: see open_dataset (None: "train"); or a `mixture`. keys: features of a batch, after ops; None takes
     every one of fixed shape that is not bytes. int64 features come as int32, JAX's integer; a value that does not fit
-    is a SchemaError. limit: of the first so many records only. epochs="drop": N // global_batch steps, the dropped tail
+    is a SchemaError. pad_to: how long the rows of a feature of any length become; a longer one is a SchemaError, and a
+    PadTo says more. limit: of the first so many records only. epochs="drop": N // global_batch steps, the dropped tail
     differs every epoch; "span": batches cross epochs, also how a split smaller than a batch trains, and always how a
     mixture does, each source at its own pace. streams, block_records, window_records: see TrainOrder; the defaults
     depend on the data and the batch alone. read_ahead_bytes: what the reading thread may hold. None: 256 MB; where
@@ -82,7 +86,7 @@ def train_dataset(
         records = _limited(open_dataset(data, split), limit)
         plan = plan_records(records, global_batch, seed=seed, epochs=epochs, **sizes)
     _check_files(records, hosts)
-    decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys)
+    decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to)
     if read_ahead_bytes is None:
         share = sum(map(len, rows)) / global_batch
         read_ahead_bytes = _read_ahead_bytes(records, int(plan.window_bytes * share))
@@ -105,6 +109,7 @@ def eval_dataset(
     hosts: Hosts = ONE_HOST,
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
+    pad_to: Mapping[str, int | PadTo] | None = None,
     limit: int | None = None,
     pad_values: Mapping[str, float] | None = None,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
@@ -112,9 +117,9 @@ def eval_dataset(
 ) -> Input:
     """Every record exactly once, in data order, in ceil(N / global_batch) batches on every host.
 
-    The last batch is filled with rows whose `_mask` is 0.0; they hold pad_values (default 0), are read from nowhere
-    and pass through no op. data, split: see open_dataset (None: "validation"). limit: the first so many records only.
-    keys, read_ahead_bytes and stall_seconds are as in train_dataset.
+    The last batch is filled with rows whose `_mask` is 0.0; they hold pad_values (default: what pad_to fills with,
+    else 0), are read from nowhere and pass through no op. data, split: see open_dataset (None: "validation"). limit:
+    the first so many records only. keys, pad_to, read_ahead_bytes and stall_seconds are as in train_dataset.
 
     Raises: as train_dataset; a batch larger than the split is no error."""
     if isinstance(data, Mixture):
@@ -122,7 +127,7 @@ def eval_dataset(
     rows = hosts.host_rows(global_batch)
     records = _limited(open_dataset(data, split, default_split="validation"), limit)
     order = EvalOrder(records.num_records, global_batch)
-    decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_values=pad_values)
+    decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, pad_values=pad_values)
     crcs = records.crcs
     return _input(
         records,

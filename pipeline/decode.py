@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from pipeline.op import Features, Op, Specs, spec_of
+from pipeline.padding import PadTo, pad_rows, padded_specs, with_lengths
 from pipeline.parse import parse_records
 from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
-from pipeline.spec import BYTES, ArraySpec, Layout, feature_specs
+from pipeline.spec import BYTES, ArraySpec, Layout, delivered, feature_specs, holds
 from pipeline.tf_cpu import tf
 
 __all__ = ["RESERVED", "Decoder"]
@@ -20,7 +21,6 @@ __all__ = ["RESERVED", "Decoder"]
 PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
 _STACK_LINE = re.compile(r'Graph execution error|Detected at node|  File "|\s*$')
 _GRAPH_NAMES = re.compile(r"\{\{(function_)?node [^}]*\}\}|\[\[.*?\]\]|\[Op:.*?\]|INVALID_ARGUMENT:")
-_DELIVERED = {np.dtype(wide): np.dtype(wide.replace("8", "4")) for wide in ("i8", "u8", "f8")}  # JAX's own
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]")
 RESERVED = {
     "_mask": ArraySpec((), np.dtype(np.float32)),
@@ -43,12 +43,15 @@ class Decoder:
         ops: Sequence[Op] = (),
         keys: Iterable[str] | None = None,
         pad_values: Mapping[str, float] | None = None,
+        pad_to: Mapping[str, int | PadTo] | None = None,
     ) -> None:
         self._layout, self._host_batch, self._ops = layout, host_batch, tuple(ops)
-        self._specs, reads, made = _planned(layout, self._ops)
+        self._pad_to = with_lengths(pad_to or {})
+        self._specs, reads, made = _planned(padded_specs(feature_specs(layout), self._pad_to), self._ops)
         fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch and not key.startswith("_")]
         self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), self._specs)
-        self._parsed = sorted(reads | (set(self._keys) - made))
+        counted = {pad.length_into: key for key, pad in self._pad_to.items()}
+        self._parsed = sorted({counted.get(key, key) for key in reads | (set(self._keys) - made)})
         self._rows = _row_specs(self._specs, self._keys, pad_values or {})
         self.spec: Mapping[str, ArraySpec] = {
             key: ArraySpec((host_batch, *row.shape), row.dtype, row.pad) for key, row in (self._rows | RESERVED).items()
@@ -80,7 +83,7 @@ class Decoder:
         a padding row goes; padding is made of pad values only and passes through no op."""
         if not self._keys:
             return {}
-        features = parse_records(self._layout, self._parsed, payloads)
+        features = pad_rows(parse_records(self._layout, self._parsed, payloads), self._pad_to)
         if self._ops:
             features = self._apply_ops(features, seeds)
         rows = {key: _narrowed(key, features[key]) for key in self._keys}
@@ -119,9 +122,9 @@ def _reason(message: str) -> str:
     return " ".join(text.replace("\\'", "'").split())
 
 
-def _planned(layout: Layout, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], set[str], set[str]]:
+def _planned(parsed: Specs, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], set[str], set[str]]:
     """The specs after all ops, the features that ops read from the record, and those that they make."""
-    specs, reads, made = dict(feature_specs(layout)), set[str](), set[str]()
+    specs, reads, made = dict(parsed), set[str](), set[str]()
     for op in ops:
         for key in op.reads:
             spec_of(op, key, specs)
@@ -142,9 +145,10 @@ def _checked(keys: tuple[str, ...], specs: Specs) -> list[str]:
         if key.startswith("_"):
             raise OptionError(f"keys has {key!r}: names that begin with _ are reserved. Copy it to another in an op.")
         if not specs[key].fits_a_batch:
-            kind = "bytes" if specs[key].dtype == BYTES else "of any length"
+            number = specs[key].dtype != BYTES
             raise SchemaError(
-                f"{key!r} is {kind}, which no device takes. Add an op that makes a fixed shape of it "
+                f"{key!r} is {'of any length' if number else 'bytes'}, which no device takes. "
+                f"{'Give its length in pad_to, add' if number else 'Add'} an op that makes a fixed shape of it "
                 "(such as DecodeJpeg for an image), or leave it out of keys."
             )
     return sorted(set(keys))
@@ -154,27 +158,21 @@ def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float
     """One row of each key as it is delivered: 64 bits become 32, with its pad value."""
     rows = {}
     for key in keys:
-        dtype = _DELIVERED.get(specs[key].dtype, specs[key].dtype)
+        dtype = delivered(specs[key].dtype)
         rows[key] = ArraySpec(specs[key].shape, dtype, pad_values.get(key, specs[key].pad))
     for key, pad in pad_values.items():
         if key not in rows:
             raise OptionError(f"pad_values has {key!r}, which is not in the batch.{did_you_mean(key, rows)}")
-        if not _holds(rows[key].dtype, pad):
+        if not holds(rows[key].dtype, pad):
             raise OptionError(f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold.")
     return rows
 
 
-def _holds(dtype: np.dtype, value: float) -> bool:
-    if dtype.kind == "f":
-        return not np.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
-    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return float(value).is_integer() and least <= value <= most
-
-
 def _narrowed(key: str, value: Any) -> Any:
     """64 bits as 32, all that JAX computes in. A value beyond them is an error, never cut; a float is rounded."""
-    dtype = _DELIVERED.get(np.dtype(value.dtype.as_numpy_dtype))
-    if dtype is None:
+    wide = np.dtype(value.dtype.as_numpy_dtype)
+    dtype = delivered(wide)
+    if dtype == wide:
         return value
     small = tf.cast(value, dtype)
     same = (

@@ -23,7 +23,7 @@ from pipeline.hashing import splitmix64
 from pipeline.reader import SplitReader
 from pipeline.records import fetch, intact, weighed
 from pipeline.shards.errors import OptionError
-from pipeline.shards.example import decode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import Feature, Labels
 from pipeline.shards.schemes import open_storage

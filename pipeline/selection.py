@@ -23,7 +23,7 @@ class _Bound:
     def of(self, num_records: int) -> int:
         # TFDS's own rounding, so that both mean the same records.
         at = round(self.number * num_records / 100.0) if self.percent else self.number
-        return max(at + num_records, 0) if self.number < 0 else at
+        return at + num_records if self.number < 0 else at
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Selection:
         """The numbers of the records that are meant. OptionError beyond the end, EmptySplitError if they are none."""
         first = self.first.of(num_records) if self.first else 0
         stop = self.stop.of(num_records) if self.stop else num_records
-        if max(first, stop) > num_records:
-            raise OptionError(f"{self.text!r}: the split has {num_records} records, so places go from 0 to that.")
+        if min(first, stop) < 0 or max(first, stop) > num_records:
+            raise OptionError(f"{self.text!r}: the split has {num_records} records, so no place is beyond that number.")
         if stop <= first:
             raise EmptySplitError(f"{self.text!r} of {num_records} records is none: {first} to {stop}. Choose others.")
         return range(first, stop)

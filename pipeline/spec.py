@@ -8,22 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.shards.errors import SchemaError
-from pipeline.shards.schema import Schema
+from pipeline.shards.schema import Feature, Schema
 
-__all__ = ["BYTES", "ArraySpec", "Layout", "Opaque", "feature_specs"]
+__all__ = ["BYTES", "ArraySpec", "Layout", "Opaque", "delivered", "feature_specs", "holds"]
 
 BYTES = np.dtype(object)  # TensorFlow's own choice for tf.string
 _DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
+_DELIVERED = {np.dtype("i8"): np.dtype("i4"), np.dtype("u8"): np.dtype("u4"), np.dtype("f8"): np.dtype("f4")}
 _NUMBERS = tuple(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape, dtype (object for bytes), and the value that fills a padding row."""
+    """Shape, dtype (object for bytes), and two values: one fills a padding row, one stands where a record has none.
+
+    missing is None where every value is a record's own."""
 
     shape: tuple[int | None, ...]
     dtype: np.dtype
     pad: float = 0
+    missing: float | None = None
 
     @property
     def fits_a_batch(self) -> bool:
@@ -51,8 +55,27 @@ def feature_specs(layout: Layout) -> Mapping[str, ArraySpec]:
     if isinstance(layout, np.dtype):
         return _struct_specs(layout)
     if isinstance(layout, Schema) and not layout.opaque:
-        return {key: ArraySpec(feature.shape, _DTYPES[feature.dtype]) for key, feature in layout.features.items()}
+        return {key: _feature_spec(feature) for key, feature in layout.features.items()}
     return {(layout if isinstance(layout, Opaque) else Opaque()).key: ArraySpec((), BYTES)}
+
+
+def delivered(dtype: np.dtype) -> np.dtype:
+    """What a batch has of a feature of `dtype`: 64 bits become 32, all that JAX computes in."""
+    return _DELIVERED.get(dtype, dtype)
+
+
+def holds(dtype: np.dtype, value: float) -> bool:
+    """Whether a dtype of numbers has `value`; a float may round it, and has NaN."""
+    if dtype.kind == "f":
+        return not np.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
+    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return float(value).is_integer() and least <= value <= most
+
+
+def _feature_spec(feature: Feature) -> ArraySpec:
+    dtype = _DTYPES[feature.dtype]
+    fixed_number = None not in feature.shape and dtype != BYTES
+    return ArraySpec(feature.shape, dtype, missing=0 if feature.optional and fixed_number else None)
 
 
 def _struct_specs(layout: np.dtype) -> Mapping[str, ArraySpec]:

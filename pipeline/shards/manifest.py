@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, SchemaError, did_you_mean
 from pipeline.shards.naming import MANIFEST_FILE
+from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Storage, join
@@ -28,6 +29,9 @@ __all__ = [
 
 FORMAT_VERSION = 1
 INDEX_WRITER = "infeed index"  # how `writer` begins where the shards were found, not written
+CHECKSUM = "checksum"  # of all other fields; older manifests have none
+_FIELDS = {"format_version", "name", "writer", "schema", "labels", "splits", CHECKSUM}
+_MEND = "Copy it again; or delete it and run what wrote it again for all its splits: shards that are finished stay."
 
 
 @dataclass(frozen=True)
@@ -105,13 +109,15 @@ class Manifest:
 
     @staticmethod
     def from_json(data: Mapping[str, Any], directory: str = "") -> "Manifest":
-        """The inverse of to_json. Raises ManifestError for another version or a missing field."""
+        """The inverse of to_json. Raises ManifestError for another version, a missing or an unknown field."""
         version = data.get("format_version")
         if version != FORMAT_VERSION:
             raise ManifestError(
                 f"{directory}: the manifest has format_version {version!r}; this infeed reads {FORMAT_VERSION}. "
                 "A newer infeed wrote it: upgrade."
             )
+        if unknown := sorted(data.keys() - _FIELDS):
+            raise ManifestError(f"{directory}: malformed manifest: it has an unknown field {unknown[0]!r}. {_MEND}")
         try:
             labels = data["labels"]
             return Manifest(
@@ -123,7 +129,7 @@ class Manifest:
                 directory=directory,
             )
         except (KeyError, TypeError, AttributeError, SchemaError) as e:
-            raise ManifestError(f"{directory}: malformed manifest: {e!r}. Convert again, or copy it again.") from e
+            raise ManifestError(f"{directory}: malformed manifest: {e!r}. {_MEND}") from e
 
 
 def _split_entry(data: Mapping[str, Any]) -> SplitEntry:
@@ -144,10 +150,22 @@ def _decoded(encoded: bytes, directory: str) -> Manifest:
     try:
         data = json.loads(encoded)
     except ValueError as e:
-        raise ManifestError(f"{path} is not JSON: {e}. Convert again, or copy it again.") from e
+        raise ManifestError(f"{path} is not JSON: {e}. {_MEND}") from e
     if not isinstance(data, dict):
         raise ManifestError(f"{path} holds a {type(data).__name__}, not a manifest.")
+    # First of all, so that damage is told from another version.
+    if CHECKSUM in data and data[CHECKSUM] != (there := _checksum(data)):
+        raise ManifestError(
+            f"{path} has the checksum {data[CHECKSUM]!r}, its fields give {there!r}: it is damaged. {_MEND} If you "
+            f"changed it on purpose, take the field {CHECKSUM!r} out of it."
+        )
     return Manifest.from_json(data, directory)
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """Of the fields, however the file is laid out: labels, documentation and seeds have no other proof."""
+    covered = {name: value for name, value in fields.items() if name != CHECKSUM}
+    return f"{crc32c(json.dumps(covered, sort_keys=True, separators=(',', ':')).encode()):08x}"
 
 
 def _instead(storage: Storage, directory: str) -> str:
@@ -163,7 +181,7 @@ def update_manifest(storage: Storage, directory: str, change: Callable[[Manifest
     """Publishes what `change` makes of the manifest (None: there is none). See Storage.update."""
 
     def changed(there: bytes | None) -> bytes:
-        manifest = change(None if there is None else _decoded(there, directory))
-        return (json.dumps(manifest.to_json(), indent=1) + "\n").encode()
+        fields = change(None if there is None else _decoded(there, directory)).to_json()
+        return (json.dumps(fields | {CHECKSUM: _checksum(fields)}, indent=1) + "\n").encode()
 
     storage.update(join(directory, MANIFEST_FILE), changed)

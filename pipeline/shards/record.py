@@ -72,14 +72,16 @@ def payload_of(data: bytes, begin: int, *, length: int, crc: int) -> bytes:
     header_length, header_crc = _HEADER.unpack_from(data, begin)
     if header_length != length or header_crc != masked(crc32c(data[begin : begin + 8])):
         raise CorruptRecordError(
-            f"the record's header says {header_length} bytes, the index says {length}. "
+            f"the record's header says {header_length} bytes{' with a wrong checksum' * (header_length == length)}, "
+            f"the index says {length}. "
             "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."
         )
     payload = data[start:end]
     delivered = crc32c(payload)
     if delivered != crc or _CRC.unpack_from(data, end)[0] != masked(crc):
         raise CorruptRecordError(
-            f"crc32c is {delivered:08x}, the index says {crc:08x}. "
+            f"crc32c is {delivered:08x}{', and another one stands behind it' * (delivered == crc)}, the index says "
+            f"{crc:08x}. "
             "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."
         )
     return payload

@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.long
+# Its runs, in the first test's setup, have a bound of their own: three times 240 s.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(800)]
 
 STEPS, STOP = 32, 20  # multiples of the 4 steps a dispatch: one program fewer to compile
 LAYOUTS = {  # of two processes with two devices each: 0 and 1, 2 and 3

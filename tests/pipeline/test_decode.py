@@ -9,7 +9,8 @@ from pipeline.decode import Decoder
 from pipeline.ops import DecodeJpeg
 from pipeline.parse import parse_records
 from pipeline.shards.errors import OptionError, SchemaError
-from pipeline.shards.example import decode_example, encode_example
+from pipeline.shards.example import encode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf

@@ -27,6 +27,17 @@ def damaged(images: str, tmp_path: Path) -> tuple[str, Path]:
     return str(directory), directory / "validation-00001-of-00002"
 
 
+def end_stall(fifo: Path) -> None:
+    """Lets the thread go that opens the pipe to read, or will soon. A plain open would wait for it for ever."""
+    end = time.monotonic() + 10
+    while True:
+        try:
+            return os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            assert time.monotonic() < end, f"nobody opens {fifo}"
+            time.sleep(0.01)
+
+
 def test_a_shard_truncated_after_conversion_is_refused_before_any_batch(images, tmp_path):
     directory, shard = damaged(images, tmp_path)
     os.truncate(shard, shard.stat().st_size - 5)
@@ -80,7 +91,7 @@ def test_closing_over_a_stalled_disk_returns_at_once_and_leaves_no_thread(images
     assert time.monotonic() - begin < 0.5
     with pytest.raises(StopIteration):
         next(batches)
-    os.close(os.open(shard, os.O_WRONLY))  # the disk is back
+    end_stall(shard)
     assert batches.join(5)
 
 
@@ -106,7 +117,7 @@ def test_batches_dropped_over_a_stalled_disk_leave_only_the_thread_inside_it(ima
     gc.collect()
     wait_until_ended("infeed-submit")
     wait_until_ended("infeed-decode")
-    os.close(os.open(shard, os.O_WRONLY))
+    end_stall(shard)
     wait_until_ended("infeed")
 
 

@@ -18,7 +18,7 @@ from pipeline.shards.errors import (
     ShardError,
     StorageError,
 )
-from pipeline.shards.example import decode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.index import Location
 from pipeline.shards.record import FRAME_BYTES, crc32c, frame
 

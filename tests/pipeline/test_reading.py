@@ -7,7 +7,7 @@ from pipeline.datasets import train_dataset
 from pipeline.order import TrainOrder
 from pipeline.reader import open_split
 from pipeline.records import weighed
-from pipeline.shards.example import decode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.local import LocalStorage
 
 SIZES = (100, 0, 60, 40)

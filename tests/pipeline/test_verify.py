@@ -48,6 +48,7 @@ def flip(path: Path, byte: int, bit: int = 4) -> None:
 def edit_manifest(directory, change) -> None:
     path = Path(directory) / "manifest.json"
     data = json.loads(path.read_text())
+    data.pop("checksum", None)  # as of a manifest of before there was one
     change(data)
     path.write_text(json.dumps(data))
 

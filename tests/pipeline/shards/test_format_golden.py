@@ -1,14 +1,18 @@
 """FORMAT.md, frozen: these bytes must never change. A failure here means that old datasets can no longer be read."""
 
+import json
+
 import numpy as np
 
 from beam_jobs.ranks import ranks
 from beam_jobs.sums import key_digest
 from pipeline.shards.example import encode_example
 from pipeline.shards.index import encode_index
+from pipeline.shards.local import LocalStorage
+from pipeline.shards.manifest import Manifest, update_manifest
 from pipeline.shards.naming import index_file, receipt_file, shard_file
-from pipeline.shards.record import frame
-from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.record import crc32c, frame
+from pipeline.shards.schema import Feature, Labels, Schema
 
 
 def test_the_bytes_of_an_example():
@@ -31,6 +35,19 @@ def test_the_bytes_of_an_index():
     assert data[:10] == b"\x93NUMPY\x01\x00v\x00"
     assert data[10:].startswith(header)
     assert data[128:].hex() == "05000000ffffffff0000000007000000"
+
+
+def test_the_checksum_of_a_manifest(tmp_path):
+    manifest = Manifest("golden", Schema("s", {"a": Feature("int64")}), {}, Labels("a", 1, ("caf\u00e9",)), "infeed")
+    update_manifest(LocalStorage(), str(tmp_path), lambda _: manifest)
+    text = (
+        r'{"format_version":1,"labels":{"base":1,"key":"a","names":["caf\u00e9"]},"name":"golden",'
+        r'"schema":{"features":{"a":{"content":"raw","doc":"","dtype":"int64","optional":false,"shape":[]}},"name":"s"},'
+        r'"splits":{},"writer":"infeed"}'
+    )
+    assert (
+        json.loads((tmp_path / "manifest.json").read_text())["checksum"] == f"{crc32c(text.encode()):08x}" == "fcf797d6"
+    )
 
 
 def test_the_rank_of_a_key():

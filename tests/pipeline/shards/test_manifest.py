@@ -45,16 +45,59 @@ def test_another_version_and_damage_are_refused(tmp_path):
     path = tmp_path / "manifest.json"
     write(tmp_path)
     good = json.loads(path.read_text())
+    del good["checksum"]
     path.write_text(json.dumps(good | {"format_version": 99}))
     with pytest.raises(ManifestError, match=r"format_version 99; this infeed reads 1\. .* upgrade"):
         read_manifest(str(tmp_path))
     path.write_text(json.dumps({k: v for k, v in good.items() if k != "splits"}))
     with pytest.raises(ManifestError, match=r"malformed manifest: KeyError\('splits'\)"):
         read_manifest(str(tmp_path))
+    path.write_text(json.dumps(good | {"split": {}}))
+    with pytest.raises(ManifestError, match=r"malformed manifest: it has an unknown field 'split'\. Copy it again"):
+        read_manifest(str(tmp_path))
     for text, message in (("{", "is not JSON"), ("[]", "holds a list")):
         path.write_text(text)
         with pytest.raises(ManifestError, match=message):
             read_manifest(str(tmp_path))
+
+
+def test_a_manifest_that_was_changed_is_refused_until_its_checksum_is_taken_out(tmp_path):
+    path = tmp_path / "manifest.json"
+    write(tmp_path)
+    changed = json.loads(path.read_text())
+    changed["labels"]["names"][0] = "z"
+    path.write_text(json.dumps(changed))
+    with pytest.raises(
+        ManifestError,
+        match=r"has the checksum '\w{8}', its fields give '\w{8}': it is damaged\. .*take the field 'checksum' out",
+    ):
+        read_manifest(str(tmp_path))
+    with pytest.raises(ManifestError, match="it is damaged"):
+        write(tmp_path)
+    del changed["checksum"]
+    path.write_text(json.dumps(changed))
+    assert read_manifest(str(tmp_path)).labels.names == ("z", "y")
+
+
+def test_an_older_manifest_reads_without_a_checksum_and_gets_one_when_a_split_joins(tmp_path):
+    path = tmp_path / "manifest.json"
+    write(tmp_path)
+    written = path.read_text()
+    fields = json.loads(written)
+    del fields["checksum"]
+    path.write_text(json.dumps(fields))
+    assert read_manifest(str(tmp_path)) == dataclasses.replace(MANIFEST, directory=str(tmp_path))
+    update_manifest(LocalStorage(), str(tmp_path), lambda there: there)
+    assert path.read_text() == written
+
+
+def test_the_checksum_does_not_depend_on_layout_or_order(tmp_path):
+    path = tmp_path / "manifest.json"
+    labels = Labels("a", 1, ("\u00e9", "\udc80"))  # of a name that is not UTF-8, too
+    write(tmp_path, dataclasses.replace(MANIFEST, labels=labels))
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(fields.items())), separators=(",", ":")))
+    assert read_manifest(str(tmp_path)).labels == labels
 
 
 def test_an_unknown_split_names_the_nearest_and_an_empty_one_is_refused(tmp_path):
