@@ -38,7 +38,7 @@ __all__ = [
 log = logging.getLogger("pipeline")
 
 READ_AHEAD_BYTES = 256_000_000
-MAX_WINDOW_BYTES = 2 * 1024**3
+MAX_WINDOW_BYTES = 3 * 1024**3
 STALL_SECONDS = 600.0
 
 
@@ -51,6 +51,7 @@ def train_dataset(
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
     pad_to: Mapping[str, int | PadTo] | None = None,
+    nested: bool = False,
     limit: int | None = None,
     seed: int = 0,
     epochs: Literal["drop", "span"] = "drop",
@@ -63,15 +64,16 @@ def train_dataset(
     """Endless shuffled batches; the global batch is the same for any number of hosts.
 
     data, split: see open_dataset (None: "train"); or a `mixture`. keys: features of a batch, after ops; None takes
-    every one of fixed shape that is not bytes. int64 features come as int32, JAX's integer; a value that does not fit
-    is a SchemaError. pad_to: how long the rows of a feature of any length become; a longer one is a SchemaError, and a
-    PadTo says more. limit: of the first so many records only. epochs="drop": N // global_batch steps, the dropped tail
-    differs every epoch; "span": batches cross epochs, also how a split smaller than a batch trains, and always how a
-    mixture does, each source at its own pace. streams, block_records, window_records: see TrainOrder; the defaults
-    depend on the data and the batch alone. read_ahead_bytes: what the reading thread may hold. None: 256 MB; where
-    records come from a bucket, or from files that are read whole, as much as this host's share of the shuffle windows,
-    if that is more, up to 2 GiB: so a block is read in one request. stall_seconds: how long one batch may be waited
-    for; longer is a StallError, with the stacks of all threads in the log.
+    every one of fixed shape that is not bytes. Numbers of 64 bits come as 32, all that JAX computes in; one that does
+    not fit is a SchemaError. pad_to: how long the rows of a feature of any length become; a longer one is a
+    SchemaError, and a PadTo says more. nested: batches and spec are nested dicts, cut at the slashes of keys. limit: of
+    the first so many records only. epochs="drop": N // global_batch steps, the dropped tail differs every epoch;
+    "span": batches cross epochs, also how a split smaller than a batch trains, and always how a mixture does, each
+    source at its own pace. streams, block_records, window_records: see TrainOrder; the defaults depend on the data and
+    the batch alone. read_ahead_bytes: what the reading thread may hold. None: 256 MB; where records come from a bucket,
+    or from files that are read whole, as much as this host's share of the shuffle windows, if that is more, up to 3
+    GiB: so a block is read in one request. stall_seconds: how long one batch may be waited for; longer is a StallError,
+    with the stacks of all threads in the log.
 
     Raises: as open_dataset, and BatchSizeError, before any record is read."""
     rows = hosts.host_rows(global_batch)
@@ -86,7 +88,7 @@ def train_dataset(
         records = _limited(open_dataset(data, split), limit)
         plan = plan_records(records, global_batch, seed=seed, epochs=epochs, **sizes)
     _check_files(records, hosts)
-    decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to)
+    decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, nested=nested)
     if read_ahead_bytes is None:
         share = sum(map(len, rows)) / global_batch
         read_ahead_bytes = _read_ahead_bytes(records, int(plan.window_bytes * share))
@@ -110,6 +112,7 @@ def eval_dataset(
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
     pad_to: Mapping[str, int | PadTo] | None = None,
+    nested: bool = False,
     limit: int | None = None,
     pad_values: Mapping[str, float] | None = None,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
@@ -119,7 +122,7 @@ def eval_dataset(
 
     The last batch is filled with rows whose `_mask` is 0.0; they hold pad_values (default: what pad_to fills with,
     else 0), are read from nowhere and pass through no op. data, split: see open_dataset (None: "validation"). limit:
-    the first so many records only. keys, pad_to, read_ahead_bytes and stall_seconds are as in train_dataset.
+    the first so many records only. keys, pad_to, nested, read_ahead_bytes and stall_seconds are as in train_dataset.
 
     Raises: as train_dataset; a batch larger than the split is no error."""
     if isinstance(data, Mixture):
@@ -127,7 +130,9 @@ def eval_dataset(
     rows = hosts.host_rows(global_batch)
     records = _limited(open_dataset(data, split, default_split="validation"), limit)
     order = EvalOrder(records.num_records, global_batch)
-    decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, pad_values=pad_values)
+    decoder = Decoder(
+        records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, nested=nested, pad_values=pad_values
+    )
     crcs = records.crcs
     return _input(
         records,

@@ -5,10 +5,12 @@ An Input runs it from its own thread or inside tf.data: the same function, so th
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from pipeline.nesting import nested as nested_tree
 from pipeline.op import Features, Op, Specs, spec_of
 from pipeline.padding import PadTo, pad_rows, padded_specs, with_lengths
 from pipeline.parse import parse_records
@@ -33,7 +35,8 @@ class Decoder:
     """Knows, before anything is read, what a batch looks like.
 
     spec: key -> ArraySpec with the host batch first, the reserved keys included. keys=None takes all features,
-    parsed or made by ops, that rows of a batch can have: fixed shape, no bytes."""
+    parsed or made by ops, that rows of a batch can have: fixed shape, no bytes. nested: batches and spec are nested
+    dicts, cut at the slashes of keys; every argument has flat keys all the same."""
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class Decoder:
         keys: Iterable[str] | None = None,
         pad_values: Mapping[str, float] | None = None,
         pad_to: Mapping[str, int | PadTo] | None = None,
+        nested: bool = False,
     ) -> None:
         self._layout, self._host_batch, self._ops = layout, host_batch, tuple(ops)
         self._pad_to = with_lengths(pad_to or {})
@@ -53,9 +57,10 @@ class Decoder:
         counted = {pad.length_into: key for key, pad in self._pad_to.items()}
         self._parsed = sorted({counted.get(key, key) for key in reads | (set(self._keys) - made)})
         self._rows = _row_specs(self._specs, self._keys, pad_values or {})
-        self.spec: Mapping[str, ArraySpec] = {
-            key: ArraySpec((host_batch, *row.shape), row.dtype, row.pad) for key, row in (self._rows | RESERVED).items()
-        }
+        self._nest = nested_tree if nested else dict[str, Any]
+        self.spec: Mapping[str, Any] = self._nest(
+            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in (self._rows | RESERVED).items()}
+        )
         self.signature = (
             tf.TensorSpec([None], tf.string),
             tf.TensorSpec([None, len(self._ops), 2], tf.int32),
@@ -68,7 +73,7 @@ class Decoder:
         """Seeds that a record needs."""
         return len(self._ops)
 
-    def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
+    def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, Any]:
         """See decode; NumPy in and out. Raises SchemaError with TensorFlow's reason, which names no record."""
         if not self._keys:  # 45 ms for a graph of nothing
             return {}
@@ -76,7 +81,7 @@ class Decoder:
             batch = self._graph(tf.constant(payloads, tf.string, [len(payloads)]), seeds, index)
         except tf.errors.InvalidArgumentError as e:
             raise SchemaError(_reason(e.message)) from e
-        return {key: value.numpy() for key, value in batch.items()}
+        return tf.nest.map_structure(lambda value: value.numpy(), batch)
 
     def decode(self, payloads: Any, seeds: Any, index: Any) -> Features:
         """The features of one batch, in a graph: a tensor of the spec's shape and dtype a key.
@@ -92,7 +97,8 @@ class Decoder:
         count = tf.shape(payloads)[0]
         # The copy that padding costs is made only where there is padding: in the last batch of an evaluation.
         batch = tf.cond(count == self._host_batch, lambda: rows, lambda: self._padded(rows, index, count))
-        return {key: tf.ensure_shape(value, self.spec[key].shape) for key, value in batch.items()}
+        shapes = {key: (self._host_batch, *self._rows[key].shape) for key in self._keys}
+        return self._nest({key: tf.ensure_shape(value, shapes[key]) for key, value in batch.items()})
 
     def _apply_ops(self, parsed: Features, seeds: Any) -> Features:
         def one(example: tuple[Features, Any]) -> Features:

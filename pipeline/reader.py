@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from pipeline.keys import key_of
 from pipeline.reading import ShardReading, framed_bytes
-from pipeline.records import Group
-from pipeline.shards.errors import ShardError
+from pipeline.records import Group, fetch, intact
+from pipeline.shards.errors import InfeedError, ShardError, printable
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.index import load_index
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import Schema
@@ -88,12 +90,21 @@ class SplitReader:
         return ShardReading(self._storage, self._paths, self.index, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
-        """The place of a record, for messages: shard, record within it, offset."""
+        """The place of a record, for messages: shard, record within it, offset, and its key if it can be told."""
         place = self.index.locate(np.array([record_id]))
-        return (
-            f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]} "
-            f"(record {record_id} of {self.split!r})"
-        )
+        at = f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
+        return f"{at} (record {record_id} of {self.split!r}{self._key(record_id)})"
+
+    def _key(self, record_id: int) -> str:
+        """What a message says of a record's key: nothing where it holds none, or cannot be read."""
+        if self.manifest.schema.opaque:
+            return ""
+        try:
+            values = decode_example(intact(*fetch(self, np.array([record_id]))).payload)
+        except InfeedError:
+            return ""
+        key = key_of(self.manifest.name, self.split, values)
+        return f", key {printable(key.decode(errors='replace'))}" if key else ""
 
     def _check_shards(self) -> None:
         """By one listing: sizes, and the checksums that a bucket keeps. A disk keeps none."""
