@@ -5,7 +5,7 @@ used. Frames are not looked at: damage to them alone changes no record, and pipe
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,14 +23,26 @@ MAX_READ_BYTES = 4 * 1024**2
 COPY_BYTES = 48 * 1024  # to cut so much out of a larger read costs what a read of its own does (local: ~5 us)
 
 
+class Places(Protocol):
+    """Where the records of some files are: what a SplitIndex says."""
+
+    lengths: np.ndarray
+
+    def locate(self, record_ids: np.ndarray) -> Location:
+        """See SplitIndex."""
+        ...
+
+
 class ShardReading(Iterable[list[Record]]):
     """See Reading: the records of groups, from indexed shards."""
+
+    header_bytes = HEADER_BYTES  # from where a record begins to its payload
 
     def __init__(
         self,
         storage: Storage,
         paths: Sequence[str],
-        index: SplitIndex,
+        index: Places,
         groups: Iterable[Group],
         ahead_bytes: int,
     ) -> None:
@@ -75,8 +87,8 @@ class ShardReading(Iterable[list[Record]]):
         where = self._index.locate(ids)
         ends = np.append(starts[1:], len(ids))
         # From the first payload to the end of the last one, so that a range of one record is its payload.
-        offsets = where.offset[starts] + HEADER_BYTES
-        sizes = where.offset[ends - 1] + HEADER_BYTES + where.length[ends - 1] - offsets
+        offsets = where.offset[starts] + self.header_bytes
+        sizes = where.offset[ends - 1] + self.header_bytes + where.length[ends - 1] - offsets
         sizes = np.maximum(sizes, 1)  # no range is empty, though a payload may be: the byte is of its footer
         columns = (where.shard[starts], offsets, sizes, np.add.reduceat(where.length, starts), starts, ends)
         records = _rows(ids, where.record, where.offset, where.length, where.crc)
@@ -89,14 +101,18 @@ class ShardReading(Iterable[list[Record]]):
         assert len(data) == read.size
         self._reads_done += 1
         for record_id, record, offset, length, crc in read.records:
-            begin = offset + HEADER_BYTES - read.offset
+            begin = offset + self.header_bytes - read.offset
             payload = data[begin : begin + length]  # of one record alone: no copy
             try:
                 # The checksum goes with the very bytes that it was found to be of: it proves what is delivered.
-                self._kept[record_id] = Proven(payload, proven_crc(payload, crc))
+                self._kept[record_id] = Proven(payload, self.crc_of(payload, crc))
             except CorruptRecordError as e:
                 where = f"{self._paths[read.shard]}, record {record} at byte {offset}"
                 self._kept[record_id] = CorruptRecordError(f"{where}: {e}")
+
+    def crc_of(self, payload: bytes, due: int) -> int:
+        """The crc32c of a payload. Raises CorruptRecordError, which does not say where, unless it is what is due."""
+        return proven_crc(payload, due)
 
     def _whole(self) -> Iterator[list[Record]]:
         while self._planned and self._planned[0][1] <= self._reads_done:

@@ -78,7 +78,9 @@ def test_parts_of_splits_are_read_as_they_are_written(numbers_of):
     assert records.name.count("[") == 3
     again = open_dataset(records, "[6:]")
     assert numbers(fetch(again, np.arange(3))) == [4, 5, 0]
-    with pytest.raises(OptionError, match=r"is open already and has no splits\. Give 'train' where it is opened"):
+    with pytest.raises(
+        OptionError, match=r"split='train\[:5\]': .* has no splits, or they were chosen where it was opened"
+    ):
         open_dataset(records, "train[:5]")
 
 
