@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipeline.cache import Cache, CachedRecords, cached
 from pipeline.decode import Decoder
+from pipeline.decoded import DecodedInput
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.input import Batches, Input, Order
 from pipeline.joined import Part, joined
@@ -25,10 +27,12 @@ from pipeline.spec import ArraySpec
 __all__ = [
     "ArraySpec",
     "Batches",
+    "CachedRecords",
     "Input",
     "Mixture",
     "PadTo",
     "Position",
+    "cached",
     "eval_dataset",
     "mixture",
     "open_dataset",
@@ -58,6 +62,7 @@ def train_dataset(
     streams: int | None = None,
     block_records: int | None = None,
     window_records: int | None = None,
+    cache: Cache | None = None,
     read_ahead_bytes: int | None = None,
     stall_seconds: float = STALL_SECONDS,
 ) -> Input:
@@ -70,10 +75,11 @@ def train_dataset(
     the first so many records only. epochs="drop": N // global_batch steps, the dropped tail differs every epoch;
     "span": batches cross epochs, also how a split smaller than a batch trains, and always how a mixture does, each
     source at its own pace. streams, block_records, window_records: see TrainOrder; the defaults depend on the data and
-    the batch alone. read_ahead_bytes: what the reading thread may hold. None: 256 MB; where records come from a bucket,
-    or from files that are read whole, as much as this host's share of the shuffle windows, if that is more, up to 3
-    GiB: so a block is read in one request. stall_seconds: how long one batch may be waited for; longer is a StallError,
-    with the stacks of all threads in the log.
+    the batch alone. cache: "ram" or a directory on a local disk keeps the records as they are stored, see `cached`; the
+    batches are the same. read_ahead_bytes: what the reading thread may hold. None: 256 MB; where records come from a
+    bucket, or from files that are read whole, as much as this host's share of the shuffle windows, if that is more, up
+    to 3 GiB: so a block is read in one request. stall_seconds: how long one batch may be waited for; longer is a
+    StallError, with the stacks of all threads in the log.
 
     Raises: as open_dataset, and BatchSizeError, before any record is read."""
     rows = hosts.host_rows(global_batch)
@@ -88,6 +94,10 @@ def train_dataset(
         records = _limited(open_dataset(data, split), limit)
         plan = plan_records(records, global_batch, seed=seed, epochs=epochs, **sizes)
     _check_files(records, hosts)
+    if cache == "decoded":
+        raise OptionError("cache='decoded' is for eval_dataset: batches of training never come again. Known: 'ram'.")
+    if cache is not None:  # every host comes to need every record, in one epoch or another
+        records = cached(records, cache)
     decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, nested=nested)
     if read_ahead_bytes is None:
         share = sum(map(len, rows)) / global_batch
@@ -115,6 +125,7 @@ def eval_dataset(
     nested: bool = False,
     limit: int | None = None,
     pad_values: Mapping[str, float] | None = None,
+    cache: Cache | None = None,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
     stall_seconds: float = STALL_SECONDS,
 ) -> Input:
@@ -123,6 +134,9 @@ def eval_dataset(
     The last batch is filled with rows whose `_mask` is 0.0; they hold pad_values (default: what pad_to fills with,
     else 0), are read from nowhere and pass through no op. data, split: see open_dataset (None: "validation"). limit:
     the first so many records only. keys, pad_to, nested, read_ahead_bytes and stall_seconds are as in train_dataset.
+    cache: as in train_dataset, or "decoded": the batches of the first complete pass are kept in RAM, as arrays that
+    cannot be written, and given again. What is in RAM is kept by the Input: make it once, and let input_fn return it
+    for every evaluation.
 
     Raises: as train_dataset; a batch larger than the split is no error."""
     if isinstance(data, Mixture):
@@ -134,6 +148,8 @@ def eval_dataset(
         records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, nested=nested, pad_values=pad_values
     )
     crcs = records.crcs
+    if cache is not None and cache != "decoded":
+        records = cached(records, cache, share=sum(map(len, rows)) / global_batch)
     return _input(
         records,
         order,
@@ -142,11 +158,20 @@ def eval_dataset(
         expected_crc=None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32,
         read_ahead_bytes=read_ahead_bytes,
         stall_seconds=stall_seconds,
+        kind=DecodedInput if cache == "decoded" else Input,
     )
 
 
-def _input(records: Records, order: Order, decoder: Decoder, rows: tuple[range, ...], **options: Any) -> Input:
-    made = Input(records, order, decoder, rows, **options)
+def _input(
+    records: Records,
+    order: Order,
+    decoder: Decoder,
+    rows: tuple[range, ...],
+    *,
+    kind: type[Input] = Input,
+    **options: Any,
+) -> Input:
+    made = kind(records, order, decoder, rows, **options)
     log.info(
         "%s: %d records, up to %s read ahead", records.name, order.num_records, format_bytes(made.read_ahead_bytes)
     )

@@ -3,17 +3,17 @@
 open_dataset joins what it is given. Nothing is read here but through the sources."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 import numpy as np
 
-from pipeline.records import Group, Reading, Record, Records
+from pipeline.records import Group, Reading, Record, Records, known_lengths
 from pipeline.shards.errors import EmptySplitError, SchemaError
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import Layout
 
-__all__ = ["Joined", "Part", "joined", "whole"]
+__all__ = ["Joined", "JoinedReading", "Part", "joined", "whole"]
 
 
 class Part:
@@ -56,12 +56,17 @@ class Joined:
         lines = "".join(f"{p.records.fingerprint} {p.which.start} {p.which.stop}\n" for p in parts)
         self.fingerprint = blake2b(lines.encode(), digest_size=16).hexdigest()
         self.remote = any(part.records.remote for part in parts)
-        self.crcs = self._known_crcs()
+        self.crcs = self._of_parts([part.records.crcs for part in self.parts])
 
     @property
     def num_bytes(self) -> int:
         """What all parts take; of a part of a source its share."""
         return sum(p.records.num_bytes * len(p.which) // p.records.num_records for p in self.parts)
+
+    @property
+    def lengths(self) -> np.ndarray | None:
+        """uint32 [N], where they are known of every part."""
+        return self._of_parts([known_lengths(part.records) for part in self.parts])
 
     @property
     def whole_files(self) -> int | None:
@@ -85,15 +90,14 @@ class Joined:
         """See Records."""
         if len(self.parts) == 1:
             return self.parts[0].records.read((Group(self._within(0, ids), size) for ids, size in groups), ahead_bytes)
-        return _JoinedReading(self, groups, ahead_bytes)
+        return JoinedReading([part.records.read for part in self.parts], self._split_up, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
         """See Records."""
         (owner,) = self._owners(np.array([record_id])).tolist()
         return self.parts[owner].records.where(int(self._within(owner, np.array([record_id]))[0]))
 
-    def split_up(self, group: Group) -> tuple[np.ndarray, list[Group]]:
-        """The part that each record is of, and what is asked of each part."""
+    def _split_up(self, group: Group) -> tuple[np.ndarray, list[Group]]:
         owners = self._owners(group.record_ids)
         asked = (self._within(i, group.record_ids[owners == i]) for i in range(len(self.parts)))
         return owners, [Group(ids, group.num_bytes) for ids in asked]
@@ -104,42 +108,53 @@ class Joined:
     def _within(self, part: int, record_ids: np.ndarray) -> np.ndarray:
         return record_ids + (self.parts[part].which.start - self.starts[part])
 
-    def _known_crcs(self) -> np.ndarray | None:
-        crcs = [(part.records.crcs, part.which) for part in self.parts]
-        known = [known[which.start : which.stop] for known, which in crcs if known is not None]
-        return np.concatenate(known) if len(known) == len(crcs) else None
+    def _of_parts(self, columns: Sequence[np.ndarray | None]) -> np.ndarray | None:
+        """A column of all records, of those of the sources, where all have it."""
+        rows = zip(columns, self.parts, strict=True)
+        known = [column[part.which.start : part.which.stop] for column, part in rows if column is not None]
+        return np.concatenate(known) if len(known) == len(self.parts) else None
 
 
-class _JoinedReading:
-    """Each part has a reading of its own; all look equally far ahead in the one sequence of groups."""
+class JoinedReading:
+    """What several reads give, put together again; all look equally far ahead in the one sequence of groups.
 
-    def __init__(self, records: Joined, groups: Iterable[Group], ahead_bytes: int) -> None:
-        self._records, self._groups = records, iter(groups)
+    split_up: a group -> which read each record is of, and what is asked of each. It is called once a group, when the
+    first of the reads comes to see it. Of each group the reads give their records one after the other."""
+
+    def __init__(
+        self,
+        reads: Sequence[Callable[[Iterable[Group], int], Reading]],
+        split_up: Callable[[Group], tuple[np.ndarray, list[Group]]],
+        groups: Iterable[Group],
+        ahead_bytes: int,
+    ) -> None:
+        self._split_up, self._groups = split_up, iter(groups)
         self._owners: deque[np.ndarray] = deque()
-        self._asked: list[deque[Group]] = [deque() for _ in records.parts]
-        self._readings = [p.records.read(self._asked_of(i), ahead_bytes) for i, p in enumerate(records.parts)]
+        self._asked: list[deque[Group]] = [deque() for _ in reads]
+        self._readings = [read(self._asked_of(i), ahead_bytes) for i, read in enumerate(reads)]
 
     @property
     def held_bytes(self) -> int:
+        """See Reading."""
         return sum(reading.held_bytes for reading in self._readings)
 
     def __iter__(self) -> Iterator[list[Record]]:
         # Not zip with strict: the first to end says that all have.
         for found in zip(*self._readings, strict=False):
-            records = [iter(of_part) for of_part in found]
+            records = [iter(of_read) for of_read in found]
             yield [next(records[owner]) for owner in self._owners.popleft().tolist()]
 
-    def _asked_of(self, part: int) -> Iterator[Group]:
+    def _asked_of(self, read: int) -> Iterator[Group]:
         while True:
-            if not self._asked[part]:
+            if not self._asked[read]:
                 group = next(self._groups, None)
                 if group is None:
                     return
-                owners, asked = self._records.split_up(group)
+                owners, asked = self._split_up(group)
                 self._owners.append(owners)
-                for queue, group_of_part in zip(self._asked, asked, strict=True):
-                    queue.append(group_of_part)
-            yield self._asked[part].popleft()
+                for queue, group_of_read in zip(self._asked, asked, strict=True):
+                    queue.append(group_of_read)
+            yield self._asked[read].popleft()
 
 
 def _name(part: Part) -> str:

@@ -73,6 +73,11 @@ class SplitReader:
         return self.index.crcs
 
     @property
+    def lengths(self) -> np.ndarray:
+        """uint32 [N], of the index."""
+        return self.index.lengths
+
+    @property
     def remote(self) -> bool:
         """Whether reads wait for a network."""
         return self._storage.remote

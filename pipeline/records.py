@@ -3,14 +3,14 @@
 An Input reads through it, and joined, sliced and cached records are records again. NumPy only."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from pipeline.shards.errors import CorruptRecordError
 from pipeline.spec import Layout
 
-__all__ = ["Group", "Proven", "Reading", "Record", "Records", "fetch", "intact", "weighed"]
+__all__ = ["Group", "Measured", "Proven", "Reading", "Record", "Records", "fetch", "intact", "known_lengths", "weighed"]
 
 
 class Proven(NamedTuple):
@@ -104,6 +104,21 @@ class Records(Protocol):
     def where(self, record_id: int) -> str:
         """The place of a record, for messages."""
         ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """Records that know, before any is read, how long each is."""
+
+    @property
+    def lengths(self) -> np.ndarray | None:
+        """uint32 [N]: bytes of each payload; None where some is not known after all."""
+        ...
+
+
+def known_lengths(records: Records) -> np.ndarray | None:
+    """uint32 [N]: bytes of each payload, if they are known."""
+    return records.lengths if isinstance(records, Measured) else None
 
 
 def weighed(records: Records, groups: Iterable[np.ndarray]) -> Iterator[Group]:
