@@ -1,4 +1,6 @@
-"""Lists of class names in an order of their own: line n of a label file is the n-th class."""
+"""Label files, and lists of class names in an order of their own: line n of a file is the n-th class.
+
+synsets has the lists that are sorted."""
 
 import hashlib
 import itertools
@@ -7,7 +9,7 @@ from collections.abc import Sequence
 from pipeline.shards.errors import LabelError
 from pipeline.shards.storage import Storage
 
-__all__ = ["names_digest", "parse_class_names", "read_class_names"]
+__all__ = ["label_text", "names_digest", "parse_class_names", "read_class_names"]
 
 
 def read_class_names(storage: Storage, label_file: str) -> tuple[str, ...]:
@@ -17,16 +19,23 @@ def read_class_names(storage: Storage, label_file: str) -> tuple[str, ...]:
 
 def parse_class_names(data: bytes, where: str) -> tuple[str, ...]:
     """See read_class_names; empty lines at the end do not count. where: what messages call it."""
-    try:
-        names = [line.strip() for line in data.decode("utf-8-sig").rstrip().splitlines()]
-    except UnicodeDecodeError as e:
-        raise LabelError(f"{where}: not UTF-8 text: {e}.") from e
+    names = [line.strip() for line in label_text(data, where).rstrip().splitlines()]
     twice = sorted(a for a, b in itertools.pairwise(sorted(names)) if a == b)
     if not names or "" in names:
         raise LabelError(f"{where}: line {names.index('') + 1 if names else 1} is empty; it must name a class.")
     if twice:
         raise LabelError(f"{where}: {twice[0]} stands there twice.")
     return tuple(names)
+
+
+def label_text(data: bytes, where: str) -> str:
+    """A label file's text, without the mark that some editors put before it. Raises LabelError where it is none."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        raise LabelError(
+            f"{where} is not UTF-8 text: {e.reason} at byte {e.start}. Is it another file, or damaged?"
+        ) from e
 
 
 def names_digest(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
+from converters.class_names import names_digest
 from converters.image_files import ToJpeg
 from converters.image_records import (
     IMAGE_FEATURES,
@@ -58,8 +59,7 @@ class ImageFolderConverter:
 
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. The fraction is not among them: the rows of a split say who is in it."""
-        classes = hashlib.blake2b("\n".join(self.classes).encode(), digest_size=16).hexdigest()
-        return {"converter": "image_folder/1", "classes": classes, **asdict(self.to_jpeg)}
+        return {"converter": "image_folder/1", "classes": names_digest(self.classes), **asdict(self.to_jpeg)}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a class's folder, or, without a tag, what lies beside the class folders."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from beam_jobs.references import File, Reference, References
+from beam_jobs.references import File, Reference, References, bounded
 from converters.jpeg import Jpeg
 from converters.tars import Member
 from pipeline.shards.schema import Feature
@@ -16,6 +16,7 @@ from pipeline.shards.storage import Stat, Storage, join
 __all__ = ["IMAGE_FEATURES", "folder_members", "image_features", "in_batches", "member_error", "predicted_bytes"]
 
 _ROWS_PER_BATCH = 4096
+_BYTES_PER_BATCH = 2**20  # its rows times their longest name and error: a column is as wide as its longest cell
 _MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB
 
 IMAGE_FEATURES: Mapping[str, Feature] = {
@@ -73,7 +74,17 @@ def member_error(member: Member) -> str:
 
 
 def in_batches(rows: Iterable[Reference]) -> Iterator[References]:
-    """The rows in batches of up to 4,096."""
-    rows = iter(rows)
-    while batch := list(itertools.islice(rows, _ROWS_PER_BATCH)):
+    """The rows in batches of up to 4,096, and of fewer where names are so long that these would take over about a MiB.
+
+    Each is bounded as it comes: a member of a tar may have a name of many megabytes."""
+    batch: list[Reference] = []
+    longest = 0
+    for row in map(bounded, rows):
+        length = len(row.key) + len(row.error)
+        longest = max(longest, length)
+        if batch and (len(batch) == _ROWS_PER_BATCH or (len(batch) + 1) * longest > _BYTES_PER_BATCH):
+            yield References.of(batch)
+            batch, longest = [], length
+        batch.append(row)
+    if batch:
         yield References.of(batch)

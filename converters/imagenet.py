@@ -4,7 +4,6 @@ imagenet_layouts finds the images. Pure: reads raw data through a Storage, retur
 sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps its numbers; a validation image
 is bound to its label by the number in its file name, never by its position in a tar or folder."""
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.boxes import BOX_BYTES, read_boxes
+from converters.class_names import names_digest
 from converters.image_records import folder_members, in_batches, member_error, predicted_bytes
 from converters.imagenet_records import FORMS, Form, FormName, Labelled
 from converters.jpeg import Jpeg, Verify, to_rgb_jpeg
@@ -65,8 +65,7 @@ class ImagenetConverter:
 
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. Validation labels and boxes are not among them: they stand in the rows."""
-        lines = "\n".join((*self.synsets, "", *self.words))
-        synsets = hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
+        synsets = names_digest((*self.synsets, "", *self.words))
         return {"converter": "imagenet/2", "synsets": synsets, "verify": self.verify}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:

@@ -1,8 +1,8 @@
 """What all of ILSVRC2012 is: for users who say that they have it, and want to be told if not."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
+from converters.class_names import names_digest
 from converters.imagenet_layouts import RawImagenet
 from converters.synsets import ilsvrc2012_synsets
 from pipeline.shards.errors import RawDataError
@@ -26,13 +26,8 @@ def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
                 f"{f', and {len(missing) - 1} more' if missing[1:] else ''}. Copy them, or leave out --full_set."
             )
     labels = raw.validation_labels
-    if labels and label_digest(labels) != _VALIDATION_LABELS:
+    if labels and names_digest(labels) != _VALIDATION_LABELS:
         raise RawDataError(
             f"--full_set: the {len(labels):,} validation labels are not the official 50,000 of ILSVRC2012 (line n is "
             "validation image n, in the order of file names). Take the original list, or leave out --full_set."
         )
-
-
-def label_digest(labels: Sequence[str]) -> str:
-    """Of the synsets in order."""
-    return hashlib.blake2b("\n".join(labels).encode(), digest_size=16).hexdigest()

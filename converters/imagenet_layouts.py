@@ -16,9 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
+from converters.class_names import label_text
 from converters.compressed import to_scratch
 from converters.imagenet import SPLITS, VALIDATION_LABELS
-from converters.synsets import check_known, read_text
+from converters.synsets import check_known
 from converters.tars import members
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.schemes import open_storage
@@ -108,9 +109,9 @@ def _validation_labels(storage: Storage, raw_data_dir: str, synsets: Sequence[st
     """The synset of validation image n at place n - 1."""
     plain, table = join(raw_data_dir, VALIDATION_LABELS), join(raw_data_dir, _KAGGLE_LABELS)
     if storage.exists(plain):
-        path, labels = plain, tuple(read_text(storage, plain).split())
+        path, labels = plain, tuple(label_text(storage.read(plain), plain).split())
     elif storage.exists(table):
-        path, labels = table, _in_table(table, read_text(storage, table))
+        path, labels = table, _in_table(table, label_text(storage.read(table), table))
     else:
         raise RawDataError(_missing(storage, raw_data_dir, "validation"))
     for number, synset in enumerate(labels, start=1):

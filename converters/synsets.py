@@ -7,10 +7,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
+from converters.class_names import label_text
 from pipeline.shards.errors import LabelError, did_you_mean
 from pipeline.shards.storage import Storage
 
-__all__ = ["check_known", "ilsvrc2012_synsets", "position", "read_synsets", "read_text"]
+__all__ = ["check_known", "ilsvrc2012_synsets", "position", "read_synsets"]
 
 
 def ilsvrc2012_synsets() -> Mapping[str, str]:
@@ -18,19 +19,9 @@ def ilsvrc2012_synsets() -> Mapping[str, str]:
     return dict(_classes(files("converters").joinpath("imagenet_synsets.txt").read_text()))
 
 
-def read_text(storage: Storage, path: str) -> str:
-    """A label file's text. Raises LabelError where it is none."""
-    try:
-        return storage.read(path).decode()
-    except UnicodeDecodeError as e:
-        raise LabelError(
-            f"{path} is not UTF-8 text: {e.reason} at byte {e.start}. Is it another file, or damaged?"
-        ) from e
-
-
 def read_synsets(storage: Storage, label_file: str) -> Mapping[str, str]:
     """The classes in a label file, sorted, and their words or "". Raises LabelError on an empty or double one."""
-    classes = _classes(read_text(storage, label_file))
+    classes = _classes(label_text(storage.read(label_file), label_file))
     twice = [a for (a, _), (b, _) in itertools.pairwise(classes) if a == b]
     if twice or not classes:
         raise LabelError(f"{label_file}: {f'{twice[0]} stands there twice' if twice else 'there is no class in it'}.")

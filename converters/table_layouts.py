@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
+from converters.table_cells import class_cells
 from converters.table_rows import TABLE_SUFFIXES, Row, column_names, table_rows
-from converters.targets import class_cells
 from pipeline.shards.errors import LabelError, OptionError, RawDataError, did_you_mean
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join

@@ -2,8 +2,6 @@
 
 Each kind turns a row's cells into numbers, which travel with the reference as text, and those into features."""
 
-import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,13 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from converters.class_names import names_digest
+from converters.table_cells import Cells, class_cells, number_cell
 from pipeline.shards.errors import did_you_mean
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Labels
 
-__all__ = ["Cells", "MultiLabel", "Numbers", "SingleLabel", "Target", "Unlabelled", "class_cells"]
-
-Cells = Mapping[str, Any]
+__all__ = ["MultiLabel", "Numbers", "SingleLabel", "Target", "Unlabelled"]
 
 
 class Target(Protocol):
@@ -171,7 +168,7 @@ class Numbers:
 
     def numbers(self, cells: Cells) -> Sequence[float]:
         """See Target."""
-        return [_number_in(cells, column) for column in self.columns]
+        return [number_cell(cells, column) for column in self.columns]
 
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
         """See Target."""
@@ -214,55 +211,3 @@ class Unlabelled:
 
 def _varint_bytes(largest: int) -> int:
     return max(1, -(-largest.bit_length() // 7))
-
-
-def class_cells(cells: Cells, column: str, separator: str | None) -> Sequence[str]:
-    """The names of classes in a row; with a separator (or a list) any number of them, without one exactly one.
-
-    Raises ValueError for what is no name."""
-    cell = _cell(cells, column)
-    if separator is None:
-        return [_class_name(column, cell)]
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
-        return []
-    if not isinstance(cell, list):
-        _class_name(column, cell)
-        cell = str(cell).split(separator)
-    names = [_class_name(column, item) for item in cell]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{column!r} has a label twice: {_cell(cells, column)!r}")
-    return names
-
-
-def _class_name(column: str, cell: Any) -> str:
-    """Without blanks around it, as in a label file; JSON's integers are names, too."""
-    name = str(cell) if isinstance(cell, int) and not isinstance(cell, bool) else cell
-    name = name.strip() if isinstance(name, str) else name
-    if not isinstance(name, str) or name.splitlines() != [name]:
-        raise ValueError(f"{column!r} is {cell!r:.60}; a label is a text of one line, or an integer")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{column!r} is {cell!r:.60}, which is not Unicode text") from None
-    return name
-
-
-def _number_in(cells: Cells, column: str) -> float:
-    cell = _cell(cells, column)
-    # Python's own float() takes 1_000, too, which is a slip in a table.
-    text = isinstance(cell, str) and "_" not in cell
-    try:
-        number = (
-            struct.unpack("<f", struct.pack("<f", float(cell)))[0] if text or type(cell) in (int, float) else math.nan
-        )
-    except (ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{column!r} is {cell!r:.60}; it must be a finite number within float32")
-    return number
-
-
-def _cell(cells: Cells, column: str) -> Any:
-    if column not in cells:
-        raise ValueError(f"no {column!r} in it")
-    return cells[column]

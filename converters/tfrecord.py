@@ -15,7 +15,7 @@ from beam_jobs.references import File, Reference, References
 from pipeline.contents import schema_problems
 from pipeline.frames import Place, payload_of_frame, walk_frames
 from pipeline.shards.errors import RawDataError, SchemaError
-from pipeline.shards.example import example_layout
+from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.naming import record_key
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES
 from pipeline.shards.schema import Labels, Schema

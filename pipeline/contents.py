@@ -1,4 +1,4 @@
-"""What is inside a record: does it fit the schema, what is its label, does its image decode, what was its key.
+"""What is inside a record: does it fit the schema, what is its label, does its image decode.
 
 verify and describe look into records with it. It needs no TensorFlow."""
 
@@ -9,10 +9,10 @@ from typing import Any
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
-from pipeline.shards.example import Layout
+from pipeline.shards.example_decoding import Layout
 from pipeline.shards.schema import Labels, Schema
 
-__all__ = ["image_problem", "key_of", "label_name", "label_problems", "labels_of", "schema_problems"]
+__all__ = ["image_problem", "label_name", "label_problems", "labels_of", "schema_problems"]
 
 MAX_PIXELS = 100_000_000  # 300 MB decoded: above it a file is taken for a decompression bomb
 _JPEG_MAGIC = b"\xff\xd8"
@@ -77,13 +77,3 @@ def image_problem(data: bytes) -> str:
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as e:
         return f"truncated or damaged image: {str(e)[:200]}"
     return "" if height * width <= MAX_PIXELS else f"{width}x{height} pixels; decoded are up to {MAX_PIXELS:,}"
-
-
-def key_of(dataset: str, split: str, values: Values) -> bytes | None:
-    """The key that the record had in its conversion; None where records do not hold it.
-
-    Of ImageNet alone FORMAT.md says how a key is made."""
-    if dataset != "imagenet2012" or not values.get("image/filename") or not values.get("image/class/synset"):
-        return None
-    folder = values["image/class/synset"][0] + b"/" if split == "train" else b""
-    return split.encode() + b"/" + folder + values["image/filename"][0]

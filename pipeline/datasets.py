@@ -1,130 +1,209 @@
-"""Where a user starts: batches for training and for exact evaluation, from a converted directory.
+"""Where a user starts: batches for training and for exact evaluation, from any source of records.
 
 Two recipes that read as the data flows. Both return an Input; the trainer takes it as it is."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from pipeline.cache import Cache, CachedRecords, cached
 from pipeline.decode import Decoder
+from pipeline.decoded import DecodedInput
 from pipeline.hosts import ONE_HOST, Hosts
-from pipeline.input import Batches, Input
-from pipeline.ops import Op
-from pipeline.order import EvalOrder, Position, TrainOrder, default_block_records
-from pipeline.reader import SplitReader, open_split
+from pipeline.input import Batches, Input, Order
+from pipeline.joined import Part, joined
+from pipeline.op import Op
+from pipeline.order import EvalOrder, Position
+from pipeline.padding import PadTo
+from pipeline.plans import Mixture, mixture, plan_mixture, plan_records
+from pipeline.records import Records
 from pipeline.shards.errors import OptionError
 from pipeline.shards.sizes import format_bytes
+from pipeline.sources import Data, open_dataset
 from pipeline.spec import ArraySpec
 
-__all__ = ["ArraySpec", "Batches", "Input", "Position", "eval_dataset", "train_dataset"]
+__all__ = [
+    "ArraySpec",
+    "Batches",
+    "CachedRecords",
+    "Input",
+    "Mixture",
+    "PadTo",
+    "Position",
+    "cached",
+    "eval_dataset",
+    "mixture",
+    "open_dataset",
+    "train_dataset",
+]
 
 log = logging.getLogger("pipeline")
 
-READ_AHEAD_BYTES = 64 * 1024**2
-MAX_WINDOW_BYTES = 2 * 1024**3
+READ_AHEAD_BYTES = 256_000_000
+MAX_WINDOW_BYTES = 3 * 1024**3
 STALL_SECONDS = 600.0
 
 
 def train_dataset(
-    data_dir: str,
-    split: str = "train",
+    data: Data | Sequence[Data] | Mixture,
+    split: str | None = None,
     *,
     global_batch: int,
     hosts: Hosts = ONE_HOST,
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
+    pad_to: Mapping[str, int | PadTo] | None = None,
+    nested: bool = False,
+    limit: int | None = None,
     seed: int = 0,
     epochs: Literal["drop", "span"] = "drop",
     streams: int | None = None,
     block_records: int | None = None,
     window_records: int | None = None,
+    cache: Cache | None = None,
     read_ahead_bytes: int | None = None,
     stall_seconds: float = STALL_SECONDS,
 ) -> Input:
     """Endless shuffled batches; the global batch is the same for any number of hosts.
 
-    keys: features of a batch, after ops; None takes every one of fixed shape that is not bytes. int64 features come
-    as int32, JAX's integer; a value that does not fit is a SchemaError. epochs="drop": N // global_batch steps, the
-    dropped tail differs every epoch; "span": batches cross epochs, also how a split smaller than a batch trains.
-    streams, block_records, window_records: see TrainOrder; the defaults depend on the data and the batch alone.
-    read_ahead_bytes: what the reading thread may hold. None: 64 MiB; in a bucket as much as this host's share of the
-    shuffle windows, if that is more, up to 2 GiB: so a block is read in one request. stall_seconds: how long one
-    batch may be waited for; longer is a StallError, with the stacks of all threads in the log.
+    data, split: see open_dataset (None: "train"); or a `mixture`. keys: features of a batch, after ops; None takes
+    every one of fixed shape that is not bytes. Numbers of 64 bits come as 32, all that JAX computes in; one that does
+    not fit is a SchemaError. pad_to: how long the rows of a feature of any length become; a longer one is a
+    SchemaError, and a PadTo says more. nested: batches and spec are nested dicts, cut at the slashes of keys. limit: of
+    the first so many records only. epochs="drop": N // global_batch steps, the dropped tail differs every epoch;
+    "span": batches cross epochs, also how a split smaller than a batch trains, and always how a mixture does, each
+    source at its own pace. streams, block_records, window_records: see TrainOrder; the defaults depend on the data and
+    the batch alone. cache: "ram" or a directory on a local disk keeps the records as they are stored, see `cached`; the
+    batches are the same. read_ahead_bytes: what the reading thread may hold. None: 256 MB; where records come from a
+    bucket, or from files that are read whole, as much as this host's share of the shuffle windows, if that is more, up
+    to 3 GiB: so a block is read in one request. stall_seconds: how long one batch may be waited for; longer is a
+    StallError, with the stacks of all threads in the log.
 
-    Raises: ManifestError, OptionError, EmptySplitError, ShardError, SchemaError, BatchSizeError, before any record
-    is read."""
+    Raises: as open_dataset, and BatchSizeError, before any record is read."""
     rows = hosts.host_rows(global_batch)
-    reader = open_split(data_dir, split)
-    order = TrainOrder(
-        reader.num_records,
-        global_batch,
-        seed=seed,
-        streams=streams,
-        block_records=default_block_records(reader.mean_record_bytes, reader.num_records)
-        if block_records is None
-        else block_records,
-        window_records=window_records,
-        epochs=epochs,
-    )
-    decoder = Decoder(reader.manifest.schema, sum(map(len, rows)), ops=ops, keys=keys)
+    sizes = {"streams": streams, "block_records": block_records, "window_records": window_records}
+    if isinstance(data, Mixture):
+        if split is not None or limit is not None:
+            raise OptionError(
+                "split and limit are of one source; open those of a mixture with the parts that you mean."
+            )
+        records, plan = data.records, plan_mixture(data, global_batch, seed=seed, **sizes)
+    else:
+        records = _limited(open_dataset(data, split), limit)
+        plan = plan_records(records, global_batch, seed=seed, epochs=epochs, **sizes)
+    _check_files(records, hosts)
+    if cache == "decoded":
+        raise OptionError("cache='decoded' is for eval_dataset: batches of training never come again. Known: 'ram'.")
+    if cache is not None:  # every host comes to need every record, in one epoch or another
+        records = cached(records, cache)
+    decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, nested=nested)
     if read_ahead_bytes is None:
-        read_ahead_bytes = READ_AHEAD_BYTES
-        if reader.remote:
-            read_ahead_bytes = max(READ_AHEAD_BYTES, _window_bytes(reader, order, sum(map(len, rows)) / global_batch))
-    return Input(
-        reader, order, decoder, rows, expected_crc=None, read_ahead_bytes=read_ahead_bytes, stall_seconds=stall_seconds
+        share = sum(map(len, rows)) / global_batch
+        read_ahead_bytes = _read_ahead_bytes(records, int(plan.window_bytes * share))
+    return _input(
+        records,
+        plan.order,
+        decoder,
+        rows,
+        expected_crc=None,
+        read_ahead_bytes=read_ahead_bytes,
+        stall_seconds=stall_seconds,
     )
-
-
-def _window_bytes(reader: SplitReader, order: TrainOrder, share: float) -> int:
-    """What it takes to read whole blocks: the windows of this host, and the blocks that stand over their ends."""
-    records = min(order.num_records, order.streams * (order.window_records + order.block_records))
-    wanted = int(records * share * reader.mean_record_bytes)
-    if wanted > MAX_WINDOW_BYTES:
-        log.info(
-            "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Give read_ahead_bytes to "
-            "take all, or a smaller window_records.",
-            format_bytes(MAX_WINDOW_BYTES),
-            format_bytes(wanted),
-        )
-    return min(wanted, MAX_WINDOW_BYTES)
 
 
 def eval_dataset(
-    data_dir: str,
-    split: str = "validation",
+    data: Data | Sequence[Data],
+    split: str | None = None,
     *,
     global_batch: int,
     hosts: Hosts = ONE_HOST,
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
+    pad_to: Mapping[str, int | PadTo] | None = None,
+    nested: bool = False,
     limit: int | None = None,
     pad_values: Mapping[str, float] | None = None,
+    cache: Cache | None = None,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
     stall_seconds: float = STALL_SECONDS,
 ) -> Input:
     """Every record exactly once, in data order, in ceil(N / global_batch) batches on every host.
 
-    The last batch is filled with rows whose `_mask` is 0.0; they hold pad_values (default 0), are read from nowhere
-    and pass through no op. limit: the first so many records only. keys, read_ahead_bytes and stall_seconds are as in
-    train_dataset.
+    The last batch is filled with rows whose `_mask` is 0.0; they hold pad_values (default: what pad_to fills with,
+    else 0), are read from nowhere and pass through no op. data, split: see open_dataset (None: "validation"). limit:
+    the first so many records only. keys, pad_to, nested, read_ahead_bytes and stall_seconds are as in train_dataset.
+    cache: as in train_dataset, or "decoded": the batches of the first complete pass are kept in RAM, as arrays that
+    cannot be written, and given again. What is in RAM is kept by the Input: make it once, and let input_fn return it
+    for every evaluation.
 
     Raises: as train_dataset; a batch larger than the split is no error."""
+    if isinstance(data, Mixture):
+        raise OptionError("a mixture has no end, so no exact epoch. Evaluate each source, or a list of them as one.")
     rows = hosts.host_rows(global_batch)
-    reader = open_split(data_dir, split)
-    if limit is not None and limit < 1:
-        raise OptionError(f"limit={limit} must be at least 1; None takes all {reader.num_records} records.")
-    order = EvalOrder(min(limit or reader.num_records, reader.num_records), global_batch)
-    decoder = Decoder(reader.manifest.schema, sum(map(len, rows)), ops=ops, keys=keys, pad_values=pad_values)
-    expected_crc = int(reader.index.crcs[: order.num_records].sum(dtype=np.uint64)) % 2**32
-    return Input(
-        reader,
+    records = _limited(open_dataset(data, split, default_split="validation"), limit)
+    order = EvalOrder(records.num_records, global_batch)
+    decoder = Decoder(
+        records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, nested=nested, pad_values=pad_values
+    )
+    crcs = records.crcs
+    if cache is not None and cache != "decoded":
+        records = cached(records, cache, share=sum(map(len, rows)) / global_batch)
+    return _input(
+        records,
         order,
         decoder,
         rows,
-        expected_crc=expected_crc,
+        expected_crc=None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32,
         read_ahead_bytes=read_ahead_bytes,
         stall_seconds=stall_seconds,
+        kind=DecodedInput if cache == "decoded" else Input,
     )
+
+
+def _input(
+    records: Records,
+    order: Order,
+    decoder: Decoder,
+    rows: tuple[range, ...],
+    *,
+    kind: type[Input] = Input,
+    **options: Any,
+) -> Input:
+    made = kind(records, order, decoder, rows, **options)
+    log.info(
+        "%s: %d records, up to %s read ahead", records.name, order.num_records, format_bytes(made.read_ahead_bytes)
+    )
+    return made
+
+
+def _limited(records: Records, limit: int | None) -> Records:
+    if limit is None:
+        return records
+    if limit < 1:
+        raise OptionError(f"limit={limit} must be at least 1; None takes all {records.num_records} records.")
+    return joined([Part(records, range(min(limit, records.num_records)))])
+
+
+def _check_files(records: Records, hosts: Hosts) -> None:
+    if records.whole_files is not None and hosts.count > records.whole_files:
+        raise OptionError(
+            f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that have no index, because "
+            "each must have files of its own. Index them, and any number of hosts can: python -m pipeline.index "
+            "'DIR/PATTERN' (compressed ones have to be written anew: python -m converters.tfrecord_to_gcs)."
+        )
+
+
+def _read_ahead_bytes(records: Records, window_bytes: int) -> int:
+    """For training: what of the windows has to be held for large reads, or else the ordinary budget."""
+    if not records.remote and records.whole_files is None:
+        return READ_AHEAD_BYTES
+    if window_bytes > MAX_WINDOW_BYTES:
+        log.info(
+            "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Give read_ahead_bytes to "
+            "take all, or a smaller window_records.",
+            format_bytes(MAX_WINDOW_BYTES),
+            format_bytes(window_bytes),
+        )
+    return max(READ_AHEAD_BYTES, min(window_bytes, MAX_WINDOW_BYTES))

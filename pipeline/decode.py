@@ -5,15 +5,17 @@ An Input runs it from its own thread or inside tf.data: the same function, so th
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pipeline.ops import Features, Op, Specs, spec_of
-from pipeline.parse import parse_examples
+from pipeline.nesting import nested as nested_tree
+from pipeline.op import Features, Op, Specs, spec_of
+from pipeline.padding import PadTo, pad_rows, padded_specs, with_lengths
+from pipeline.parse import parse_records
 from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
-from pipeline.shards.schema import Schema
-from pipeline.spec import BYTES, ArraySpec, feature_specs
+from pipeline.spec import BYTES, ArraySpec, Layout, delivered, feature_specs, holds
 from pipeline.tf_cpu import tf
 
 __all__ = ["RESERVED", "Decoder"]
@@ -33,26 +35,32 @@ class Decoder:
     """Knows, before anything is read, what a batch looks like.
 
     spec: key -> ArraySpec with the host batch first, the reserved keys included. keys=None takes all features,
-    parsed or made by ops, that rows of a batch can have: fixed shape, no bytes."""
+    parsed or made by ops, that rows of a batch can have: fixed shape, no bytes. nested: batches and spec are nested
+    dicts, cut at the slashes of keys; every argument has flat keys all the same."""
 
     def __init__(
         self,
-        schema: Schema,
+        layout: Layout,
         host_batch: int,
         *,
         ops: Sequence[Op] = (),
         keys: Iterable[str] | None = None,
         pad_values: Mapping[str, float] | None = None,
+        pad_to: Mapping[str, int | PadTo] | None = None,
+        nested: bool = False,
     ) -> None:
-        self._schema, self._host_batch, self._ops = schema, host_batch, tuple(ops)
-        self._specs, reads, made = _planned(schema, self._ops)
-        fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch]
+        self._layout, self._host_batch, self._ops = layout, host_batch, tuple(ops)
+        self._pad_to = with_lengths(pad_to or {})
+        self._specs, reads, made = _planned(padded_specs(feature_specs(layout), self._pad_to), self._ops)
+        fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch and not key.startswith("_")]
         self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), self._specs)
-        self._parsed = sorted(reads | (set(self._keys) - made))
+        counted = {pad.length_into: key for key, pad in self._pad_to.items()}
+        self._parsed = sorted({counted.get(key, key) for key in reads | (set(self._keys) - made)})
         self._rows = _row_specs(self._specs, self._keys, pad_values or {})
-        self.spec: Mapping[str, ArraySpec] = {
-            key: ArraySpec((host_batch, *row.shape), row.dtype, row.pad) for key, row in (self._rows | RESERVED).items()
-        }
+        self._nest = nested_tree if nested else dict[str, Any]
+        self.spec: Mapping[str, Any] = self._nest(
+            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in (self._rows | RESERVED).items()}
+        )
         self.signature = (
             tf.TensorSpec([None], tf.string),
             tf.TensorSpec([None, len(self._ops), 2], tf.int32),
@@ -65,13 +73,15 @@ class Decoder:
         """Seeds that a record needs."""
         return len(self._ops)
 
-    def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
+    def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, Any]:
         """See decode; NumPy in and out. Raises SchemaError with TensorFlow's reason, which names no record."""
+        if not self._keys:  # 45 ms for a graph of nothing
+            return {}
         try:
             batch = self._graph(tf.constant(payloads, tf.string, [len(payloads)]), seeds, index)
         except tf.errors.InvalidArgumentError as e:
             raise SchemaError(_reason(e.message)) from e
-        return {key: value.numpy() for key, value in batch.items()}
+        return tf.nest.map_structure(lambda value: value.numpy(), batch)
 
     def decode(self, payloads: Any, seeds: Any, index: Any) -> Features:
         """The features of one batch, in a graph: a tensor of the spec's shape and dtype a key.
@@ -80,14 +90,15 @@ class Decoder:
         a padding row goes; padding is made of pad values only and passes through no op."""
         if not self._keys:
             return {}
-        features = parse_examples(self._schema, self._parsed, payloads)
+        features = pad_rows(parse_records(self._layout, self._parsed, payloads), self._pad_to)
         if self._ops:
             features = self._apply_ops(features, seeds)
         rows = {key: _narrowed(key, features[key]) for key in self._keys}
         count = tf.shape(payloads)[0]
         # The copy that padding costs is made only where there is padding: in the last batch of an evaluation.
         batch = tf.cond(count == self._host_batch, lambda: rows, lambda: self._padded(rows, index, count))
-        return {key: tf.ensure_shape(value, self.spec[key].shape) for key, value in batch.items()}
+        shapes = {key: (self._host_batch, *self._rows[key].shape) for key in self._keys}
+        return self._nest({key: tf.ensure_shape(value, shapes[key]) for key, value in batch.items()})
 
     def _apply_ops(self, parsed: Features, seeds: Any) -> Features:
         def one(example: tuple[Features, Any]) -> Features:
@@ -119,9 +130,9 @@ def _reason(message: str) -> str:
     return " ".join(text.replace("\\'", "'").split())
 
 
-def _planned(schema: Schema, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], set[str], set[str]]:
+def _planned(parsed: Specs, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], set[str], set[str]]:
     """The specs after all ops, the features that ops read from the record, and those that they make."""
-    specs, reads, made = dict(feature_specs(schema)), set[str](), set[str]()
+    specs, reads, made = dict(parsed), set[str](), set[str]()
     for op in ops:
         for key in op.reads:
             spec_of(op, key, specs)
@@ -137,38 +148,47 @@ def _planned(schema: Schema, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], s
 def _checked(keys: tuple[str, ...], specs: Specs) -> list[str]:
     for key in keys:
         if key not in specs:
-            raise OptionError(f"keys has {key!r}, which is neither in the schema nor set by an op."
+            raise OptionError(f"keys has {key!r}, which is neither in the records nor set by an op."
                               f"{did_you_mean(key, specs)}")  # fmt: skip
+        if key.startswith("_"):
+            raise OptionError(f"keys has {key!r}: names that begin with _ are reserved. Copy it to another in an op.")
         if not specs[key].fits_a_batch:
-            kind = "bytes" if specs[key].dtype == BYTES else "of any length"
+            number = specs[key].dtype != BYTES
             raise SchemaError(
-                f"{key!r} is {kind}, which no device takes. Add an op that makes a fixed shape of it "
+                f"{key!r} is {'of any length' if number else 'bytes'}, which no device takes. "
+                f"{'Give its length in pad_to, add' if number else 'Add'} an op that makes a fixed shape of it "
                 "(such as DecodeJpeg for an image), or leave it out of keys."
             )
     return sorted(set(keys))
 
 
 def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float]) -> dict[str, ArraySpec]:
-    """One row of each key as it is delivered: int64 becomes int32, with its pad value."""
+    """One row of each key as it is delivered: 64 bits become 32, with its pad value."""
     rows = {}
     for key in keys:
-        dtype = np.dtype(np.int32) if specs[key].dtype == np.int64 else specs[key].dtype
+        dtype = delivered(specs[key].dtype)
         rows[key] = ArraySpec(specs[key].shape, dtype, pad_values.get(key, specs[key].pad))
     for key, pad in pad_values.items():
         if key not in rows:
             raise OptionError(f"pad_values has {key!r}, which is not in the batch.{did_you_mean(key, rows)}")
-        dtype = rows[key].dtype
-        if dtype.kind in "iu" and not (float(pad).is_integer() and np.iinfo(dtype).min <= pad <= np.iinfo(dtype).max):
-            raise OptionError(f"pad_values[{key!r}] is {pad!r}, which {dtype} cannot hold.")
+        if not holds(rows[key].dtype, pad):
+            raise OptionError(f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold.")
     return rows
 
 
 def _narrowed(key: str, value: Any) -> Any:
-    """int64 as int32, which is JAX's integer; a value that does not fit is an error, never cut."""
-    if value.dtype != tf.int64:
+    """64 bits as 32, all that JAX computes in. A value beyond them is an error, never cut; a float is rounded."""
+    wide = np.dtype(value.dtype.as_numpy_dtype)
+    dtype = delivered(wide)
+    if dtype == wide:
         return value
-    small = tf.cast(value, tf.int32)
-    fits = tf.reduce_all(tf.cast(small, tf.int64) == value)
-    message = f"{key!r} is delivered as int32 and holds a value beyond it; leave it out of keys, or map it in an op."
-    with tf.control_dependencies([tf.debugging.Assert(fits, [message, tf.reduce_max(value), tf.reduce_min(value)])]):
+    small = tf.cast(value, dtype)
+    same = (
+        tf.math.is_finite(small) == tf.math.is_finite(value)
+        if dtype.kind == "f"
+        else tf.cast(small, value.dtype) == value
+    )
+    message = f"{key!r} is delivered as {dtype} and holds a value beyond it; leave it out of keys, or map it in an op."
+    check = tf.debugging.Assert(tf.reduce_all(same), [message, tf.reduce_max(value), tf.reduce_min(value)])
+    with tf.control_dependencies([check]):
         return tf.identity(small)

@@ -21,8 +21,9 @@ from pipeline.command import exit_with
 from pipeline.contents import label_name, labels_of
 from pipeline.hashing import splitmix64
 from pipeline.reader import SplitReader
+from pipeline.records import fetch, intact, weighed
 from pipeline.shards.errors import OptionError
-from pipeline.shards.example import decode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import Feature, Labels
 from pipeline.shards.schemes import open_storage
@@ -119,9 +120,10 @@ def _count_labels(reader: SplitReader, labels: Labels, ids: np.ndarray) -> Count
     console, counts = Console(stderr=True), Counter()
     groups = [ids[at : at + _RECORDS_A_READ] for at in range(0, len(ids), _RECORDS_A_READ)]
     quiet = not console.is_terminal
-    for records in track(reader.read(groups), "reading", len(groups), console=console, disable=quiet, transient=True):
-        for payload, _ in records:
-            counts.update(labels_of(labels, decode_example(payload)))
+    found = reader.read(weighed(reader, groups))
+    for records in track(found, "reading", len(groups), console=console, disable=quiet, transient=True):
+        for record in records:
+            counts.update(labels_of(labels, decode_example(intact(record).payload)))
     return counts
 
 
@@ -150,7 +152,7 @@ def _sample(total: int, wanted: int) -> np.ndarray:
 
 
 def _record_table(reader: SplitReader, number: int) -> Table:
-    ((payload, _),) = next(iter(reader.read([np.array([number])])))
+    payload = intact(*fetch(reader, np.array([number]))).payload
     table = _table(f"{reader.split}: record {number:,}, {format_bytes(len(payload))}", "feature", "value")
     manifest = reader.manifest
     values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)

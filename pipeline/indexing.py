@@ -19,7 +19,7 @@ from pipeline.contents import schema_problems
 from pipeline.frames import MAX_INDEXED_BYTES, Frame, read_frames
 from pipeline.infer import SchemaGuess, joined
 from pipeline.shards.errors import SchemaError, StorageError
-from pipeline.shards.example import example_layout
+from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import record_key

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 
 from pipeline.shards.errors import OptionError, SchemaError
-from pipeline.shards.example import FeatureLayout, Layout, example_layout
+from pipeline.shards.example_decoding import FeatureLayout, Layout, example_layout
 from pipeline.shards.schema import PASSED_ON, Content, Feature, Labels, Schema
 from pipeline.shards.schemes import open_storage
 

@@ -17,8 +17,7 @@ from pipeline.background import Background
 from pipeline.decode import Decoder
 from pipeline.hashing import op_seeds
 from pipeline.order import Position, Rows
-from pipeline.reader import SplitReader
-from pipeline.reading import Reading
+from pipeline.records import Group, Reading, Record, Records, intact
 from pipeline.shards.errors import FingerprintError, SchemaError, StallError
 from pipeline.spec import ArraySpec
 from pipeline.stall import checked_stall_seconds, stalled
@@ -107,16 +106,17 @@ class Batches(Iterator[Batch]):
 
 
 class Input:
-    """One host's batches of one split.
+    """One host's batches of records in an order.
 
     Each is a dict of arrays that fit `spec`: the features, and `_mask` float32 [b] (0.0 on padding), `_index` int32
-    [b] (the record's number in the split, -1 on padding), `_crc` uint32 [b] (of the bytes that were really decoded,
+    [b] (the record's number, -1 on padding), `_crc` uint32 [b] (of the bytes that were really decoded,
     0 on padding). spec: key -> ArraySpec with the host batch first. fingerprint: names the data. expected_crc: what
-    `_crc` sums to over all hosts and steps of an evaluation, modulo 2**32; None for training, which drops a tail."""
+    `_crc` sums to over all hosts and steps of an evaluation, modulo 2**32; None for training, which drops a tail, and
+    where nothing says beforehand which bytes are due. read_ahead_bytes: what the reading thread holds at most."""
 
     def __init__(
         self,
-        reader: SplitReader,
+        records: Records,
         order: Order,
         decoder: Decoder,
         rows: tuple[range, ...],
@@ -125,14 +125,14 @@ class Input:
         read_ahead_bytes: int,
         stall_seconds: float,
     ) -> None:
-        self._reader, self._order, self._decoder, self._rows = reader, order, decoder, rows
+        self._records, self._order, self._decoder, self._rows = records, order, decoder, rows
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         # More than the split is never useful ahead.
-        self._read_ahead_bytes = min(read_ahead_bytes, 4 * reader.entry.num_bytes)
-        self._group_bytes = min(self._read_ahead_bytes // 4, GROUP_BYTES)
+        self.read_ahead_bytes = min(read_ahead_bytes, 4 * records.num_bytes)
+        self._group_bytes = min(self.read_ahead_bytes // 4, GROUP_BYTES)
         self.spec: Mapping[str, ArraySpec] = decoder.spec
         self.num_records, self.steps_per_epoch = order.num_records, order.steps_per_epoch
-        self.fingerprint, self.expected_crc = reader.entry.fingerprint, expected_crc
+        self.fingerprint, self.expected_crc = records.fingerprint, expected_crc
         self.start = order.start
 
     def advance(self, position: Position, batches: int) -> Position:
@@ -147,9 +147,8 @@ class Input:
         """The inverse of `state`. Raises FingerprintError naming what differs when data or order are not the same."""
         if state.get("fingerprint") != self.fingerprint:
             raise FingerprintError(
-                f"The saved position belongs to data {state.get('fingerprint')}; {self._reader.manifest.directory}, "
-                f"split {self._reader.split!r}, is {self.fingerprint}. Give the data it was saved with, "
-                "or begin again at `start`."
+                f"The saved position belongs to data {state.get('fingerprint')}; {self._records.name}, is "
+                f"{self.fingerprint}. Give the data it was saved with, or begin again at `start`."
             )
         for name, here in self._order.settings.items():
             if name not in state or state[name] != here:
@@ -194,15 +193,15 @@ class Input:
     def _reading(self, position: Position | None, stall_seconds: float | None = None) -> Background[_Delivery]:
         waiting: deque[list[Rows]] = deque()
 
-        def wanted() -> Iterator[np.ndarray]:
-            for group in self._groups(self.start if position is None else position):
+        def wanted() -> Iterator[Group]:
+            for group, num_bytes in self._groups(self.start if position is None else position):
                 waiting.append(group)
-                yield np.concatenate([rows.record_ids[rows.record_ids >= 0] for rows in group])
+                yield Group(np.concatenate([rows.record_ids[rows.record_ids >= 0] for rows in group]), num_bytes)
 
-        reading = self._reader.read(wanted(), self._read_ahead_bytes)
+        reading = self._records.read(wanted(), self.read_ahead_bytes)
         return Background(
             self._deliveries(reading, waiting),
-            limit=lambda: self._read_ahead_bytes - reading.held_bytes,
+            limit=lambda: self.read_ahead_bytes - reading.held_bytes,
             cost=lambda d: d.num_bytes,
             name="infeed-read",
             stall_seconds=stall_seconds,
@@ -214,30 +213,33 @@ class Input:
             for rows in waiting.popleft():
                 yield self._delivery(rows, list(islice(left, int((rows.record_ids >= 0).sum()))))
 
-    def _groups(self, position: Position) -> Iterator[list[Rows]]:
-        """Batches that are planned together. The first is one batch, so that it comes soon; groups double to 16 MiB."""
+    def _groups(self, position: Position) -> Iterator[tuple[list[Rows], int]]:
+        """Batches that are planned together, and their bytes.
+
+        The first is one batch, so that it comes soon; groups double to 16 MiB."""
         group: list[Rows] = []
         group_bytes = target_bytes = 0
         steps = self._order.remaining(position)
         while steps is None or steps > 0:
             rows = self._order.rows(position, self._rows)
             group.append(rows)
-            group_bytes += self._reader.framed_bytes(rows.record_ids[rows.record_ids >= 0])
+            group_bytes += self._records.weigh(rows.record_ids[rows.record_ids >= 0])
             position = self._order.advance(position, 1)
             steps = None if steps is None else steps - 1
             if group_bytes >= target_bytes:
-                yield group
+                yield group, group_bytes
                 target_bytes = min(2 * group_bytes, self._group_bytes)
                 group, group_bytes = [], 0
         if group:
-            yield group
+            yield group, group_bytes
 
-    def _delivery(self, rows: Rows, records: list[tuple[bytes, int]]) -> _Delivery:
+    def _delivery(self, rows: Rows, records: list[Record]) -> _Delivery:
+        proven = [intact(record) for record in records]
         real = rows.record_ids >= 0
         crc = np.zeros(len(real), np.uint32)
-        crc[real] = [crc for _, crc in records]
+        crc[real] = [record.crc for record in proven]
         seeds = op_seeds(rows.seeds[real], self._decoder.num_ops)
-        payloads = [payload for payload, _ in records]
+        payloads = [record.payload for record in proven]
         return _Delivery(payloads, seeds, real.astype(np.float32), rows.record_ids.astype(np.int32), crc)
 
     def _decoded(self, delivery: _Delivery) -> Batch:
@@ -255,5 +257,5 @@ class Input:
             try:
                 self._decoder(delivery.payloads[i : i + 1], delivery.seeds[i : i + 1], alone)
             except SchemaError as e:
-                return SchemaError(f"{self._reader.where(record_id)}: {e}")
+                return SchemaError(f"{self._records.where(record_id)}: {e}")
         return error

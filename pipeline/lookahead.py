@@ -16,12 +16,14 @@ _NONE = np.zeros(0, np.int64)
 class Lookahead(Iterator[np.ndarray]):
     """Yields groups of record ids (int64) as they come due, and sees as many groups beyond as weigh `ahead`.
 
-    A record in sight is to be read once, however often it is used: `due` tells which to read, `used` when it may go."""
+    groups: ids, and what they weigh. A record in sight is to be read once, however often it is used: `due` tells which
+    to read, `used` when it may go."""
 
-    def __init__(self, groups: Iterable[np.ndarray], weigh: Callable[[np.ndarray], int], ahead: int) -> None:
-        self._groups, self._weigh, self._ahead = iter(groups), weigh, ahead
+    def __init__(self, groups: Iterable[tuple[np.ndarray, int]], ahead: int) -> None:
+        self._groups, self._ahead = iter(groups), ahead
         self._sight: deque[tuple[np.ndarray, int]] = deque()
         self._sight_weight = 0
+        self.due_weight = 0  # of the group that came last
         self._seen = self._due = 0  # groups
         self._in_sight: set[int] = set()  # records whose use is still to come
         self._again: dict[int, int] = {}  # how many uses more than one, of the few that have them
@@ -31,8 +33,8 @@ class Lookahead(Iterator[np.ndarray]):
         self._look()
         if not self._sight:
             raise StopIteration
-        group, weight = self._sight.popleft()
-        self._sight_weight -= weight
+        group, self.due_weight = self._sight.popleft()
+        self._sight_weight -= self.due_weight
         self._due += 1
         return group
 
@@ -69,10 +71,10 @@ class Lookahead(Iterator[np.ndarray]):
     def _look(self) -> None:
         unread, needed_by = [self._unread], [self._needed_by]
         while not self._sight or self._sight_weight <= self._ahead:
-            group = next(self._groups, None)
-            if group is None:
+            found = next(self._groups, None)
+            if found is None:
                 break
-            weight = self._weigh(group)
+            group, weight = found
             self._sight.append((group, weight))
             self._sight_weight += weight
             self._seen += 1

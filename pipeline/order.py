@@ -3,29 +3,26 @@
 Readers ask it for the record ids of any rows of any batch; a resume costs nothing and the state is two integers.
 Pure NumPy: no I/O, no manifest, no TensorFlow."""
 
-import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.hashing import BLOCKS, WINDOWS, permutation, record_seeds
+from pipeline.hashing import record_seeds
 from pipeline.shards.errors import BatchSizeError, EmptySplitError, OptionError
+from pipeline.shuffle import Shuffle, default_window_records
 
 __all__ = [
     "EvalOrder",
     "Position",
     "Rows",
     "TrainOrder",
-    "default_block_records",
     "default_streams",
-    "default_window_records",
+    "divisors",
 ]
 
 MAX_STREAMS = 64
-WINDOW_RECORDS = 16_384  # over all streams: what a shuffle buffer of that size would mix
-BLOCK_BYTES = 1_000_000  # one ranged read
 MAX_RECORDS = 2**31 - 1  # `_index` is int32: JAX has no int64 unless asked
 
 
@@ -44,6 +41,13 @@ class Rows(NamedTuple):
     record_ids: np.ndarray  # int64 [n], -1 on padding
     seeds: np.ndarray  # uint64 [n], a hash of (seed, epoch, record id)
 
+    @staticmethod
+    def of(seed: int, pieces: Sequence[tuple[int, np.ndarray]]) -> "Rows":
+        """The rows of pieces: the epoch of each, and its record ids."""
+        ids = np.concatenate([ids for _, ids in pieces]) if pieces else np.zeros(0, np.int64)
+        epochs = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
+        return Rows(ids, record_seeds(seed, epochs, ids))
+
 
 def divisors(n: int) -> list[int]:
     """All divisors of n, ascending."""
@@ -51,20 +55,9 @@ def divisors(n: int) -> list[int]:
     return sorted({*low, *(n // d for d in low)})
 
 
-def default_streams(global_batch: int, num_records: int) -> int:
-    """The largest divisor of the batch up to min(64, N)."""
-    return max(d for d in divisors(global_batch) if d <= max(1, min(MAX_STREAMS, num_records)))
-
-
-def default_block_records(mean_record_bytes: float, num_records: int) -> int:
-    """As many records as make a read of 1 MB, but at least 16,384 blocks, or the streams of small data never change."""
-    by_size = math.ceil(BLOCK_BYTES / max(mean_record_bytes, 1.0))
-    return max(1, min(by_size, math.ceil(num_records / WINDOW_RECORDS)))
-
-
-def default_window_records(streams: int) -> int:
-    """A stream's share of 16,384 records."""
-    return max(1, WINDOW_RECORDS // streams)
+def default_streams(global_batch: int, at_most: int) -> int:
+    """The largest divisor of the batch up to 64, and up to what there is: records, or files to be read whole."""
+    return max(d for d in divisors(global_batch) if d <= max(1, min(MAX_STREAMS, at_most)))
 
 
 class TrainOrder:
@@ -72,7 +65,8 @@ class TrainOrder:
 
     Blocks of K consecutive records are permuted; the permuted sequence is cut into C streams; each stream is
     shuffled inside windows of W records; row r of a batch of B comes from stream r // (B / C). Hosts do not
-    appear: a host asks for its rows, so the batch cannot depend on how many hosts there are."""
+    appear: a host asks for its rows, so the batch cannot depend on how many hosts there are.
+    block_starts: where blocks begin, if not every block_records."""
 
     start = Position(0, 0)
 
@@ -83,6 +77,7 @@ class TrainOrder:
         *,
         seed: int = 0,
         block_records: int,
+        block_starts: np.ndarray | None = None,
         streams: int | None = None,
         window_records: int | None = None,
         epochs: Literal["drop", "span"] = "drop",
@@ -95,20 +90,22 @@ class TrainOrder:
                 f"global_batch={global_batch} is larger than the split's {num_records} records, so no batch "
                 f"fits in an epoch. Use a batch of at most {num_records}, or epochs='span' (batches cross epochs)."
             )
+        if block_records < 1:
+            raise OptionError(f"block_records={block_records} must be at least 1.")
         self.num_records, self.global_batch, self.seed, self.epochs = num_records, global_batch, seed, epochs
         self.streams = default_streams(global_batch, num_records) if streams is None else streams
         check_streams(self.streams, global_batch, num_records)
         self.block_records = block_records
-        self.window_records = default_window_records(self.streams) if window_records is None else window_records
-        for name in ("block_records", "window_records"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name}={getattr(self, name)} must be at least 1.")
+        if window_records is None:
+            window_records = default_window_records(block_records, self.streams, global_batch)
+        self.window_records = window_records
+        if block_starts is None:
+            block_starts = np.arange(0, num_records, block_records)
+        self._shuffle = Shuffle(
+            num_records, block_starts, seed=seed, streams=self.streams, window_records=window_records
+        )
         self._stream_rows = global_batch // self.streams
-        self._shortest = num_records // self.streams
-        # A batch needs the same window of a stream many times, and an epoch boundary needs two epochs' blocks.
-        # ImageNet: 1 MB of blocks an epoch, 256 KB of windows.
-        self._blocks = functools.lru_cache(2)(self._permuted_blocks)
-        self._window = functools.lru_cache(2 * self.streams + 1)(self._shuffled_window)
+        self._shortest = self._shuffle.shortest
 
     @property
     def steps_per_epoch(self) -> int:
@@ -141,10 +138,12 @@ class TrainOrder:
     def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
         """The record ids and seeds of these row ranges of the batch at a position, in the order given."""
         position = self._resolve(position)
-        pieces = [piece for rows in ranges for piece in self._pieces(position, rows)]
-        ids = np.concatenate([ids for _, ids in pieces]) if pieces else np.zeros(0, np.int64)
-        epochs = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
-        return Rows(ids, record_seeds(self.seed, epochs, ids))
+        pieces = [
+            piece
+            for stream, first, wanted in stream_rows(ranges, self._stream_rows)
+            for piece in self._pieces(position, stream, first, wanted)
+        ]
+        return Rows.of(self.seed, pieces)
 
     def _resolve(self, position: Position) -> Position:
         # A run saved with another batch size may leave less than one of our batches in its epoch.
@@ -152,51 +151,22 @@ class TrainOrder:
             return Position(position.epoch + 1, 0)
         return position
 
-    def _pieces(self, position: Position, rows: range) -> Iterable[tuple[int, np.ndarray]]:
-        at = rows.start
-        while at < rows.stop:
-            stream, first = divmod(at, self._stream_rows)
-            wanted = min(rows.stop - at, self._stream_rows - first)
-            yield from self._stream_pieces(position, stream, first, wanted)
-            at += wanted
-
-    def _stream_pieces(
-        self, position: Position, stream: int, first: int, wanted: int
-    ) -> Iterable[tuple[int, np.ndarray]]:
-        low, high = self._bounds(stream)
+    def _pieces(self, position: Position, stream: int, first: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
         epoch, at = position.epoch, position.records + first
         if self.epochs == "span":  # each stream rolls over on its own: lengths differ by one, so they drift apart
-            epoch, at = divmod(position.epoch * self._shortest + at, high - low)
-        while wanted:
-            window, inside = divmod(at, self.window_records)
-            ids = self._window(epoch, stream, window)[inside : inside + wanted]
-            yield epoch, ids
-            wanted, at = wanted - len(ids), at + len(ids)
-            if at == high - low:
-                epoch, at = epoch + 1, 0
+            epoch, at = divmod(position.epoch * self._shortest + at, self._shuffle.length(stream))
+        return self._shuffle.records(stream, epoch, at, wanted)
 
-    def _bounds(self, stream: int) -> tuple[int, int]:
-        return stream * self.num_records // self.streams, (stream + 1) * self.num_records // self.streams
 
-    def _shuffled_window(self, epoch: int, stream: int, window: int) -> np.ndarray:
-        low, high = self._bounds(stream)
-        first = low + window * self.window_records
-        count = min(self.window_records, high - first)
-        places = first + permutation(count, self.seed, WINDOWS, epoch, stream, window)
-        return self._record_ids(epoch, places)
-
-    def _permuted_blocks(self, epoch: int) -> tuple[np.ndarray, int]:
-        count = -(-self.num_records // self.block_records)
-        blocks = permutation(count, self.seed, BLOCKS, epoch)
-        return blocks, int(np.flatnonzero(blocks == count - 1)[0])
-
-    def _record_ids(self, epoch: int, places: np.ndarray) -> np.ndarray:
-        blocks, last_block_at = self._blocks(epoch)
-        # Only the last block may be short: places behind it shift by what it lacks, and no search is needed.
-        lacking = -self.num_records % self.block_records
-        end_of_last = (last_block_at + 1) * self.block_records - lacking
-        places = np.where(places >= end_of_last, places + lacking, places)
-        return blocks[places // self.block_records] * self.block_records + places % self.block_records
+def stream_rows(ranges: Iterable[range], rows_a_stream: int) -> Iterator[tuple[int, int, int]]:
+    """(stream, first row within it, rows) for row ranges of a batch, in the order given."""
+    for rows in ranges:
+        at = rows.start
+        while at < rows.stop:
+            stream, first = divmod(at, rows_a_stream)
+            wanted = min(rows.stop - at, rows_a_stream - first)
+            yield stream, first, wanted
+            at += wanted
 
 
 class EvalOrder:

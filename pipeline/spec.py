@@ -1,27 +1,33 @@
 """What one feature, or one entry of a batch, looks like before any is read.
 
-Parsing states it from the schema, ops change it, an Input promises it. NumPy only."""
+A layout states it of the payload of a record, ops change it, an Input promises it. NumPy only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.shards.schema import Schema
+from pipeline.shards.errors import SchemaError
+from pipeline.shards.schema import Feature, Schema
 
-__all__ = ["ArraySpec", "feature_specs"]
+__all__ = ["BYTES", "ArraySpec", "Layout", "Opaque", "delivered", "feature_specs", "holds"]
 
 BYTES = np.dtype(object)  # TensorFlow's own choice for tf.string
 _DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
+_DELIVERED = {np.dtype("i8"): np.dtype("i4"), np.dtype("u8"): np.dtype("u4"), np.dtype("f8"): np.dtype("f4")}
+_NUMBERS = tuple(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape, dtype (object for bytes), and the value that fills a padding row."""
+    """Shape, dtype (object for bytes), and two values: one fills a padding row, one stands where a record has none.
+
+    missing is None where every value is a record's own."""
 
     shape: tuple[int | None, ...]
     dtype: np.dtype
     pad: float = 0
+    missing: float | None = None
 
     @property
     def fits_a_batch(self) -> bool:
@@ -29,6 +35,67 @@ class ArraySpec:
         return None not in self.shape and self.dtype != BYTES
 
 
-def feature_specs(schema: Schema) -> Mapping[str, ArraySpec]:
-    """The features of one record as they are parsed."""
-    return {key: ArraySpec(feature.shape, _DTYPES[feature.dtype]) for key, feature in schema.features.items()}
+@dataclass(frozen=True)
+class Opaque:
+    """A layout: the whole payload is one feature, the bytes value `key`."""
+
+    key: str = "record"
+
+
+# What is inside a payload: a tf.train.Example, a struct whose dtype has named fields, or bytes that only an op can
+# read. A schema without features is the last of these.
+Layout = Schema | np.dtype | Opaque
+
+
+def feature_specs(layout: Layout) -> Mapping[str, ArraySpec]:
+    """The features of one record as they are parsed. A struct's numbers come in the machine's own byte order.
+
+    Its S and V fields are bytes of their full length, zeros at the end included.
+    Raises SchemaError for a dtype that has no named fields, or a field that is no number, bytes or array of them."""
+    if isinstance(layout, np.dtype):
+        return _struct_specs(layout)
+    if isinstance(layout, Schema) and not layout.opaque:
+        return {key: _feature_spec(feature) for key, feature in layout.features.items()}
+    return {(layout if isinstance(layout, Opaque) else Opaque()).key: ArraySpec((), BYTES)}
+
+
+def delivered(dtype: np.dtype) -> np.dtype:
+    """What a batch has of a feature of `dtype`: 64 bits become 32, all that JAX computes in."""
+    return _DELIVERED.get(dtype, dtype)
+
+
+def holds(dtype: np.dtype, value: float) -> bool:
+    """Whether a dtype of numbers has `value`; a float may round it, and has NaN."""
+    if dtype.kind == "f":
+        return not np.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
+    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return float(value).is_integer() and least <= value <= most
+
+
+def _feature_spec(feature: Feature) -> ArraySpec:
+    dtype = _DTYPES[feature.dtype]
+    fixed_number = None not in feature.shape and dtype != BYTES
+    return ArraySpec(feature.shape, dtype, missing=0 if feature.optional and fixed_number else None)
+
+
+def _struct_specs(layout: np.dtype) -> Mapping[str, ArraySpec]:
+    if not layout.names:
+        raise SchemaError(
+            f"the dtype {layout} has no named fields, so its values have no name in a batch. Give a structured one "
+            "such as np.dtype([('label', 'u1'), ('image', 'u1', (3, 32, 32))])."
+        )
+    specs = {}
+    for name in layout.names:
+        field = layout[name]
+        value = field.base.newbyteorder("=")
+        if value.type in (np.bytes_, np.void) and value.names is None:
+            value = BYTES
+        elif value not in _NUMBERS:
+            raise SchemaError(
+                f"field {name!r} is {field.base}. Allowed are bool, integers and floats of up to 64 bits, bytes "
+                "(S or V and a length), and arrays of these."
+            )
+        if not field.itemsize:
+            raise SchemaError(f"field {name!r} is {field}, which takes no bytes. Leave it out.")
+        specs[name] = ArraySpec(field.shape, value)
+    return specs

@@ -19,7 +19,7 @@ __all__ = [
     "frame",
     "frame_ends",
     "masked",
-    "payload_of",
+    "proven_crc",
 ]
 
 HEADER_BYTES = 12  # uint64 length + uint32 masked crc of these 8 bytes, little-endian
@@ -29,7 +29,6 @@ _MASK_DELTA = 0xA282EAD8
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_HEADER = struct.Struct("<QI")
 
 
 def crc32c(data: bytes) -> int:
@@ -63,25 +62,15 @@ def frame_ends(payload_length: int, payload_crc: int) -> tuple[bytes, bytes]:
     return length + _CRC.pack(masked(crc32c(length))), _CRC.pack(masked(payload_crc))
 
 
-def payload_of(data: bytes, begin: int, *, length: int, crc: int) -> bytes:
-    """The payload of the frame that begins at `begin`, once it is proven to be the record that the index promises.
+def proven_crc(payload: bytes, crc: int) -> int:
+    """The crc32c of a payload, once it is proven to be that of the record that the index promises (unmasked).
 
-    `crc` is the index's unmasked crc32c. The frame's own checksums alone would let a wrong but intact
-    record through. The CorruptRecordError does not say which record: the caller knows."""
-    start, end = begin + HEADER_BYTES, begin + HEADER_BYTES + length
-    header_length, header_crc = _HEADER.unpack_from(data, begin)
-    if header_length != length or header_crc != masked(crc32c(data[begin : begin + 8])):
-        raise CorruptRecordError(
-            f"the record's header says {header_length} bytes{' with a wrong checksum' * (header_length == length)}, "
-            f"the index says {length}. "
-            "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."
-        )
-    payload = data[start:end]
+    The frame's own checksums would let a wrong but intact record through, and damage to them alone does no harm.
+    The CorruptRecordError does not say which record: the caller knows."""
     delivered = crc32c(payload)
-    if delivered != crc or _CRC.unpack_from(data, end)[0] != masked(crc):
+    if delivered != crc:
         raise CorruptRecordError(
-            f"crc32c is {delivered:08x}{', and another one stands behind it' * (delivered == crc)}, the index says "
-            f"{crc:08x}. "
+            f"crc32c is {delivered:08x}, the index says {crc:08x}. "
             "The shard is damaged or was replaced after conversion; convert it again with --verify_existing."
         )
-    return payload
+    return delivered

@@ -29,3 +29,7 @@ def test_what_is_no_list_of_classes_is_refused(tmp_path, data, message):
 
 def test_the_digest_changes_with_names_and_order():
     assert len({names_digest(names) for names in ((), ("a",), ("a", "b"), ("b", "a"))}) == 4
+
+
+def test_the_digest_stays_what_it_is_or_no_interrupted_conversion_resumes():
+    assert names_digest(("a", "b")) == "0c84cf75ee142f818515ab54bd107d86"

@@ -2,7 +2,9 @@
 
 import dataclasses
 import gzip
+import os
 import pickle
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +36,8 @@ from converters.table_layouts import find_classes, find_tables
 from converters.table_texts import TextTableConverter
 from converters.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from converters.tfrecord import TfrecordConverter
-from pipeline.shards.example import decode_example, encode_example
+from pipeline.shards.example import encode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
 from pipeline.shards.schema import Labels
@@ -47,12 +50,14 @@ SHARDS = {"train": 3, "validation": 2}
 class Row:
     """find: what a directory of raw data becomes. changes: fields of the converter that change bytes.
 
-    passed_on: of raw data that are records already, those that are intact; None where records are encoded here."""
+    passed_on: of raw data that are records already, those that are intact; None where records are encoded here.
+    beside: files that a layout allows beside its own; hidden ones are allowed by all."""
 
     find: Callable[[str], tuple[Converter, tuple[Source, ...]]]
     changes: tuple[dict[str, Any], ...]
     shards: Mapping[str, int] = field(default_factory=lambda: SHARDS)
     passed_on: Callable[[Path], list[bytes]] | None = None
+    beside: tuple[str, ...] = ("readme.html",)
 
 
 def find_imagenet(directory):
@@ -133,7 +138,7 @@ CONVERTERS = {
     "imagenet tars": Row(find_imagenet, IMAGENET),
     "imagenet folders": Row(find_imagenet, IMAGENET),
     "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
-    "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER),
+    "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER, beside=()),
     "csv of images": Row(find_image_tables, (*IMAGE_TABLES, *IMAGE_FOLDER[1:])),
     "jsonl of texts": Row(find_text_tables, TEXT_TABLES),
     "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
@@ -161,8 +166,9 @@ class Reversed:
         yield refs.take(np.arange(len(refs))[::-1])
 
 
-def convert(shards, converter, sources, out, processes=1):
-    job = Job(converter, sources, str(out), num_shards=shards, max_bad_records=20, run_id="contract")
+def convert(shards, converter, sources, out, processes=1, **fields):
+    fields = {"max_bad_records": 20, "run_id": "contract"} | fields
+    job = Job(converter, sources, str(out), num_shards=shards, **fields)
     args = type("Args", (), {"runner": "local", "local_processes": processes})
     launch(job, beam_options(args, []), Console(quiet=True))
 
@@ -252,7 +258,7 @@ def test_written_and_rejected_are_what_was_scanned(converted):
     assert sum(entry.rejected for entry in manifest.splits.values()) > 0
 
 
-def test_the_digest_changes_with_whatever_changes_bytes_and_with_nothing_else(converted):
+def test_the_digest_changes_with_whatever_changes_bytes(converted):
     row, raw, _ = converted
     converter, _ = row.find(str(raw))
     assert converter.digest_fields() == row.find(str(raw))[0].digest_fields()
@@ -260,3 +266,17 @@ def test_the_digest_changes_with_whatever_changes_bytes_and_with_nothing_else(co
     for change in row.changes:
         digests.append(dataclasses.replace(converter, **change).digest_fields())
     assert all(a != b for i, a in enumerate(digests) for b in digests[:i])
+
+
+def test_raw_data_of_another_place_and_time_with_other_files_beside_are_the_same_plan(converted, tmp_path):
+    row, raw, out = converted
+    moved = shutil.copytree(raw, tmp_path / "moved")
+    for name in (".DS_Store", *row.beside):
+        (moved / name).write_bytes(b"of no concern")
+    for path in moved.rglob("*"):
+        os.utime(path, (10**9, 10**9))
+    again = shutil.copytree(out, tmp_path / "again")
+    written = {path.name: path.stat().st_ino for path in again.glob("*-of-*")}
+    changes = {"processes": 2, "max_bad_records": 99, "run_id": "other", "verify_existing": True}
+    convert(row.shards, *row.find(str(moved)), again, **changes)  # another plan would be refused
+    assert {path.name: path.stat().st_ino for path in again.glob("*-of-*")} == written

@@ -17,7 +17,7 @@ from pipeline.datasets import eval_dataset
 from pipeline.frames import read_frames
 from pipeline.ops import DecodePng
 from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
-from pipeline.shards.example import decode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 

@@ -11,7 +11,8 @@ from PIL import Image
 from converters.image_folder import ImageFolderConverter, is_validation
 from converters.image_folder_layouts import find_folders
 from pipeline.shards.errors import ConversionError, OptionError, RawDataError
-from pipeline.shards.example import decode_example, encode_example
+from pipeline.shards.example import encode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES

@@ -14,7 +14,7 @@ from converters.table_layouts import find_tables
 from converters.targets import Unlabelled
 from pipeline.frames import read_frames
 from pipeline.shards.errors import ConversionError
-from pipeline.shards.example import decode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schemes import open_storage
 

@@ -207,6 +207,23 @@ def stalled_shard(order):
     yield "trained", True
 
 
+def damaged_mixture(order):
+    """Trains on a mixture, of which one source has damaged records on host `order.host` alone."""
+
+    def input_fn(ctx):
+        from pipeline.datasets import mixture, open_dataset, train_dataset
+        from pipeline.ops import DecodeJpeg
+
+        second = order.wrong_dir if jax.process_index() == order.host else order.data_dir
+        mixed = mixture([open_dataset(order.data_dir), open_dataset(second, "validation")], [3, 1])
+        options = {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "stall_seconds": ctx.stall_seconds}
+        ops = [DecodeJpeg(RAW, into=IMAGE, shape=(32, 32, 1))]
+        return train_dataset(mixed, ops=ops, keys=(IMAGE, LABEL), seed=ctx.seed, **options)
+
+    Trainer(dense_task(), settings(order, global_batch_size=32)).train(input_fn, max_steps=10_000)
+    yield "trained", True
+
+
 def disagreements(order):
     """One call for each way in which host `order.host` may differ; then one where all agree."""
     mine = jax.process_index() == order.host

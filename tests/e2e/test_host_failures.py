@@ -93,6 +93,21 @@ def test_a_stalled_disk_on_one_host_ends_all_with_a_dump_of_its_threads(broken, 
     assert "host 1 of 2 failed: " in ended[0].printed
 
 
+def test_a_damaged_record_of_a_mixture_on_one_host_ends_all_with_its_place(broken, digits, tmp_path):
+    own = shutil.copytree(digits[1], tmp_path / "own")
+    for shard in own.glob("validation-*"):
+        data = bytearray(shard.read_bytes())
+        data[len(data) // 2] ^= 1
+        shard.write_bytes(data)
+    begun = time.time()
+    ended = broken("damaged_mixture", 2, host=1, data_dir=str(digits[1]), wrong_dir=str(own))
+    assert ended[1].report["error"].startswith(f"CorruptRecordError: {own}/validation-0000")
+    for process in ended:
+        assert process.code in (1, 3)
+        assert process.at - begun < 60
+    assert f"host 1 of 2 failed: {ended[1].report['error'].partition(': ')[2]}" in ended[0].printed
+
+
 def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(broken, digits, tmp_path):
     other = str(tmp_path / "other")
     flags = [f"--raw_data_dir={digits[0]}", f"--label_file={digits[0]}/synsets.txt", "--target_shard_bytes=300KB"]

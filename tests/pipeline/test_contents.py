@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipeline.contents import image_problem, key_of
+from pipeline.contents import image_problem
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
@@ -95,11 +95,3 @@ def test_an_image_of_absurd_size_is_not_decoded():
     at = data.index(b"\xff\xc0")
     data[at + 5 : at + 9] = b"\xff\xdc\xff\xdc"
     assert image_problem(bytes(data)) == "65500x65500 pixels; decoded are up to 100,000,000"
-
-
-def test_keys_are_made_again_where_the_format_says_how():
-    values = {"image/filename": [b"a.JPEG"], "image/class/synset": [b"n1"]}
-    assert key_of("imagenet2012", "train", values) == b"train/n1/a.JPEG"
-    assert key_of("imagenet2012", "validation", values) == b"validation/a.JPEG"
-    assert key_of("photos", "train", values) is None
-    assert key_of("imagenet2012", "train", {}) is None

@@ -1,19 +1,16 @@
 """Sizes at the edge, as all their hosts read them from real shards: evaluation (E1-E7, E16, E17) and training order."""
 
-import itertools
 import json
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from host_batches import Batch, assert_same, crc_sum, first_epoch, joined, rows_of, taken
 
-from pipeline.datasets import Input, Position, eval_dataset, train_dataset
+from pipeline.datasets import Position, eval_dataset, train_dataset
 from pipeline.hosts import Hosts
 from pipeline.order import divisors
-
-Batch = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -47,33 +44,6 @@ CORNERS = [
     Corner("one host, a batch of one, a shard a record", shards=(1,) * 11, global_batch=1, hosts=1),
 ]
 corners = pytest.mark.parametrize("corner", CORNERS, ids=lambda corner: corner.name)
-
-
-def taken(source: Input, position: Position | None = None, count: int | None = None) -> list[Batch]:
-    batches = source.batches(position)
-    try:
-        return list(itertools.islice(batches, count))
-    finally:
-        batches.close()
-
-
-def joined(hosts: Sequence[list[Batch]]) -> list[Batch]:
-    """The global batches, from those of each host."""
-    return [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in zip(*hosts, strict=True)]
-
-
-def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs, strict=True):
-        assert {key: value.tobytes() for key, value in a.items()} == {key: value.tobytes() for key, value in b.items()}
-
-
-def rows_of(batches: list[Batch], key: str) -> np.ndarray:
-    return np.concatenate([b[key] for b in batches])
-
-
-def crc_sum(batches: list[Batch]) -> int:
-    return int(rows_of(batches, "_crc").sum(dtype=np.uint64)) % 2**32
 
 
 def trained(directory: str, corner: Corner, epochs: str, hosts: int, position: Position, count: int) -> list[Batch]:
@@ -147,13 +117,6 @@ def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(numbers_of, 
                 assert len(seen) == len(set(seen)) == N // B * B
         else:
             assert sorted(first_epoch(ids, N, streams)) == list(range(N))
-
-
-def first_epoch(ids: np.ndarray, num_records: int, streams: int) -> list[int]:
-    """What the streams of "span" give until each begins again; their lengths may differ by one."""
-    by_stream = ids.reshape(len(ids), streams, -1).swapaxes(0, 1).reshape(streams, -1)
-    lengths = [(c + 1) * num_records // streams - c * num_records // streams for c in range(streams)]
-    return [i for row, length in zip(by_stream, lengths, strict=True) for i in row[:length].tolist()]
 
 
 @corners

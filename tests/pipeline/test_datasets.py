@@ -118,7 +118,9 @@ def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of
     # Each record is whole and known to the index; only the sum over what was delivered shows it.
     read = SplitReader.read
     monkeypatch.setattr(
-        SplitReader, "read", lambda self, groups, n: read(self, (np.where(ids == 6, 2, ids) for ids in groups), n)
+        SplitReader,
+        "read",
+        lambda self, groups, n: read(self, ((np.where(ids == 6, 2, ids), w) for ids, w in groups), n),
     )
     for limit in (None, 7):
         source = eval_dataset(numbers_of(5, 0, 3), global_batch=4, limit=limit)
@@ -178,7 +180,7 @@ def test_augmentation_differs_between_epochs_and_seeds(images):
         ({"seed": 2}, r"seed=1, this input seed=2: the order of records is another\. Pass seed=1 to go on"),
         ({"streams": 4}, r"streams=8, this input streams=4"),
         ({"block_records": 1}, r"block_records=7, this input block_records=1"),
-        ({"window_records": 1}, r"window_records=2048, this input window_records=1"),
+        ({"window_records": 1}, r"window_records=1792, this input window_records=1"),
         ({"epochs": "span"}, r"epochs='drop', this input epochs='span'"),
         ({"split": "validation"}, r"belongs to data \w+; .*, split 'validation', is \w+\. Give the data"),
     ],

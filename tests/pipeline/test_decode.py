@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from pipeline.decode import Decoder
 from pipeline.ops import DecodeJpeg
-from pipeline.parse import parse_examples
+from pipeline.parse import parse_records
 from pipeline.shards.errors import OptionError, SchemaError
-from pipeline.shards.example import decode_example, encode_example
+from pipeline.shards.example import encode_example
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
@@ -69,7 +70,7 @@ def decoded(decoder: Decoder, records: list[dict], index: list[int]) -> dict[str
 )
 def test_parsing_gives_what_was_written(records):
     payloads = [encode_example(SCHEMA, r) for r in records]
-    parsed = parse_examples(SCHEMA, FEATURES, tf.constant(payloads))
+    parsed = parse_records(SCHEMA, FEATURES, tf.constant(payloads))
     for i, written in enumerate(map(decode_example, payloads)):
         for key, feature in FEATURES.items():
             value = parsed[key][i].numpy()
@@ -80,7 +81,7 @@ def test_parsing_gives_what_was_written(records):
 
 
 def test_shapes_are_static_in_a_graph():
-    dataset = tf.data.Dataset.from_tensors([b"", b""]).map(lambda p: parse_examples(SCHEMA, ["grid", "pair"], p))
+    dataset = tf.data.Dataset.from_tensors([b"", b""]).map(lambda p: parse_records(SCHEMA, ["grid", "pair"], p))
     assert {key: tuple(spec.shape) for key, spec in dataset.element_spec.items()} == {"grid": (2, 2, 3), "pair": (2, 2)}
 
 
@@ -169,5 +170,5 @@ def test_what_a_batch_cannot_have_is_refused_before_anything_is_read(options, er
 
 
 def test_an_unknown_feature_is_not_parsed():
-    with pytest.raises(OptionError, match=r"schema 'all' has no feature 'iid'\. Did you mean 'id'\?"):
-        parse_examples(SCHEMA, ["iid"], tf.constant([b""]))
+    with pytest.raises(OptionError, match=r"the records have no feature 'iid'\. Did you mean 'id'\?"):
+        parse_records(SCHEMA, ["iid"], tf.constant([b""]))

@@ -8,7 +8,7 @@ from pipeline.tf_cpu import tf
 BLOCKED = """
 import sys
 sys.modules["tensorflow"] = None
-import pipeline.background, pipeline.hosts, pipeline.order, pipeline.reader, pipeline.spec
+import pipeline.background, pipeline.cache, pipeline.hosts, pipeline.order, pipeline.reader, pipeline.spec
 import pipeline.describe, pipeline.verify
 try:
     import pipeline.datasets

@@ -9,7 +9,7 @@ import tensorflow as tf
 from pipeline.contents import schema_problems
 from pipeline.infer import SchemaGuess, joined, read_labels, read_schema
 from pipeline.shards.errors import OptionError, SchemaError
-from pipeline.shards.example import encode_example, example_layout
+from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.schema import Feature, Labels, Schema
 
 JPEG = b"\xff\xd8\xff\xe0 and so on"
@@ -92,29 +92,6 @@ def test_a_join_keeps_what_both_say():
         "b": Feature("bytes", (None,), doc="word"),
     }
     assert joined([one, other]) == joined([other, one, one])
-
-
-def test_a_layout_is_read_from_unpacked_and_long_lists_too():
-    schema = Schema(
-        "s", {"i": Feature("int64", (None,)), "f": Feature("float32", (None,)), "b": Feature("bytes", (None,))}
-    )
-    values = {"i": [-1, 0, 2**40] * 100, "f": [1.5] * 70, "b": [b"xy", b""]}
-    data = encode_example(schema, values)
-    layout = example_layout(data)
-    assert {key: (found.dtype, found.num_values) for key, found in layout.items()} == {
-        "i": ("int64", 300),
-        "f": ("float32", 70),
-        "b": ("bytes", 2),
-    }
-    begin, end = layout["b"].first
-    assert data[begin:end] == b"xy"
-    assert example_layout(b"\x0a\x0d\x0a\x0b\x0a\x01i\x12\x06\x1a\x04\x08\x05\x08\x07")["i"].num_values == 2  # unpacked
-
-
-@pytest.mark.parametrize("cut", [1, 5, 20, 41, 59])
-def test_an_example_that_is_cut_is_none(cut):
-    with pytest.raises(SchemaError, match="bytes that are no tf.train.Example"):
-        example_layout(record(image=bytes(50))[:cut])
 
 
 def test_a_schema_file_is_a_schema_or_a_manifest(tmp_path):

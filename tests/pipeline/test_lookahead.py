@@ -14,7 +14,7 @@ def neighbours(ids):
 
 def reads_of(groups, ahead):
     """Drives a Lookahead as a reader does, and checks what a reader relies on. The reads, group by group."""
-    lookahead, kept, reads = Lookahead(map(np.array, groups), len, ahead), set(), []
+    lookahead, kept, reads = Lookahead(((np.array(group), len(group)) for group in groups), ahead), set(), []
     for group in lookahead:
         ids, starts = lookahead.due(neighbours)
         found = [run.tolist() for run in np.split(ids, starts[1:])] if len(ids) else []
@@ -55,9 +55,9 @@ def test_it_asks_for_groups_no_further_than_it_looks():
         for i in itertools.count():
             assert i < 100, "it looks without end"
             asked.append(i)
-            yield np.array([i])
+            yield np.array([i]), 1
 
-    lookahead = Lookahead(groups(), len, 3)
+    lookahead = Lookahead(groups(), 3)
     next(lookahead)
     assert asked == [0, 1, 2, 3]
     next(lookahead)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.ops import DecodeJpeg, DecodePng, RandomShift
+from pipeline.ops import DecodeJpeg, DecodePng, MultiHot, RandomShift
 from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
@@ -19,7 +19,9 @@ SPECS = {
     "png": BYTES_VALUE,
     "image": ArraySpec(IMAGE.shape, IMAGE.dtype),
     "label": ArraySpec((), np.dtype("i8")),
+    "labels": ArraySpec((None,), np.dtype("i8")),
 }
+WRONG = ArraySpec((7, 7), np.dtype("f4"))
 OPS = [
     DecodeJpeg("encoded", shape=(6, 8, 1)),
     DecodeJpeg("encoded", into="photo", shape=(6, 8, 3)),
@@ -28,6 +30,8 @@ OPS = [
     RandomShift("image", pixels=2),
     RandomShift("image", pixels=2, fill="edge"),
     RandomShift("image", pixels=0),
+    MultiHot("label", 4),
+    MultiHot("labels", 3, base=1, into="hot", ignore=-1),
 ]
 SEEDS = np.random.default_rng(0).integers(-(2**31), 2**31, (20, 2)).astype(np.int32)
 contract = pytest.mark.parametrize("op", OPS, ids=repr)
@@ -38,7 +42,13 @@ def example() -> dict:
     picture = tf.constant(np.random.default_rng(1).integers(0, 255, (6, 8, 3), np.uint8))
     encoded = tf.io.encode_jpeg(picture, quality=95)
     png = tf.io.encode_png(picture)
-    return {"encoded": encoded, "png": png, "image": tf.constant(IMAGE), "label": tf.constant(3, tf.int64)}
+    return {
+        "encoded": encoded,
+        "png": png,
+        "image": tf.constant(IMAGE),
+        "label": tf.constant(3, tf.int64),
+        "labels": tf.constant([3, 1, -1], tf.int64),
+    }
 
 
 @contract
@@ -69,14 +79,14 @@ def test_an_op_prints_compares_hashes_and_pickles(op):
 
 @contract
 def test_an_op_says_what_it_misses(op):
-    with pytest.raises(OptionError, match=rf"reads '{op.reads[0]}', which is neither in the schema nor set by an op"):
-        op.output_spec({"label": SPECS["label"]})
+    with pytest.raises(OptionError, match=rf"reads '{op.reads[0]}', which is neither in the records nor set by an op"):
+        op.output_spec({"other": SPECS["label"]})
 
 
 @contract
 def test_an_op_refuses_a_feature_of_the_wrong_kind(op):
-    with pytest.raises(SchemaError, match=r"is int64 \(\); it must be"):
-        op.output_spec(dict.fromkeys(op.reads, SPECS["label"]))
+    with pytest.raises(SchemaError, match=r"is float32 \(7, 7\); it must be"):
+        op.output_spec(dict.fromkeys(op.reads, WRONG))
 
 
 def test_jpegs_decode_close_to_pillow_without_a_bias(example):

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.hosts import Hosts
-from pipeline.order import EvalOrder, Position, TrainOrder, default_block_records, default_streams, divisors
+from pipeline.order import EvalOrder, Position, TrainOrder, default_streams, divisors
 from pipeline.shards.errors import BatchSizeError, EmptySplitError, OptionError
+from pipeline.shuffle import default_block_records
 
 
 def batch_ids(order, position) -> list[int]:
@@ -94,7 +95,7 @@ def test_the_default_streams_divide_the_batch_and_have_a_record_each(N, batch):
 def test_defaults_are_those_of_the_design():
     order = TrainOrder(1_281_167, 1024, block_records=default_block_records(110_000, 1_281_167))
     assert order.settings == {
-        "seed": 0, "streams": 64, "block_records": 10, "window_records": 256, "epochs": "drop",
+        "seed": 0, "streams": 64, "block_records": 10, "window_records": 320, "epochs": "drop",
     }  # fmt: skip
     assert order.steps_per_epoch == 1251
     assert (default_block_records(2_500_000, 10**9), default_block_records(0.5, 2 * 10**10)) == (1, 1_000_000)
@@ -104,10 +105,10 @@ def test_defaults_are_those_of_the_design():
 def test_one_batch_of_imagenet_sorts_no_epoch_anew():
     # A count, not a clock: the blocks of an epoch are permuted once, and a window once for all its batches.
     order = TrainOrder(1_281_167, 1024, block_records=10)
-    for t in range(16):  # 16 rows a stream and batch, windows of 256
+    for t in range(16):  # 16 rows a stream and batch, windows of 320
         order.rows(order.advance(order.start, t), [range(1024)])
-    assert order._blocks.cache_info().misses == 1
-    assert order._window.cache_info().misses == 64
+    assert order._shuffle._blocks.cache_info().misses == 1
+    assert order._shuffle._window.cache_info().misses == 64
 
 
 def test_a_batch_larger_than_the_split_names_the_way_out():

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.reader import SplitReader, open_split
-from pipeline.reading import MAX_READ_BYTES, MERGE_GAP_BYTES, read_starts
+from pipeline.reading import COPY_BYTES, MAX_READ_BYTES, MERGE_GAP_BYTES, ShardReading, read_starts
+from pipeline.records import Group, fetch, intact, weighed
 from pipeline.shards.errors import (
     CorruptRecordError,
     EmptySplitError,
@@ -17,8 +18,9 @@ from pipeline.shards.errors import (
     ShardError,
     StorageError,
 )
-from pipeline.shards.example import decode_example
-from pipeline.shards.index import Location
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.index import Location, SplitIndex
+from pipeline.shards.local import LocalStorage
 from pipeline.shards.record import FRAME_BYTES, crc32c, frame
 
 SIZES = (5, 0, 7, 1, 0)
@@ -36,14 +38,13 @@ def numbers(records: list[tuple[bytes, int]]) -> list[int]:
 
 
 def read(reader: SplitReader, ids: np.ndarray) -> list[tuple[bytes, int]]:
-    (records,) = reader.read([ids])
-    return records
+    return list(map(intact, fetch(reader, ids)))
 
 
 @given(groups=st.lists(st.lists(st.integers(0, sum(SIZES) - 1), max_size=10), max_size=5))
 def test_any_records_come_in_the_groups_and_the_order_asked_for(numbers_of, groups):
     reader = open_split(numbers_of(*SIZES), "train")
-    found = reader.read(np.array(ids, np.int64) for ids in groups)
+    found = reader.read(weighed(reader, (np.array(ids, np.int64) for ids in groups)))
     assert [numbers(records) for records in found] == groups
 
 
@@ -56,7 +57,8 @@ def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
             asked.append(ids)
             yield np.array(ids, np.int64)
 
-    found = iter(open_split(numbers_of(*SIZES), "train").read(groups()))
+    reader = open_split(numbers_of(*SIZES), "train")
+    found = iter(reader.read(weighed(reader, groups())))
     assert (numbers(next(found)), asked) == ([3, 4], [[3, 4]])
     assert [numbers(records) for records in found] == [[], [7]]
 
@@ -92,6 +94,26 @@ def test_a_read_goes_over_small_gaps_and_stops_at_large_ones_and_at_4_mib():
     assert read_starts(halves).tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("remote", [False, True])
+def test_on_a_disk_a_large_record_is_a_read_of_its_own(tmp_path, monkeypatch, remote):
+    sizes = [0, 100, COPY_BYTES, COPY_BYTES + 1, 0, 3 * COPY_BYTES, 2 * COPY_BYTES]
+    payloads, asked, read_ranges = [bytes([i]) * size for i, size in enumerate(sizes)], [], LocalStorage.read_ranges
+    (tmp_path / "shard").write_bytes(b"".join(map(frame, payloads)))
+    index = SplitIndex(np.array(sizes, np.uint32), np.array(list(map(crc32c, payloads)), np.uint32), [len(sizes)])
+
+    def counting(self, ranges):
+        return read_ranges(self, (asked.append(place) or place for place in ranges))
+
+    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
+    monkeypatch.setattr(LocalStorage, "remote", remote)
+    group = Group(np.arange(len(sizes)), sum(sizes))
+    (found,) = ShardReading(LocalStorage(), [str(tmp_path / "shard")], index, [group], 0)
+    assert [intact(record).payload for record in found] == payloads
+    joined = sum(sizes[:3]) + 2 * FRAME_BYTES
+    alone = [joined, *(max(size, 1) for size in sizes[3:])]
+    assert [size for _, _, size in asked] == ([sum(sizes) + 6 * FRAME_BYTES] if remote else alone)
+
+
 def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):
     shard = directory / "train-00002-of-00005"
     size = shard.stat().st_size
@@ -117,15 +139,27 @@ def test_an_index_of_another_conversion_is_refused(directory):
         open_split(str(directory), "train")
 
 
-@pytest.mark.parametrize("byte", [0, 9, 12, 20, -1], ids=["length", "length crc", "payload", "payload", "payload crc"])
-def test_a_flipped_bit_names_shard_record_and_offset(directory, byte):
+def flip(path: Path, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("byte", [0, 9, -1], ids=["length", "length crc", "payload crc"])
+def test_a_flipped_bit_of_a_frame_changes_no_record(directory, byte):
+    reader = open_split(str(directory), "train")
+    before, begins = read(reader, np.arange(12)), reader.index.locate(np.array([8, 9])).offset
+    flip(directory / "train-00002-of-00005", begins[int(byte < 0)] + byte)
+    assert read(reader, np.arange(12)) == before
+
+
+@pytest.mark.parametrize("byte", [12, 20, -5], ids=["first", "inner", "last"])
+def test_a_flipped_bit_of_a_payload_names_shard_record_and_offset(directory, byte):
     shard = directory / "train-00002-of-00005"
     reader = open_split(str(directory), "train")
     place = reader.index.locate(np.array([8, 9]))
     begin, end = place.offset.tolist()
-    data = bytearray(shard.read_bytes())
-    data[begin + byte if byte >= 0 else end + byte] ^= 4
-    shard.write_bytes(data)
+    flip(shard, begin + byte if byte >= 0 else end + byte)
     text = rf"train-00002-of-00005, record 3 at byte {begin}: .* the index says"
     with pytest.raises(CorruptRecordError, match=text):
         read(reader, np.arange(12))

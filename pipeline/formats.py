@@ -1,0 +1,36 @@
+"""How files are cut into records, where nothing that lies beside them says so: the `format` of open_dataset."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.shards.errors import OptionError
+from pipeline.spec import feature_specs
+
+__all__ = ["FixedLength"]
+
+
+@dataclass(frozen=True)
+class FixedLength:
+    """Records of equal length, one behind the other, after a header and before a footer of each file.
+
+    record: the bytes of a record, which is then one opaque value; or a NumPy dtype with named fields, each of which is
+    a feature. CIFAR-10's: np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))])."""
+
+    record: int | np.dtype
+    header_bytes: int = 0
+    footer_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.record, np.dtype):
+            feature_specs(self.record)
+        elif not isinstance(self.record, int) or self.record < 1:
+            raise OptionError(f"record={self.record!r} must be a number of bytes, at least 1, or an np.dtype.")
+        for name in ("header_bytes", "footer_bytes"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name}={getattr(self, name)} must not be below 0.")
+
+    @property
+    def record_bytes(self) -> int:
+        """Of one record."""
+        return self.record.itemsize if isinstance(self.record, np.dtype) else self.record

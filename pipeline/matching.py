@@ -1,0 +1,50 @@
+"""The files that a user means by one text: a file, a directory, or a pattern such as "data/*.bin".
+
+open_dataset looks here where no manifest names the files."""
+
+from fnmatch import fnmatchcase
+
+from pipeline.shards.errors import OptionError, StorageError
+from pipeline.shards.storage import Stat, Storage, join
+
+__all__ = ["matching_files"]
+
+_SHOWN = 5
+
+
+def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
+    """Path -> size and checksum, in the order of the names. Hidden files are left out of directories and patterns.
+
+    Raises OptionError where there is none; StorageError."""
+    directory, slash, name = uri.rpartition("/")
+    if not any(character in name for character in "*?["):
+        return _file(uri, storage) or _directory(uri, storage)
+    directory = directory or slash or "."
+    there = _visible(directory, storage)
+    if uri in there:  # names may hold brackets
+        return {uri: there[uri]}
+    matching = {path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)}
+    if not matching:
+        names = [path.rpartition("/")[2] for path in there]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        shown = ", ".join(names[:_SHOWN]) or "nothing"
+        raise OptionError(f"{uri} matches no file. In {directory} are: {shown}{more}. Only the last part is a pattern.")
+    return matching
+
+
+def _file(uri: str, storage: Storage) -> dict[str, Stat]:
+    try:
+        return {uri: storage.stat(uri)}
+    except StorageError:  # of a directory, too
+        return {}
+
+
+def _directory(uri: str, storage: Storage) -> dict[str, Stat]:
+    there = _visible(uri, storage)
+    if not there:
+        raise OptionError(f"{uri} is no file, and no directory with files in it. A pattern such as DIR/*.bin does too.")
+    return there
+
+
+def _visible(directory: str, storage: Storage) -> dict[str, Stat]:
+    return {join(directory, name): stat for name, stat in storage.list(directory).items() if not name.startswith(".")}

@@ -1,0 +1,183 @@
+"""What a serialised tf.train.Example holds: its values, or only their kinds and counts. Without TensorFlow.
+
+For tools, tests and converters of what others wrote; training parses with TensorFlow. Both ways are built on one walk
+over the wire format, which steps over values and copies none."""
+
+import struct
+from typing import Any, NamedTuple
+
+from pipeline.shards.errors import SchemaError
+from pipeline.shards.example import LIST_TAG
+from pipeline.shards.schema import Dtype
+
+__all__ = ["FeatureLayout", "Layout", "decode_example", "example_layout"]
+
+# Tags: field number * 8 + wire type, which is 0 for a varint, 2 for what begins with its length, 5 for four bytes.
+_FIRST, _SECOND = 0x0A, 0x12
+_DTYPE_OF_TAG: dict[int, Dtype] = {tag[0]: dtype for dtype, tag in LIST_TAG.items()}
+_UNPACKED: dict[Dtype, int] = {"float32": 0x0D, "int64": 0x08}
+_CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint that more follow
+_INT64_MAX = 2**63 - 1
+
+_Span = tuple[int, int, int]
+
+
+def decode_example(data: bytes) -> dict[str, list[Any]]:
+    """The features of one serialised tf.train.Example, each a list of bytes, int or float values.
+
+    Reads every valid encoding, packed or not, in any order; the last of equal keys wins, as in protobuf, and fields
+    that an Example does not have are passed over. Raises SchemaError on bytes that are no Example."""
+    features: dict[str, list[Any]] = {}
+    try:
+        for key, begin, end in _entries(data, strict=False):
+            dtype, items = _list(data, begin, end) or ("bytes", [])
+            features[key.decode()] = [value for _, at, to in items for value in _values(data, dtype, at, to)]
+    except (IndexError, UnicodeDecodeError) as e:
+        raise _no_example(data, e) from e
+    return features
+
+
+class FeatureLayout(NamedTuple):
+    """What one feature of one record holds, without its values."""
+
+    dtype: Dtype
+    num_values: int
+    first: tuple[int, int]  # of bytes: where in the record the first value begins and ends
+
+
+Layout = dict[str, FeatureLayout]
+
+
+def example_layout(data: bytes) -> Layout:
+    """Kinds and counts of the features of one serialised tf.train.Example. Values are stepped over, not decoded.
+
+    So it costs about three microseconds a feature, however large: decode_example takes 5 ms for 600 KB of floats. A
+    feature without a list counts as absent, as for TensorFlow. Raises SchemaError on bytes that are no Example;
+    stricter than decode_example: a field beside `features`, such as a SequenceExample has, is refused."""
+    layout: Layout = {}
+    try:
+        for key, begin, end in _entries(data, strict=True):
+            if found := _list(data, begin, end):
+                layout[key.decode()] = _feature_layout(data, *found)
+    except (IndexError, UnicodeDecodeError) as e:
+        raise _no_example(data, e) from e
+    return layout
+
+
+def _feature_layout(data: bytes, dtype: Dtype, items: list[_Span]) -> FeatureLayout:
+    if dtype == "bytes":
+        return FeatureLayout(dtype, len(items), items[0][1:] if items else (0, 0))
+    return FeatureLayout(dtype, sum([_count(data, dtype, at, to) for _, at, to in items]), (0, 0))
+
+
+def _no_example(data: bytes, error: Exception) -> SchemaError:
+    return SchemaError(f"{len(data)} bytes that are no tf.train.Example: {error}.")
+
+
+def _entries(data: bytes, strict: bool) -> list[tuple[bytes, int, int]]:
+    """The key of each feature, and where in the Example its value begins and ends.
+
+    strict: fields that are neither `features` nor one of them are refused, not passed over."""
+    found = []
+    for tag, start, stop in _spans(data, 0, len(data)):
+        if tag != _FIRST:
+            _pass_over(tag, strict)
+            continue
+        for pair, begin, end in _spans(data, start, stop):
+            if pair == _FIRST:
+                found.append(_entry(data, begin, end))
+            else:
+                _pass_over(pair, strict)
+    return found
+
+
+def _pass_over(tag: int, strict: bool) -> None:
+    if strict:
+        raise IndexError(f"field {tag >> 3} of wire type {tag & 7} beside features")
+
+
+def _entry(data: bytes, pos: int, stop: int) -> tuple[bytes, int, int]:
+    key, begin, end = b"", 0, 0
+    for tag, at, to in _spans(data, pos, stop):
+        if tag == _FIRST:
+            key = data[at:to]
+        elif tag == _SECOND:
+            begin, end = at, to
+    return key, begin, end
+
+
+def _list(data: bytes, pos: int, stop: int) -> tuple[Dtype, list[_Span]] | None:
+    """The kind of the feature in bytes pos..stop and its values, packed ones together; None without a list."""
+    found = None
+    for tag, begin, end in _spans(data, pos, stop):
+        if dtype := _DTYPE_OF_TAG.get(tag):
+            found = dtype, _spans(data, begin, end)
+    if found:
+        dtype, items = found
+        for tag, _, _ in items:
+            if tag != _FIRST and tag != _UNPACKED.get(dtype):
+                raise IndexError(f"tag {tag} in a list of {dtype}")
+    return found
+
+
+def _count(data: bytes, dtype: Dtype, start: int, stop: int) -> int:
+    """How many numbers stand there."""
+    if dtype == "float32":
+        if (stop - start) % 4:
+            raise IndexError("cut short")
+        return (stop - start) // 4
+    if stop > start and data[stop - 1] >= 0x80:
+        raise IndexError("cut short")
+    return len(data[start:stop].translate(None, _CONTINUED))
+
+
+def _values(data: bytes, dtype: Dtype, start: int, stop: int) -> list[Any]:
+    if dtype == "bytes":
+        return [data[start:stop]]
+    count = _count(data, dtype, start, stop)
+    if dtype == "float32":
+        return list(struct.unpack_from(f"<{count}f", data, start))
+    numbers = []
+    for _ in range(count):
+        number, start = _read_varint(data, start)
+        numbers.append(number if number <= _INT64_MAX else number - 2**64)
+    return numbers
+
+
+def _spans(data: bytes, pos: int, stop: int) -> list[_Span]:
+    """(tag, begin, end) of the value of each field of the message in bytes pos..stop."""
+    found = []
+    while pos < stop:
+        # Nearly all tags and lengths are one byte, and a call for each would cost a third more.
+        tag, pos = data[pos], pos + 1
+        if tag >= 0x80:
+            tag, pos = _read_varint(data, pos - 1)
+        wire_type = tag & 7
+        if wire_type == 2:
+            size, pos = data[pos], pos + 1
+            if size >= 0x80:
+                size, pos = _read_varint(data, pos - 1)
+        elif wire_type == 0:
+            size = _read_varint(data, pos)[1] - pos
+        elif wire_type in (1, 5):
+            size = 8 if wire_type == 1 else 4
+        else:
+            raise IndexError(f"wire type {wire_type}")
+        found.append((tag, pos, pos + size))
+        pos += size
+    if pos > stop:
+        raise IndexError("cut short")
+    return found
+
+
+def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[pos]
+        number |= (byte & 0x7F) << shift
+        pos += 1
+        if byte < 0x80:
+            return number, pos
+        shift += 7
+        if shift > 63:
+            raise IndexError("varint of over ten bytes")

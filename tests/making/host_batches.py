@@ -1,0 +1,52 @@
+"""Batches as the hosts of a run make them, put together and compared."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeline.datasets import Input, Position
+
+Batch = dict[str, np.ndarray]
+
+
+def taken(source: Input, position: Position | None = None, count: int | None = None) -> list[Batch]:
+    """So many batches of one host, or all."""
+    batches = source.batches(position)
+    try:
+        return list(itertools.islice(batches, count))
+    finally:
+        batches.close()
+
+
+def joined(hosts: Sequence[list[Batch]]) -> list[Batch]:
+    """The global batches, from those of each host."""
+    return [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in zip(*hosts, strict=True)]
+
+
+def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
+    """Bit for bit."""
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert {key: value.tobytes() for key, value in a.items()} == {key: value.tobytes() for key, value in b.items()}
+
+
+def rows_of(batches: list[Batch], key: str) -> np.ndarray:
+    """One key of all batches."""
+    return np.concatenate([b[key] for b in batches])
+
+
+def crc_sum(batches: list[Batch]) -> int:
+    """Of all that was delivered, modulo 2**32."""
+    return int(rows_of(batches, "_crc").sum(dtype=np.uint64)) % 2**32
+
+
+def by_stream(ids: np.ndarray, streams: int) -> np.ndarray:
+    """[C, rows]: what each stream gave, from the ids [steps, B] of global batches."""
+    return ids.reshape(len(ids), streams, -1).swapaxes(0, 1).reshape(streams, -1)
+
+
+def first_epoch(ids: np.ndarray, num_records: int, streams: int) -> list[int]:
+    """What the streams of "span" give until each begins again; their lengths may differ by one."""
+    lengths = [(c + 1) * num_records // streams - c * num_records // streams for c in range(streams)]
+    return [i for row, length in zip(by_stream(ids, streams), lengths, strict=True) for i in row[:length].tolist()]

@@ -1,0 +1,140 @@
+"""What others write as tf.train.Example, read leniently where protobuf is lenient, and never with another error."""
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.shards.errors import SchemaError
+from pipeline.shards.example import encode_example
+from pipeline.shards.example_decoding import decode_example, example_layout
+from pipeline.shards.schema import Feature, Schema
+
+ANY = (None,)
+LISTS = Schema("lists", {"b": Feature("bytes", ANY), "f": Feature("float32", ANY), "i": Feature("int64", ANY)})
+VALUES = {"b": [b"xy", b""], "f": [1.5] * 70, "i": [-1, 0, 2**40] * 100}
+INTS, FLOATS = b"\x1a", b"\x12"
+UNKNOWN = b"\x3a\x01?" + b"\x38\x96\x01" + b"\x3d????" + b"\x39????????"  # field 7 of every wire type
+
+
+def sized(tag, body):
+    return tag + bytes([len(body)]) + body
+
+
+def entry(key, value):
+    return sized(b"\x0a", key) + sized(b"\x12", value)
+
+
+def example(*entries):
+    return sized(b"\x0a", b"".join(sized(b"\x0a", each) for each in entries))
+
+
+ODD = {
+    "unpacked integers": (example(entry(b"a", sized(INTS, b"\x08\x05\x08\x96\x01"))), {"a": [5, 150]}),
+    "integers packed and unpacked": (example(entry(b"a", sized(INTS, b"\x0a\x01\x04\x08\x05"))), {"a": [4, 5]}),
+    "unpacked floats": (example(entry(b"a", sized(FLOATS, b"\x0d\0\0\x80\x3f"))), {"a": [1.0]}),
+    "the value before the key": (
+        example(sized(b"\x12", sized(INTS, b"\x08\x05")) + sized(b"\x0a", b"a")),
+        {"a": [5]},
+    ),
+    "a key twice": (example(*(entry(b"a", sized(INTS, b"\x08" + number)) for number in (b"\1", b"\2"))), {"a": [2]}),
+    "features twice": (
+        b"".join(example(entry(key, sized(INTS, b"\x08\x05"))) for key in (b"a", b"b")),
+        {"a": [5], "b": [5]},
+    ),
+    "no list": (example(entry(b"a", b"")), {"a": []}),
+    "no value": (example(sized(b"\x0a", b"a")), {"a": []}),
+    "no key": (example(sized(b"\x12", sized(INTS, b"\x08\x05"))), {"": [5]}),
+    "nothing": (b"", {}),
+    "a field beside features": (example(entry(b"a", sized(INTS, b"\x08\x05"))) + UNKNOWN, {"a": [5]}),
+    "a field beside the entries": (
+        sized(b"\x0a", UNKNOWN + sized(b"\x0a", entry(b"a", sized(INTS, b"\x08\x05")))),
+        {"a": [5]},
+    ),
+    "a field beside the list": (example(entry(b"a", UNKNOWN + sized(INTS, b"\x08\x05"))), {"a": [5]}),
+}
+
+
+def by_protobuf(data):
+    found = {}
+    for key, feature in tf.train.Example.FromString(data).features.feature.items():
+        kind = feature.WhichOneof("kind")
+        found[key] = list(getattr(feature, kind).value) if kind else []
+    return found
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_protobuf_reads_is_read_alike(name):
+    data, expected = ODD[name]
+    assert decode_example(data) == by_protobuf(data) == expected
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_layout_counts_what_decoding_gives_and_refuses_fields_that_no_example_has(name):
+    data, values = ODD[name]
+    if name in ("a field beside features", "a field beside the entries"):
+        with pytest.raises(SchemaError, match="field 7 of wire type 2 beside features"):
+            example_layout(data)
+    else:
+        counts = {key: found.num_values for key, found in example_layout(data).items()}
+        assert counts == {key: len(items) for key, items in values.items() if items}
+
+
+def test_a_layout_tells_kinds_and_counts_and_where_the_first_bytes_are():
+    data = encode_example(LISTS, VALUES)
+    layout = example_layout(data)
+    assert {key: found[:2] for key, found in layout.items()} == {
+        "b": ("bytes", 2),
+        "f": ("float32", 70),
+        "i": ("int64", 300),
+    }
+    begin, end = layout["b"].first
+    assert data[begin:end] == b"xy"
+    assert decode_example(data) == VALUES
+
+
+NO_EXAMPLE = {
+    "cut in a message": (b"\x0a\x05abc", "cut short"),
+    "a number without end": (b"\xff" * 30, "varint of over ten bytes"),
+    "a group": (b"\x0b", "wire type 3"),
+    "a length beyond its message": (b"\x0a\x02\x0a\x05", "cut short"),
+    "a number in place of bytes": (example(entry(b"a", sized(b"\x0a", b"\x08\x05"))), "tag 8 in a list of bytes"),
+    "a number in place of floats": (example(entry(b"a", sized(FLOATS, b"\x08\x05"))), "tag 8 in a list of float32"),
+    "floats that end within one": (example(entry(b"a", sized(FLOATS, b"\x0a\x03abc"))), "cut short"),
+    "integers that end within one": (example(entry(b"a", sized(INTS, b"\x0a\x01\x80"))), "cut short"),
+    "a key that is no text": (example(entry(b"\xff", sized(INTS, b"\x08\x05"))), "codec can't decode byte 0xff"),
+}
+
+
+@pytest.mark.parametrize("read", [decode_example, example_layout])
+@pytest.mark.parametrize("name", NO_EXAMPLE)
+def test_bytes_that_are_no_example_are_refused(name, read):
+    data, message = NO_EXAMPLE[name]
+    with pytest.raises(SchemaError, match=f"{len(data)} bytes that are no tf.train.Example: .*{message}"):
+        read(data)
+
+
+@pytest.mark.parametrize("read", [decode_example, example_layout])
+@pytest.mark.parametrize("cut", [1, 5, 20, 41, 59])
+def test_an_example_that_is_cut_is_none(cut, read):
+    data = encode_example(Schema("image", {"image": Feature("bytes")}), {"image": bytes(50)})
+    assert cut < len(data)
+    with pytest.raises(SchemaError, match="bytes that are no tf.train.Example"):
+        read(data[:cut])
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_damaged_bytes_are_refused_as_such_or_decoding_and_layout_agree(data):
+    damaged = bytearray(encode_example(LISTS, {"b": [b"xy", b""], "f": [1.5, 2.5], "i": [-1, 300]}))
+    places = st.integers(0, len(damaged) - 1)
+    tags = st.sampled_from([0x08, 0x09, 0x0A, 0x0D, 0x12, 0x1A])
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(places)] = data.draw(tags | st.integers(0, 255))
+    try:
+        values, layout = decode_example(bytes(damaged)), example_layout(bytes(damaged))
+    except SchemaError:
+        return
+    assert layout.keys() <= values.keys()
+    counts = {key: layout[key].num_values if key in layout else 0 for key in values}
+    assert counts == {key: len(items) for key, items in values.items()}

@@ -1,0 +1,284 @@
+"""What holds for every source of records; and, where something cannot, that it cannot, for the reason in its row."""
+
+import json
+import shutil
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from host_batches import assert_same, by_stream, crc_sum, first_epoch, joined, rows_of, taken
+from record_sources import ABILITIES, SOURCES, Source
+
+from pipeline.datasets import Input, Mixture, eval_dataset, train_dataset
+from pipeline.hosts import Hosts
+from pipeline.records import Records, fetch, weighed
+from pipeline.shards.errors import (
+    CorruptRecordError,
+    EmptySplitError,
+    FingerprintError,
+    OptionError,
+    ShardError,
+)
+from pipeline.shards.record import crc32c
+
+N = 37
+B = 8
+HOSTS = (1, 2, 4, 8)
+SEED = 2**62 + 1
+sources = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+evaluable = pytest.mark.parametrize("source", [s for s in SOURCES if s.evaluates], ids=lambda source: source.name)
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory, write_dataset):
+    """written(source) -> where its records 0..36 are; written(source, "others"): as many with other numbers."""
+    places = {}
+
+    def get(source: Source, numbers: str = "these") -> Path:
+        if (source.name, numbers) not in places:
+            directory = places[source.name, numbers] = tmp_path_factory.mktemp("source") / "data"
+            source.write(directory, range(N) if numbers == "these" else range(100, 100 + N), write_dataset)
+        return places[source.name, numbers]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def opened(written):
+    """opened(source) -> what train_dataset takes, opened once."""
+    data = {}
+
+    def get(source: Source) -> Records | Mixture:
+        if source.name not in data:
+            data[source.name] = source.open(written(source))
+        return data[source.name]
+
+    return get
+
+
+def records_of(data: Records | Mixture) -> Records:
+    return data.records if isinstance(data, Mixture) else data
+
+
+def host_counts(data: Records | Mixture) -> list[int]:
+    """All, but for files that have to be read whole: of these every host needs one."""
+    files = records_of(data).whole_files
+    return [count for count in HOSTS if files is None or count <= files]
+
+
+def evaluated(data: Records, count: int, **options) -> tuple[list[Input], list[dict]]:
+    """The Inputs of so many hosts, and their global batches."""
+    options = {"global_batch": B, "keys": ()} | options
+    inputs = [eval_dataset(data, hosts=Hosts(h, count), **options) for h in range(count)]
+    return inputs, joined([taken(source) for source in inputs])
+
+
+def trained(data: Records | Mixture, count: int, state: dict | None, steps: int, **options) -> list[dict]:
+    """Global batches of so many hosts, each of which goes on from the state."""
+    options = {"global_batch": B, "keys": (), "seed": SEED, "epochs": "span"} | options
+    inputs = [train_dataset(data, hosts=Hosts(h, count), **options) for h in range(count)]
+    return joined([taken(s, s.restore(json.loads(json.dumps(state))) if state else s.start, steps) for s in inputs])
+
+
+def flip(source: Source, directory: Path, number: int) -> None:
+    path, byte = source.byte_of(directory, number)
+    with path.open("r+b") as file:
+        file.seek(byte)
+        bit = file.read(1)[0] ^ 1
+        file.seek(byte)
+        file.write(bytes([bit]))
+
+
+def test_what_a_source_cannot_do_is_known_and_has_a_reason():
+    assert len({source.name for source in SOURCES}) == len(SOURCES)
+    for source in SOURCES:
+        assert source.cannot.keys() <= ABILITIES.keys()
+        assert all(reason and reason.strip(".") == reason for reason in source.cannot.values())
+
+
+@sources
+def test_records_are_what_was_written_in_any_order_and_have_places_of_their_own(source, opened):
+    records = records_of(opened(source))
+    assert records.num_records == N
+    ids = np.random.default_rng(0).integers(0, N, 100)
+    groups = [np.arange(N), ids[:1], ids[1:1], ids[1:]]
+    for ahead in (0, 10**6):
+        for group, found in zip(groups, records.read(weighed(records, groups), ahead), strict=True):
+            assert [record.payload for record in found] == [source.payload(i) for i in group.tolist()]
+            assert [record.crc for record in found] == [crc32c(record.payload) for record in found]
+    if records.crcs is None:
+        assert "proof" in source.cannot
+    else:
+        assert records.crcs.tolist() == [crc32c(source.payload(i)) for i in range(N)]
+    assert len({records.where(i) for i in range(N)}) == N
+    starts = records.block_starts(5)
+    assert starts[0] == 0
+    assert np.all(np.diff(starts) > 0)
+    assert starts[-1] < N
+
+
+@sources
+def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(source, opened):
+    data = opened(source)
+    if not source.evaluates:
+        with pytest.raises(OptionError, match="a mixture has no end, so no exact epoch"):
+            eval_dataset(data, global_batch=B)
+        return
+    for batch in (B, 64):  # E9: fewer records than a batch
+        (alone,), one_host = evaluated(data, 1, global_batch=batch, read_ahead_bytes=1)
+        for count in host_counts(data):
+            inputs, whole = evaluated(data, count, global_batch=batch)
+            assert {each.steps_per_epoch for each in inputs} == {len(whole)} == {-(-N // batch)}  # E3
+            mask, index = rows_of(whole, "_mask"), rows_of(whole, "_index")
+            assert index.tolist() == [*range(N), *[-1] * (-N % batch)]  # E1 E4 E5
+            assert mask.tolist() == [1.0] * N + [0.0] * (-N % batch)  # E2
+            assert len({tuple((k, v.shape, v.dtype) for k, v in b.items()) for b in whole}) == 1  # E6
+            assert_same(whole, one_host)  # E7
+            due = {each.expected_crc for each in inputs}
+            assert due == ({None} if "proof" in source.cannot else {crc_sum(whole)})  # E17
+        assert alone.restore(alone.state(alone.start)) == alone.start == (0, 0)  # E14
+        assert_same(taken(alone), one_host)
+
+
+@evaluable
+def test_features_are_those_of_the_records(source, opened):
+    _, whole = evaluated(opened(source), 2, keys=("number", "half"), pad_values={"half": np.nan})
+    assert rows_of(whole, "number").tolist() == [*range(N), *[0] * (-N % B)]
+    assert rows_of(whole, "half")[:N].tolist() == [i / 2 for i in range(N)]
+    assert np.isnan(rows_of(whole, "half")[N:]).all()
+
+
+@evaluable
+@pytest.mark.parametrize("limit", [1, N // 2, N + 1])
+def test_a_limit_is_the_first_records_on_any_hosts(source, opened, limit):
+    data, due = opened(source), min(limit, N)
+    for count in host_counts(data):
+        inputs, whole = evaluated(data, count, limit=limit)
+        assert rows_of(whole, "_index").tolist() == [*range(due), *[-1] * (-due % B)]
+        assert rows_of(whole, "_crc")[:due].tolist() == [crc32c(source.payload(i)) for i in range(due)]
+        expected = None if "proof" in source.cannot else crc_sum(whole)
+        assert {each.expected_crc for each in inputs} == {expected}
+
+
+@sources
+@pytest.mark.parametrize("epochs", ["drop", "span"])
+def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(source, opened, epochs):
+    data = opened(source)
+    steps = 2 * -(-N // B) + 1
+    whole = trained(data, 1, None, steps, epochs=epochs)
+    for count in host_counts(data)[1:]:
+        assert_same(trained(data, count, None, steps, epochs=epochs), whole)
+    for batch in whole:
+        assert batch["_mask"].tolist() == [1.0] * B
+        assert batch["_crc"].tolist() == [crc32c(source.payload(i)) for i in batch["_index"].tolist()]
+    ids = np.stack([batch["_index"] for batch in whole])
+    if "epochs" in source.cannot:
+        return
+    if epochs == "drop":
+        for epoch in (ids[: N // B], ids[N // B : 2 * (N // B)]):
+            assert len(set(epoch.ravel().tolist())) == N // B * B
+    else:
+        source = train_dataset(data, global_batch=B)
+        streams = source.state(source.start)["streams"]
+        assert sorted(first_epoch(ids, N, streams)) == list(range(N))
+
+
+@sources
+def test_a_run_goes_on_at_any_place_on_other_hosts_and_with_another_batch(source, opened, written):
+    data, random = opened(source), np.random.default_rng(zlib.crc32(source.name.encode()))
+    first = train_dataset(data, global_batch=B, seed=SEED, epochs="span", keys=())
+    streams = first.state(first.start)["streams"]
+    straight = trained(data, 1, None, 3 * -(-N // B) + 10)
+    rows = by_stream(np.stack([batch["_index"] for batch in straight]), streams)
+    for _ in range(4):
+        stop = int(random.integers(0, 3 * -(-N // B)))
+        state = json.loads(json.dumps(first.state(first.advance(first.start, stop))))
+        counts = [int(count) for count in random.choice(host_counts(data), 2)]
+        anew = source.open(written(source))  # as the processes do that go on
+        assert_same(trained(data, counts[0], None, stop) if stop else [], straight[:stop])
+        assert_same(trained(anew, counts[0], state, 3), straight[stop : stop + 3])
+        batch = int(random.choice([streams * n for n in range(1, 6) if streams * n % counts[1] == 0]))
+        sizes = {name: state[name] for name in ("streams", "block_records", "window_records") if name in state}
+        others = trained(anew, counts[1], state, 2, global_batch=batch, **sizes)
+        first_row = stop * B // streams
+        then = by_stream(np.stack([b["_index"] for b in others]), streams)
+        np.testing.assert_array_equal(then, rows[:, first_row : first_row + 2 * batch // streams])
+
+
+@sources
+def test_a_state_is_small_and_is_refused_with_any_other_data(source, opened, written):
+    inputs = {
+        other.name: train_dataset(opened(other), global_batch=B, epochs="span", seed=SEED, keys=()) for other in SOURCES
+    }
+    mine = inputs.pop(source.name)
+    far = mine.advance(mine.start, 10**9)
+    state = json.dumps(mine.state(far))
+    assert len(state) < 300
+    assert mine.restore(json.loads(state)) == far
+    again = train_dataset(source.open(written(source)), global_batch=B, epochs="span", seed=SEED, keys=())
+    assert again.state(far) == json.loads(state)
+    for other in inputs.values():
+        same = mine.fingerprint == other.fingerprint  # joined, and mixed: other orders of the same
+        text = "the order of records is another" if same else f"data {mine.fingerprint}; .*, is {other.fingerprint}"
+        with pytest.raises(FingerprintError, match=text):
+            other.restore(json.loads(state))
+    with pytest.raises(FingerprintError, match="belongs to data 0000; "):
+        mine.restore(json.loads(state) | {"fingerprint": "0000"})
+
+
+@sources
+def test_other_data_of_the_same_sizes_have_another_fingerprint(source, opened, written, tmp_path, write_dataset):
+    source.write(tmp_path / "copy", range(N), write_dataset)
+    prints = [source.records(path).fingerprint for path in (tmp_path / "copy", written(source, "others"))]
+    mine = records_of(opened(source)).fingerprint
+    assert prints[0] == mine
+    assert (prints[1] == mine) == ("replacement" in source.cannot)
+
+
+@sources
+@pytest.mark.parametrize("number", [0, 20, N - 1])
+def test_a_changed_bit_is_named_and_costs_no_other_record(source, written, tmp_path, number):
+    directory = Path(shutil.copytree(written(source), tmp_path / "data"))
+    data = source.open(directory)
+    records = records_of(data)
+    flip(source, directory, number)
+    found = fetch(records, np.arange(N))
+    assert [record.payload for i, record in enumerate(found) if i != number] == [
+        source.payload(i) for i in range(N) if i != number
+    ]
+    if "damage" in source.cannot:  # it is delivered, with the checksum of what it is now
+        assert source.payload(number) != found[number].payload
+        assert found[number].crc == crc32c(found[number].payload)
+        return
+    assert isinstance(found[number], CorruptRecordError)
+    assert str(found[number]).startswith(records.where(number).partition(" (record")[0])
+    with pytest.raises(CorruptRecordError, match="crc32c is"):  # E11
+        taken(eval_dataset(data, global_batch=B, keys=())) if source.evaluates else trained(data, 1, None, 3 * N)
+
+
+@sources
+def test_a_truncated_file_is_refused_on_opening(source, written, tmp_path):
+    if "truncation" in source.cannot:
+        return
+    directory = Path(shutil.copytree(written(source), tmp_path / "data"))
+    path, _ = source.byte_of(directory, N - 1)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 3)
+    with pytest.raises(ShardError, match=rf"{path.name} has {path.stat().st_size} bytes, "):  # E10
+        source.open(directory)
+
+
+@sources
+def test_no_records_are_refused_with_a_text(source, tmp_path, write_dataset):
+    with pytest.raises(EmptySplitError, match=r"nothing to (read|index|evaluate)|no records|is none"):  # E9
+        source.write(tmp_path / "data", [], write_dataset)
+        train_dataset(source.open(tmp_path / "data"), global_batch=1)
+
+
+@sources
+def test_more_hosts_than_whole_files_are_refused_with_what_to_do(source, opened):
+    files = records_of(opened(source)).whole_files
+    if files is not None:
+        with pytest.raises(OptionError, match=rf"{files + 1} hosts cannot share {files} files .* pipeline\.index"):
+            train_dataset(opened(source), global_batch=files + 1, hosts=Hosts(0, files + 1))
