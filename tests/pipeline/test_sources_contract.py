@@ -111,6 +111,7 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(sourc
             assert due == ({None} if "proof" in source.cannot else {crc_sum(whole)})  # E17
         assert alone.restore(alone.state(alone.start)) == alone.start == (0, 0)  # E14
         assert_same(taken(alone), one_host)
+        assert_same(taken(alone, alone.advance(alone.start, 3)), one_host[3:])
 
 
 @evaluable
