@@ -4,6 +4,7 @@ import io
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,3 +121,17 @@ def images(write_dataset: Callable, tmp_path_factory: pytest.TempPathFactory) ->
     records = [image_record(i) for i in range(40)]
     splits = {"train": cut(records, (17, 0, 23)), "validation": cut(records[:21], (8, 13))}
     return write_dataset(tmp_path_factory.mktemp("images"), splits)
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory, write_dataset: Callable) -> Callable[..., Path]:
+    """written(source) -> where its records 0..36 are; written(source, "others"): other records of the same sizes."""
+    places: dict[tuple[str, str], Path] = {}
+
+    def get(source: Any, numbers: str = "these") -> Path:  # a row of record_sources
+        if (source.name, numbers) not in places:
+            directory = places[source.name, numbers] = tmp_path_factory.mktemp("source") / "data"
+            source.write(directory, range(37) if numbers == "these" else range(37)[::-1], write_dataset)
+        return places[source.name, numbers]
+
+    return get
