@@ -13,19 +13,21 @@ import numpy as np
 import pytest
 
 from pipeline import disk_cache
-from pipeline.datasets import cached, open_dataset
+from pipeline.cache import cached
 from pipeline.records import fetch, weighed
 from pipeline.shards.errors import OptionError, StorageError
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+from pipeline.sources import open_dataset
 
 N = 40
 IDS = np.arange(N)
 FILL = """
 import sys, time
 import numpy as np
-from pipeline.datasets import cached, open_dataset
+from pipeline.cache import cached
 from pipeline.records import weighed
+from pipeline.sources import open_dataset
 
 directory, cache, seed, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 records = cached(open_dataset(directory), cache)
