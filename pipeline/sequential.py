@@ -10,7 +10,7 @@ from typing import Literal
 from pipeline.frames import Compression, Frame, Place, read_frames, walk_frames, walk_pieces
 from pipeline.inflating import inflated
 from pipeline.shards.errors import ShardError
-from pipeline.shards.record import FRAME_BYTES, crc32c
+from pipeline.shards.record import crc32c
 from pipeline.shards.storage import Storage
 
 __all__ = ["Content", "Kind", "SequentialFile", "content_of", "frames_of"]

@@ -65,8 +65,8 @@ def open_lines(name: str, files: Mapping[str, Stat], storage: Storage, key: str)
 class StreamedRecords:
     """The records of files one behind the other: see Records. A file is entered at its front alone.
 
-    fingerprint: of names, sizes, counts, and the checksums that a bucket keeps; so on a disk files of other content, the
-    same sizes and the same counts pass for the same data."""
+    fingerprint: of names, sizes, counts, and the checksums that a bucket keeps; so on a disk files of other content and
+    the same sizes and counts pass for the same data."""
 
     crcs = None  # what stands in a TFRecord is proven as it is read; nothing says it beforehand
 
@@ -131,9 +131,11 @@ def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[Sequ
     """How each is compressed, by its first bytes."""
     filled = [path for path, stat in files.items() if stat.bytes]
     heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
-    forms: dict[str, Compression | None] = dict(zip(filled, map(compression_of, heads), strict=True))
-    if kind == "text":  # which may well begin as zlib does: "x^2"
-        forms = {path: form if form == "gzip" else None for path, form in forms.items()}
+    forms: dict[str, Compression] = {}
+    for path, head in zip(filled, heads, strict=True):
+        form = compression_of(head)
+        if form and (form == "gzip" or kind == "tfrecord"):  # text may well begin as zlib does: "x^2"
+            forms[path] = form
     return [SequentialFile(path, stat.bytes, kind, forms.get(path)) for path, stat in files.items()]
 
 

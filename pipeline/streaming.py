@@ -123,8 +123,8 @@ def _record(file: SequentialFile, frame: Frame) -> Record:
     if not frame.problem:
         return Proven(frame.payload, frame.crc)
     return CorruptRecordError(
-        f"{file.path}, record {frame.record} at byte {frame.offset}: {frame.problem}. Copy the file again, or leave the "
-        "record out: python -m converters.tfrecord_to_gcs."
+        f"{file.path}, record {frame.record} at byte {frame.offset}: {frame.problem}. Copy the file again, or leave "
+        "the record out: python -m converters.tfrecord_to_gcs."
     )
 
 

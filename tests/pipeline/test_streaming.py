@@ -132,7 +132,7 @@ def test_a_damaged_payload_is_one_record_and_named(tmp_path):
             raise found[3]
 
 
-def opened_whole(path, open_files=open_tfrecords, layout=Opaque()):
+def opened_whole(path, open_files, layout):
     return open_files("these", {str(path): STORAGE.stat(str(path))}, STORAGE, layout)
 
 
