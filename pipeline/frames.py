@@ -136,16 +136,15 @@ def read_frames(
             problem += "; without an index, what follows in this shard is not found"
             yield Frame(record, offset, b"", problem, lost=True)
             return
-        body = stream.take((length or 0) + FOOTER_BYTES)
-        if len(header) + len(body) < HEADER_BYTES + (length or 0) + FOOTER_BYTES:
+        payload, footer = stream.take(length or 0), stream.take(FOOTER_BYTES)
+        if len(header) + len(payload) + len(footer) < HEADER_BYTES + (length or 0) + FOOTER_BYTES:
             after = 0 if rows is None else len(rows) - record - 1
             also = f"; it and all {after} records after it are missing" if after else ""
             problem = f"the shard ends inside it, at byte {stream.offset}{also}"
             yield Frame(record, offset, b"", problem, lost=True)
             return
-        payload = body[:-FOOTER_BYTES]
         there = crc32c(payload)
-        yield Frame(record, offset, payload, problem or _payload_problem(there, body[-FOOTER_BYTES:], crc), there)
+        yield Frame(record, offset, payload, problem or _payload_problem(there, footer, crc), there)
 
 
 def _header_problem(header: bytes, length: int | None) -> str:

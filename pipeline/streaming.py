@@ -21,7 +21,7 @@ __all__ = ["RECORD_OBJECT_BYTES", "CountedFile", "StreamedReading"]
 
 RECORD_OBJECT_BYTES = 250  # what a record in sight takes beside its payload: of short lines, most of it
 MAX_CURSORS = 128  # 64 streams, each on its way from one file to the next
-LEAST_BATCH_BYTES, MOST_BATCH_BYTES = 1 << 18, 1 << 24  # read at a time, of a file
+LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = 1 << 16, 1 << 20, 1 << 24  # read of a file at a time
 
 
 class CountedFile(NamedTuple):
@@ -106,10 +106,9 @@ class StreamedReading(Iterable[list[Record]]):
         self._open -= 1
 
     def _batch_bytes(self) -> int:
-        """On a disk little; over a network as much as all cursors can wait with in half of the budget."""
-        if not self._storage.remote:
-            return LEAST_BATCH_BYTES
-        return min(MOST_BATCH_BYTES, max(LEAST_BATCH_BYTES, self._ahead_bytes // (2 * max(1, self._open))))
+        """So much that all cursors together hold half of the budget at most: of that, nothing is counted as held."""
+        most = MOST_REMOTE_BATCH_BYTES if self._storage.remote else MOST_BATCH_BYTES
+        return min(most, max(LEAST_BATCH_BYTES, self._ahead_bytes // (2 * max(1, self._open))))
 
 
 class _Cursor:
