@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.disk_cache import DiskStore
 from pipeline.joined import JoinedReading
 from pipeline.ram_cache import RamStore
-from pipeline.records import Group, Reading, Record, Records, fetch, known_lengths
+from pipeline.records import Group, Reading, Record, Records, fetch, known_lengths, source_starts
 from pipeline.shards.errors import CorruptRecordError, OptionError
 
 __all__ = ["Cache", "CachedRecords", "Store", "cached"]
@@ -70,7 +70,7 @@ class CachedRecords:
         self.name, self.fingerprint, self.layout = source.name, source.fingerprint, source.layout
         self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
         self.remote, self.whole_files = source.remote, source.whole_files
-        self.lengths = known_lengths(source)
+        self.lengths, self.starts = known_lengths(source), source_starts(source)
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records."""

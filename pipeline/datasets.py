@@ -4,10 +4,12 @@ Two recipes that read as the data flows. Both return an Input; the trainer takes
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
 
+from pipeline.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
 from pipeline.cache import Cache, CachedRecords, cached
 from pipeline.decode import Decoder
 from pipeline.decoded import DecodedInput
@@ -26,6 +28,7 @@ from pipeline.spec import ArraySpec
 
 __all__ = [
     "ArraySpec",
+    "BadRecord",
     "Batches",
     "CachedRecords",
     "Input",
@@ -65,6 +68,9 @@ def train_dataset(
     cache: Cache | None = None,
     read_ahead_bytes: int | None = None,
     stall_seconds: float = STALL_SECONDS,
+    on_error: OnError = "raise",
+    max_bad_records: int = MAX_BAD_RECORDS,
+    quarantine_file: str | PathLike[str] | None = None,
 ) -> Input:
     """Endless shuffled batches; the global batch is the same for any number of hosts.
 
@@ -80,6 +86,12 @@ def train_dataset(
     bucket, or from files that are read whole, as much as this host's share of the shuffle windows, if that is more, up
     to 3 GiB: so a block is read in one request. stall_seconds: how long one batch may be waited for; longer is a
     StallError, with the stacks of all threads in the log.
+
+    on_error: what a record that is damaged, or cannot be parsed or decoded, does. "raise": ends all with an error that
+    names it. "skip": the next good record of the same source takes its row, on any number of hosts and after any resume
+    the same one. "mask": its row has `_mask` 0.0. Each is in the log and in Input.quarantine, and in quarantine_file (a
+    path or gs://; hosts and runs add to one file). max_bad_records: how many a host may leave out; one more is a
+    BadRecordsError.
 
     Raises: as open_dataset, and BatchSizeError, before any record is read."""
     rows = hosts.host_rows(global_batch)
@@ -110,6 +122,7 @@ def train_dataset(
         expected_crc=None,
         read_ahead_bytes=read_ahead_bytes,
         stall_seconds=stall_seconds,
+        quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
     )
 
 
@@ -128,19 +141,28 @@ def eval_dataset(
     cache: Cache | None = None,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
     stall_seconds: float = STALL_SECONDS,
+    on_error: OnError = "raise",
+    max_bad_records: int = MAX_BAD_RECORDS,
+    quarantine_file: str | PathLike[str] | None = None,
 ) -> Input:
     """Every record exactly once, in data order, in ceil(N / global_batch) batches on every host.
 
     The last batch is filled with rows whose `_mask` is 0.0; they hold pad_values (default: what pad_to fills with,
     else 0), are read from nowhere and pass through no op. data, split: see open_dataset (None: "validation"). limit:
-    the first so many records only. keys, pad_to, nested, read_ahead_bytes and stall_seconds are as in train_dataset.
-    cache: as in train_dataset, or "decoded": the batches of the first complete pass are kept in RAM, as arrays that
-    cannot be written, and given again. What is in RAM is kept by the Input: make it once, and let input_fn return it
-    for every evaluation.
+    the first so many records only. keys, pad_to, nested, read_ahead_bytes, stall_seconds, max_bad_records and
+    quarantine_file are as in train_dataset. on_error="mask" leaves bad records out of the metrics, and the evaluation
+    says how many. cache: as in train_dataset, or "decoded": the batches of the first complete pass are kept in RAM, as
+    arrays that cannot be written, and given again. What is in RAM is kept by the Input: make it once, and let input_fn
+    return it for every evaluation.
 
     Raises: as train_dataset; a batch larger than the split is no error."""
     if isinstance(data, Mixture):
         raise OptionError("a mixture has no end, so no exact epoch. Evaluate each source, or a list of them as one.")
+    if on_error == "skip":
+        raise OptionError(
+            "on_error='skip' counts another record twice in place of a bad one, so the epoch is not exact. 'mask' "
+            "leaves bad records out and says how many they are."
+        )
     rows = hosts.host_rows(global_batch)
     records = _limited(open_dataset(data, split, default_split="validation"), limit)
     order = EvalOrder(records.num_records, global_batch)
@@ -158,6 +180,7 @@ def eval_dataset(
         expected_crc=None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32,
         read_ahead_bytes=read_ahead_bytes,
         stall_seconds=stall_seconds,
+        quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
         kind=DecodedInput if cache == "decoded" else Input,
     )
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.input import Batch, Batches, Input
+from pipeline.batches import Batch, Batches
+from pipeline.input import Input
 from pipeline.memory import free_memory_bytes
 from pipeline.order import Position
 from pipeline.shards.errors import OptionError
@@ -56,21 +57,6 @@ class DecodedInput(Input):
             return _Replay(islice(self._kept, step, None))
         batches = super().batches(position)
         return batches if self._kept or first else self._recorded(batches)
-
-    def as_dataset(self, position: Position | None = None) -> Any:
-        """See Input. It keeps, and gives again, the same batches as `batches`, which has them without a copy."""
-
-        def passed() -> Iterator[Batch]:
-            batches = self.batches(position)
-            try:
-                yield from batches
-            finally:
-                batches.close()
-
-        signature = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), dict(self.spec))
-        dataset = tf.data.Dataset.from_generator(passed, output_signature=signature)
-        remaining = self._order.remaining(self.start if position is None else position)
-        return dataset.apply(tf.data.experimental.assert_cardinality(remaining))
 
     def _recorded(self, batches: Batches) -> Batches:
         before = self._recording and self._recording()

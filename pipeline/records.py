@@ -10,7 +10,20 @@ import numpy as np
 from pipeline.shards.errors import CorruptRecordError
 from pipeline.spec import Layout
 
-__all__ = ["Group", "Measured", "Proven", "Reading", "Record", "Records", "fetch", "intact", "known_lengths", "weighed"]
+__all__ = [
+    "Composed",
+    "Group",
+    "Measured",
+    "Proven",
+    "Reading",
+    "Record",
+    "Records",
+    "fetch",
+    "intact",
+    "known_lengths",
+    "source_starts",
+    "weighed",
+]
 
 
 class Proven(NamedTuple):
@@ -119,6 +132,21 @@ class Measured(Protocol):
 def known_lengths(records: Records) -> np.ndarray | None:
     """uint32 [N]: bytes of each payload, if they are known."""
     return records.lengths if isinstance(records, Measured) else None
+
+
+@runtime_checkable
+class Composed(Protocol):
+    """Records that are of several sources, one behind the other."""
+
+    @property
+    def starts(self) -> np.ndarray:
+        """int64 [sources + 1]: the number of each source's first record, and N."""
+        ...
+
+
+def source_starts(records: Records) -> np.ndarray:
+    """int64 [sources + 1]: the number of each source's first record, and N."""
+    return records.starts if isinstance(records, Composed) else np.array([0, records.num_records])
 
 
 def weighed(records: Records, groups: Iterable[np.ndarray]) -> Iterator[Group]:

@@ -25,6 +25,7 @@ __all__ = [
     "batch_struct",
     "check_batch",
     "check_rows",
+    "on_error_of",
     "path_name",
 ]
 
@@ -141,6 +142,13 @@ def as_input(source: object) -> Input:
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
         "(pipeline.datasets.train_dataset) or an iterable of dicts of NumPy arrays."
     )
+
+
+def on_error_of(source: Input) -> str:
+    """What the input does about bad records: "raise", unless it has an `on_error` that says otherwise.
+
+    Only one that says "mask" may mask rows of records that are due."""
+    return getattr(source, "on_error", "raise")
 
 
 def batch_struct(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pipeline.shards.errors import InputError
-from trainer.inputs import CRC, MASK
+from trainer.inputs import CRC, INDEX, MASK
 from trainer.task import Batch, Metric
 
-__all__ = ["PADDINGS", "blank_padding", "counted_crc", "masked_mean", "masked_sum", "per_record", "records"]
+__all__ = ["PADDINGS", "bad_rows", "blank_padding", "due_crc", "masked_mean", "masked_sum", "per_record", "records"]
 
 # What rows of padding may hold. Tasks see the first; a check shows them the others.
 PADDINGS = ("zeros", "NaN (in floats)", "the largest values")
@@ -20,6 +20,17 @@ PADDINGS = ("zeros", "NaN (in floats)", "the largest values")
 def records(batch: Batch) -> jax.Array:
     """How many rows count, int32."""
     return jnp.sum(batch[MASK] > 0, dtype=jnp.int32)
+
+
+def bad_rows(batch: Batch) -> jax.Array:
+    """How many rows are of a record that the input left out, int32: numbered, unlike padding, but masked."""
+    return jnp.sum(_bad(batch), dtype=jnp.int32)
+
+
+def _bad(batch: Batch) -> jax.Array:
+    if INDEX not in batch:
+        return jnp.zeros(batch[MASK].shape, bool)
+    return (batch[INDEX] >= 0) & ~(batch[MASK] > 0)
 
 
 def masked_sum(values: jax.Array, mask: jax.Array) -> jax.Array:
@@ -32,11 +43,11 @@ def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
     return masked_sum(values, mask) / jnp.maximum(jnp.sum(mask > 0), 1)
 
 
-def counted_crc(batch: Batch) -> jax.Array:
-    """The sum of the delivered records' crcs mod 2**32, uint32."""
+def due_crc(batch: Batch) -> jax.Array:
+    """The sum mod 2**32, uint32, of the crcs of rows that count, as found, and of those left out, as promised."""
     if CRC not in batch:
         return jnp.uint32(0)
-    return jnp.sum(jnp.where(batch[MASK] > 0, batch[CRC], 0), dtype=jnp.uint32)
+    return jnp.sum(jnp.where((batch[MASK] > 0) | _bad(batch), batch[CRC], 0), dtype=jnp.uint32)
 
 
 def blank_padding(batch: Batch, padding: int | jax.Array = 0) -> dict[str, Any]:

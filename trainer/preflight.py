@@ -16,7 +16,7 @@ import jax
 from pipeline.shards.errors import HostError, StorageError
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import join
-from trainer.inputs import path_name
+from trainer.inputs import on_error_of, path_name
 from trainer.job import Job, Opened
 from trainer.roll import poll
 from trainer.watchdog import Watchdog
@@ -128,6 +128,7 @@ def _facts_of_input(job: Job, opened: Opened) -> dict[str, Any]:
         "steps_per_epoch": source.steps_per_epoch,
         "global batch": opened.global_batch,
         "expected_crc": source.expected_crc,
+        "on_error": on_error_of(source),
     }
     checksum = f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}"
     return facts | spec | order | {"model and optimizer": checksum}

@@ -10,13 +10,13 @@ from jax import lax
 
 from trainer.config import LoopMode
 from trainer.mesh import Placement
-from trainer.metrics import blank_padding, counted_crc, masked_mean, masked_sum, per_record, records
+from trainer.metrics import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, per_record, records
 from trainer.state import TrainState
 from trainer.task import Batch, Task, Variables
 
-__all__ = ["CRC_SUM", "FINITE", "RECORDS", "EvalState", "Program", "Step", "eval_step", "train_step"]
+__all__ = ["BAD_ROWS", "CRC_SUM", "FINITE", "RECORDS", "EvalState", "Program", "Step", "eval_step", "train_step"]
 
-FINITE, RECORDS, CRC_SUM = "_finite", "_records", "_crc_sum"
+FINITE, RECORDS, BAD_ROWS, CRC_SUM = "_finite", "_records", "_bad_rows", "_crc_sum"
 Step = Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]
 
 
@@ -56,11 +56,11 @@ class EvalState(NamedTuple):
 
 
 def eval_step(task: Task) -> Step:
-    """(EvalState, batch) -> the same state and masked sums: loss, every metric, and the proof's `_records` and
-    `_crc_sum`. The state goes through so that both steps run in one loop; donated, it costs no copy."""
+    """(EvalState, batch) -> the same state and masked sums: loss, every metric, and the proof's `_records`,
+    `_bad_rows` and `_crc_sum`. The state goes through so that both steps run in one loop; donated, it costs no copy."""
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, jax.Array]]:
-        proof = {RECORDS: records(batch), CRC_SUM: counted_crc(batch)}
+        proof = {RECORDS: records(batch), BAD_ROWS: bad_rows(batch), CRC_SUM: due_crc(batch)}
         batch = blank_padding(batch, state.padding)
         losses, _, outputs = task.loss_fn(state.variables, batch, jax.random.key(0), False)
         values = per_record(losses, outputs, batch, task.metrics)

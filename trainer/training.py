@@ -13,6 +13,7 @@ from pipeline.shards.errors import NanError, StorageError
 from pipeline.shards.storage import join
 from trainer.checkpoint import Checkpoints, Saved
 from trainer.feed import Feeder
+from trainer.inputs import on_error_of
 from trainer.job import Job, Opened
 from trainer.loop import Look, plan, run
 from trainer.progress import ProgressLine, Speed
@@ -66,6 +67,8 @@ def train_run(job: Job, checkpoints: Checkpoints, opened: Opened, start: int, en
             checkpoints.save(Saved(step, state, input_state, config.to_json()))
 
         state = run(state, feeder, program, watch.look, saves, save)
+    if bad := getattr(source, "quarantine", ()):  # a pipeline dataset's
+        log.warning("training: %d bad records were met on this host (%s)", len(bad), on_error_of(source))
     return TrainResult(start, end, state, watch.last, watch.speed(end - start), len(program.executables))
 
 

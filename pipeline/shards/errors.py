@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "BadRecordsError",
     "BatchSizeError",
     "CheckpointError",
     "ConversionError",
@@ -68,6 +69,10 @@ class ShardError(InfeedError):
 
 class CorruptRecordError(ShardError):
     """A record's bytes do not have the checksum that they were written with."""
+
+
+class BadRecordsError(ShardError):
+    """More records are bad than may be left out, or none is left to stand in for one."""
 
 
 class FingerprintError(InfeedError):

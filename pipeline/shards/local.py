@@ -104,11 +104,12 @@ class LocalStorage:
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
         """See Storage: under a lock on the directory, which ends with the process."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _naming(path, "update"), _sole_writer(target):
-            data = change(target.read_bytes() if target.exists() else None)
-            with self.publish(path) as sink:
-                sink.write(data)
+        with _naming(path, "update"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _sole_writer(target):
+                data = change(target.read_bytes() if target.exists() else None)
+                with self.publish(path) as sink:
+                    sink.write(data)
 
     def list(self, directory: str) -> dict[str, Stat]:
         """See Storage. What is neither file nor folder, a link to nowhere or a pipe, counts as a file of no bytes."""

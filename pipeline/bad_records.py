@@ -1,0 +1,113 @@
+"""What becomes of records that are damaged or cannot be decoded: how many may be, which were, and where that is kept.
+
+An Input has one, recipes make it. Knows nothing of reading and decoding."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from os import PathLike, fspath
+from typing import Literal, get_args
+
+from pipeline.shards.errors import BadRecordsError, OptionError, StorageError
+from pipeline.shards.schemes import open_storage
+
+__all__ = ["MAX_BAD_RECORDS", "BadRecord", "OnError", "Quarantine"]
+
+log = logging.getLogger("pipeline")
+
+MAX_BAD_RECORDS = 100
+NAMED = 3
+OnError = Literal["raise", "skip", "mask"]
+
+
+@dataclass(frozen=True, order=True)
+class BadRecord:
+    """A record that is damaged or cannot be decoded: its number, its place, and the error that "raise" gives for it."""
+
+    record_id: int
+    where: str
+    reason: str
+
+
+class Quarantine:
+    """The bad records that a host has met, each once, and its budget of them. Threads may share it.
+
+    on_error: what to do about one. quarantine_file: a path or gs:// where they are kept, too, as sorted JSON lines;
+    hosts and runs add to one file."""
+
+    def __init__(
+        self,
+        on_error: OnError = "raise",
+        max_bad_records: int = MAX_BAD_RECORDS,
+        quarantine_file: str | PathLike[str] | None = None,
+    ) -> None:
+        if on_error not in get_args(OnError):
+            raise OptionError(f"on_error={on_error!r} is not known. Known: {', '.join(map(repr, get_args(OnError)))}.")
+        if max_bad_records < 0:
+            raise OptionError(f"max_bad_records={max_bad_records} must be 0 or more.")
+        if quarantine_file is not None and on_error == "raise":
+            raise OptionError(
+                f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, and on_error='raise' leaves "
+                "nothing out. Give on_error='mask' or 'skip', or no file."
+            )
+        self.on_error, self._budget = on_error, max_bad_records
+        self._file = None if quarantine_file is None else _File(fspath(quarantine_file))
+        self._lock = threading.Lock()
+        self._met: dict[int, BadRecord] = {}
+
+    @property
+    def records(self) -> tuple[BadRecord, ...]:
+        """Those met so far, by number."""
+        with self._lock:
+            return tuple(sorted(self._met.values()))
+
+    def add(self, found: Iterable[BadRecord]) -> None:
+        """Notes the new ones among them, and warns of each. BadRecordsError when they are more than the budget."""
+        with self._lock:
+            new = [self._met.setdefault(bad.record_id, bad) for bad in found if bad.record_id not in self._met]
+            for bad in new:
+                log.warning("on_error=%r leaves out a bad record: %s", self.on_error, bad.reason)
+            if new and self._file:
+                self._file.add(new)
+            if len(self._met) > self._budget:
+                raise BadRecordsError(self._over_budget())
+
+    def _over_budget(self) -> str:
+        first = sorted(self._met.values())[:NAMED]
+        listed = "".join(f"\n  {bad.reason}" for bad in first)
+        return (
+            f"{len(self._met)} records are bad on this host, and max_bad_records={self._budget}. The first are:{listed}"
+            "\nSo many are no accident: look at the disk and the conversion (python -m pipeline.verify), or raise "
+            "max_bad_records."
+        )
+
+
+class _File:
+    """A quarantine file: a JSON object a line, one for each place, sorted by number."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._storage = path, open_storage(path)
+        if self._storage.exists(path):  # another file, given by mistake, is not written over
+            self._merged(self._storage.read(path), {})
+
+    def add(self, new: Iterable[BadRecord]) -> None:
+        """A file that cannot be written costs a warning: the run is meant to go on."""
+        lines = {bad.where: json.dumps(asdict(bad)) for bad in new}
+        try:
+            self._storage.update(self._path, lambda old: self._merged(old or b"", lines))
+        except StorageError as e:
+            log.warning("bad records stand in the log only, not in the quarantine_file: %s", e)
+
+    def _merged(self, old: bytes, new: Mapping[str, str]) -> bytes:
+        lines = dict(new)
+        try:
+            # Of one place the first line stays, or hosts whose reasons differ would go on changing it.
+            lines |= {json.loads(line)["where"]: line for line in old.decode().splitlines()}
+            ordered = sorted(lines.values(), key=lambda line: (json.loads(line)["record_id"], line))
+        except (ValueError, KeyError, TypeError) as e:
+            raise OptionError(
+                f"quarantine_file={self._path!r} holds something else ({e!r}). Give the name of a new file."
+            ) from e
+        return "".join(f"{line}\n" for line in ordered).encode()
