@@ -3,12 +3,12 @@
 Records of a .tar.gz, or any .gz or zlib stream, cannot be found without reading everything before them. The temporary
 file stands in <output>/_scratch until the commit removes it; an interrupted run finds it there and goes on."""
 
-import gzip
 import hashlib
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from pipeline import inflating
 from pipeline.frames import Compression
 from pipeline.shards.errors import RawDataError, StorageError
 from pipeline.shards.storage import Storage, join
@@ -40,27 +40,10 @@ def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str, compr
 def inflated(file: BinaryIO, compression: Compression, name: str) -> Iterator[bytes]:
     """The content of a compressed file, front to back, in pieces. Raises RawDataError naming it when it is damaged."""
     try:
-        yield from _pieces(file, compression)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as e:
+        yield from inflating.inflated(iter(lambda: file.read(_PIECE_BYTES), b""), compression)
+    except zlib.error as e:
         raise RawDataError(f"{name} is truncated or damaged: {e}. Copy it again.") from e
     except StorageError:
         raise
     except OSError as e:
         raise StorageError(f"cannot read {name}: {e.strerror or e}.") from e
-
-
-def _pieces(compressed: BinaryIO, compression: Compression) -> Iterator[bytes]:
-    if compression == "gzip":
-        with gzip.open(compressed) as stream:
-            while piece := stream.read(_PIECE_BYTES):
-                yield piece
-        return
-    inflate = zlib.decompressobj()
-    while not inflate.eof:
-        data = inflate.unconsumed_tail or compressed.read(_PIECE_BYTES)
-        piece = inflate.decompress(data, _PIECE_BYTES)
-        if not data and not piece:
-            raise EOFError("the zlib stream has no end")
-        yield piece
-    if inflate.unused_data or compressed.read(1):
-        raise zlib.error("there is something behind the end of the zlib stream")

@@ -16,7 +16,6 @@ from pathlib import Path
 from beam_jobs.converter import Source
 from beam_jobs.scratch import inflated
 from converters.compressed import to_scratch
-from converters.tfds_files import kept_of_tfds, tfds_files, tfds_labels
 from pipeline.frames import Compression, Frame, compression_of, read_frames
 from pipeline.infer import SchemaGuess, read_schema
 from pipeline.named_splits import Files, files_by_name, files_by_pattern
@@ -27,6 +26,7 @@ from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Labels, Schema
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import Stat, Storage, in_parallel, join
+from pipeline.tfds_files import kept_of_tfds, tfds_files, tfds_labels
 
 __all__ = [
     "RawTfrecords",

@@ -51,7 +51,8 @@ class Decoder:
     ) -> None:
         self._layout, self._host_batch, self._ops = layout, host_batch, tuple(ops)
         self._pad_to = with_lengths(pad_to or {})
-        self._specs, reads, made = _planned(padded_specs(feature_specs(layout), self._pad_to), self._ops)
+        self._given = padded_specs(feature_specs(layout), self._pad_to)
+        self._specs, reads, made = _planned(self._given, self._ops)
         fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch and not key.startswith("_")]
         self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), self._specs)
         counted = {pad.length_into: key for key, pad in self._pad_to.items()}
@@ -103,8 +104,10 @@ class Decoder:
     def _apply_ops(self, parsed: Features, seeds: Any) -> Features:
         def one(example: tuple[Features, Any]) -> Features:
             features, seed = example
+            specs = self._given
             for i, op in enumerate(self._ops):
-                features = features | op(features, seed[i])
+                promised = op.output_spec(specs)
+                features, specs = features | _kept(op, promised, op(features, seed[i])), {**specs, **promised}
             return {key: features[key] for key in self._keys}
 
         signature = {key: tf.TensorSpec(self._specs[key].shape, self._specs[key].dtype) for key in self._keys}
@@ -143,6 +146,18 @@ def _planned(parsed: Specs, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], se
         specs |= outputs
         made |= set(outputs)
     return specs, reads, made
+
+
+def _kept(op: Op, promised: Specs, made: Any) -> Features:
+    """What an op made, if it is what its output_spec says: a batch is planned before any record is read."""
+    missing = sorted(promised.keys() - made.keys()) if isinstance(made, Mapping) else sorted(promised)
+    if missing or not isinstance(made, Mapping):
+        raise OptionError(
+            f"{op!r} returned {sorted(made) if isinstance(made, Mapping) else made!r} for a record; its output_spec "
+            f"promises {sorted(promised)}. An op drops no record and no feature, so that every record of an "
+            "evaluation counts. To leave records out, give them a weight of 0 in a feature, and use it in the metrics."
+        )
+    return dict(made)
 
 
 def _checked(keys: tuple[str, ...], specs: Specs) -> list[str]:

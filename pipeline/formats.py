@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.shards.errors import OptionError
+from pipeline.shards.schema import Schema
 from pipeline.spec import feature_specs
 
-__all__ = ["FixedLength"]
+__all__ = ["FixedLength", "Format", "TFRecords", "TextLines"]
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,23 @@ class FixedLength:
     def record_bytes(self) -> int:
         """Of one record."""
         return self.record.itemsize if isinstance(self.record, np.dtype) else self.record
+
+
+@dataclass(frozen=True)
+class TFRecords:
+    """TFRecord files, plain, GZIP or ZLIB. schema: of the tf.train.Examples in them; None goes by a sample."""
+
+    schema: Schema | None = None
+
+
+@dataclass(frozen=True)
+class TextLines:
+    r"""Lines of text, plain or GZIP, each the bytes value `key`.
+
+    As tf.data.TextLineDataset has them: without \n, without any \r, and what follows the last \n only if it is not
+    empty. An empty line is a record."""
+
+    key: str = "text"
+
+
+Format = FixedLength | TFRecords | TextLines

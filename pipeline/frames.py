@@ -2,7 +2,7 @@
 
 Readers stop at the first damaged record; this goes on behind it, wherever the index says that the next one begins.
 Memory is a piece and a record, however large the shard. Bytes in, values out: no storage. Without an index there are
-two ways: read_frames proves all bytes, walk_frames steps over payloads and only says where they are."""
+two ways: read_frames proves all bytes, walk_frames and walk_pieces step over payloads and only say where they are."""
 
 import itertools
 import struct
@@ -22,6 +22,7 @@ __all__ = [
     "payload_of_frame",
     "read_frames",
     "walk_frames",
+    "walk_pieces",
 ]
 
 MAX_INDEXED_BYTES = 2**32 - 1  # of a record: what an index can say
@@ -37,6 +38,7 @@ class Frame(NamedTuple):
     payload: bytes
     problem: str = ""  # what is wrong with it, if anything is
     crc: int = 0  # crc32c of the payload as it was found
+    lost: bool = False  # no record behind it can be found
 
 
 Compression = Literal["gzip", "zlib"]
@@ -82,6 +84,26 @@ def walk_frames(file: BinaryIO, size: int) -> Iterator[Place]:
         offset, header = end, following[FOOTER_BYTES:]
 
 
+def walk_pieces(pieces: Iterable[bytes]) -> Iterator[Place]:
+    """What walk_frames gives, of a file that comes in pieces of any size; no payload is put together."""
+    stream = _Stream(pieces)
+    while True:
+        offset, header = stream.offset, stream.take(HEADER_BYTES)
+        if not header:
+            return
+        problem = _header_problem(header, None) if len(header) == HEADER_BYTES else "the file ends inside its header"
+        length = 0 if problem else _HEADER.unpack(header)[0]
+        if not problem:
+            stream.skip(length)
+            footer = stream.take(FOOTER_BYTES)
+            if len(footer) == FOOTER_BYTES:
+                yield Place(offset, length, _CRC.unpack(footer)[0])
+                continue
+            problem = f"the file ends at byte {stream.offset}, inside its {length} bytes"
+        yield Place(offset, 0, 0, f"{problem}; what follows is out of reach")
+        return
+
+
 def payload_of_frame(data: bytes) -> tuple[bytes, str]:
     """The payload of one whole frame, and what is wrong with it ("" if nothing is)."""
     payload = data[HEADER_BYTES:-FOOTER_BYTES]
@@ -111,17 +133,18 @@ def read_frames(
             if not problem and length > max_bytes:
                 problem = f"its header says {length} bytes; up to {max_bytes} are looked for here"
         if rows is None and problem:
-            yield Frame(record, offset, b"", f"{problem}; without an index, what follows in this shard is not found")
+            problem += "; without an index, what follows in this shard is not found"
+            yield Frame(record, offset, b"", problem, lost=True)
             return
-        body = stream.take((length or 0) + FOOTER_BYTES)
-        if len(header) + len(body) < HEADER_BYTES + (length or 0) + FOOTER_BYTES:
+        payload, footer = stream.take(length or 0), stream.take(FOOTER_BYTES)
+        if len(header) + len(payload) + len(footer) < HEADER_BYTES + (length or 0) + FOOTER_BYTES:
             after = 0 if rows is None else len(rows) - record - 1
             also = f"; it and all {after} records after it are missing" if after else ""
-            yield Frame(record, offset, b"", f"the shard ends inside it, at byte {stream.offset}{also}")
+            problem = f"the shard ends inside it, at byte {stream.offset}{also}"
+            yield Frame(record, offset, b"", problem, lost=True)
             return
-        payload = body[:-FOOTER_BYTES]
         there = crc32c(payload)
-        yield Frame(record, offset, payload, problem or _payload_problem(there, body[-FOOTER_BYTES:], crc), there)
+        yield Frame(record, offset, payload, problem or _payload_problem(there, footer, crc), there)
 
 
 def _header_problem(header: bytes, length: int | None) -> str:
@@ -152,17 +175,24 @@ class _Stream:
 
     def take(self, size: int) -> bytes:
         """The next bytes; fewer only at the end."""
-        parts, missing = [], size
+        if self._at + size <= len(self._piece):  # nearly always
+            self._at += size
+            self.offset += size
+            return self._piece[self._at - size : self._at]
+        return b"".join(self._piece[begin:end] for begin, end in self._over(size))
+
+    def skip(self, size: int) -> None:
+        """Goes on behind the next bytes; over the end only to the end."""
+        for _ in self._over(size):
+            pass
+
+    def _over(self, size: int) -> Iterator[tuple[int, int]]:
+        """Where the next bytes are in one piece after the other."""
         while True:
-            part = self._piece[self._at : self._at + missing]
-            self._at += len(part)
-            missing -= len(part)
-            parts.append(part)
-            if not missing:
-                break
-            piece = next(self._pieces, None)
+            begin, end = self._at, min(len(self._piece), self._at + size)
+            self._at, self.offset, size = end, self.offset + end - begin, size - (end - begin)
+            yield begin, end
+            piece = next(self._pieces, None) if size else None
             if piece is None:
-                break
+                return
             self._piece, self._at = piece, 0
-        self.offset += size - missing
-        return b"".join(parts)

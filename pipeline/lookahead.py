@@ -55,6 +55,10 @@ class Lookahead(Iterator[np.ndarray]):
         self._unread, self._needed_by = self._unread[left], self._needed_by[left]
         return ids[now], np.cumsum(lengths[wanted]) - lengths[wanted]
 
+    def sees(self, record_id: int) -> bool:
+        """Whether a use of a record is still to come, as far as is seen."""
+        return record_id in self._in_sight
+
     def used(self, group: np.ndarray) -> list[int]:
         """Notes one use of each record of a group; those for which it was the last in sight."""
         ids = group.tolist()

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pipeline.shards.errors import OptionError, StorageError
 from pipeline.shards.storage import Stat, Storage, join
 
-__all__ = ["matching_files"]
+__all__ = ["is_directory", "matching_files"]
 
 _SHOWN = 5
 
@@ -17,7 +17,7 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
 
     Raises OptionError where there is none; StorageError."""
     directory, slash, name = uri.rpartition("/")
-    if not any(character in name for character in "*?["):
+    if not _is_pattern(name):
         return _file(uri, storage) or _directory(uri, storage)
     directory = directory or slash or "."
     there = _visible(directory, storage)
@@ -30,6 +30,15 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
         shown = ", ".join(names[:_SHOWN]) or "nothing"
         raise OptionError(f"{uri} matches no file. In {directory} are: {shown}{more}. Only the last part is a pattern.")
     return matching
+
+
+def is_directory(uri: str, storage: Storage) -> bool:
+    """Whether it is neither a pattern nor a file; there may be nothing."""
+    return not _is_pattern(uri.rpartition("/")[2]) and not _file(uri, storage)
+
+
+def _is_pattern(name: str) -> bool:
+    return any(character in name for character in "*?[")
 
 
 def _file(uri: str, storage: Storage) -> dict[str, Stat]:

@@ -21,6 +21,7 @@ from pipeline.shuffle import Shuffle, default_block_records, default_window_reco
 __all__ = ["Mixture", "Plan", "mixture", "plan_mixture", "plan_records"]
 
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts: what is read in passing has to be held
+WHOLE_FILES_MARGIN = 1.25
 
 
 @dataclass(frozen=True)
@@ -128,4 +129,5 @@ def _window_records(records: Records, block_records: int, streams: int, global_b
 def _window_bytes(records: Records, streams: int, window_records: int, block_records: int) -> int:
     """The windows, and the blocks that stand over their ends."""
     held = min(records.num_records, streams * (window_records + block_records))
-    return int(held * _mean_bytes(records))
+    # Where files are read whole, what is not in sight is passed in vain, so some more: records differ in size.
+    return int(held * _mean_bytes(records) * (1 if records.whole_files is None else WHOLE_FILES_MARGIN))

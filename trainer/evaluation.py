@@ -1,7 +1,9 @@
-"""One exact epoch, and the proof that it was one."""
+"""One exact epoch, and the proof that it was one; more of them to prove that padding has no part in it."""
 
+import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,10 +11,13 @@ from pipeline.shards.errors import EvaluationError
 from trainer.inputs import Input
 from trainer.job import Job, Opened
 from trainer.loop import Look, plan, run
-from trainer.steps import CRC_SUM, RECORDS, eval_step
+from trainer.metrics import PADDINGS
+from trainer.steps import CRC_SUM, RECORDS, EvalState, eval_step
 from trainer.task import Variables
 
-__all__ = ["EvalResult", "evaluate_epoch"]
+__all__ = ["EvalResult", "Evaluation", "compare_paddings"]
+
+log = logging.getLogger("trainer")
 
 
 @dataclass(frozen=True)
@@ -37,18 +42,76 @@ class EvalResult:
         return None not in due and due == (self.records, self.crc)
 
 
-def evaluate_epoch(job: Job, opened: Opened, variables: Variables, step: int) -> EvalResult:
-    """Runs the whole input once. EvaluationError unless every record counted exactly once."""
-    epoch = opened.source.steps_per_epoch
-    k = job.steps_a_dispatch(opened, [epoch] if epoch else [])
-    lengths = None if epoch is None else list(plan(0, epoch, k))
-    program = job.program(eval_step(job.task), variables, opened, k)
-    totals = _Totals()
-    with job.feeding(program, opened, opened.source.start, 0, lengths) as feeder:
-        started = time.perf_counter()
-        run(variables, feeder, program, totals.add)
-    totals.check(opened.source)
-    return totals.result(step, opened.source, time.perf_counter() - started)
+class Evaluation:
+    """Exact epochs with one model, all by one program. It uses up the arrays of `variables`.
+
+    padding_rows: rows of the last epoch that did not count, over all hosts."""
+
+    def __init__(self, job: Job, opened: Opened, variables: Variables, step: int) -> None:
+        self._job, self._opened, self._step = job, opened, step
+        self.padding_rows = 0
+        epoch = opened.source.steps_per_epoch
+        k = job.steps_a_dispatch(opened, [epoch] if epoch else [])
+        self._lengths = None if epoch is None else list(plan(0, epoch, k))
+        self._state = EvalState(variables, job.placement.scalar(np.int32(0)))
+        self._program = job.program(eval_step(job.task), self._state, opened, k)
+
+    def epoch(self, padding: int = 0, source: Input | None = None) -> EvalResult:
+        """Runs the whole input once, with PADDINGS[padding] in rows that do not count.
+
+        source: the same input, opened anew. EvaluationError unless every record counted exactly once."""
+        opened = self._opened if source is None else replace(self._opened, source=source)
+        state = self._state._replace(padding=self._job.placement.scalar(np.int32(padding)))
+        totals = _Totals()
+        with self._job.feeding(self._program, opened, opened.source.start, 0, self._lengths) as feeder:
+            started = time.perf_counter()
+            self._state = run(state, feeder, self._program, totals.add)
+        totals.check(opened.source)
+        self.padding_rows = totals.steps * opened.global_batch - totals.records
+        return totals.result(self._step, opened.source, time.perf_counter() - started)
+
+
+def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[[], Input | None]) -> None:
+    """Runs the epoch again with every other kind of padding; `again` opens the input anew, where it must be.
+
+    EvaluationError, naming a metric and both values, unless each has the bits of the `first` epoch, over zeros."""
+    if not evaluation.padding_rows:
+        log.warning(
+            "check_padding: the epoch has no row of padding, so nothing was checked. Take another eval_batch_size, one "
+            "that does not divide %d.",
+            first.records,
+        )
+        return
+    for padding in range(1, len(PADDINGS)):
+        found = evaluation.epoch(padding, again()).metrics
+        changed = _changed(first.metrics, found)
+        if not changed:
+            continue
+        # Where nothing is changed the bits may differ, too: some GPU kernels add up in any order.
+        if by_itself := _changed(first.metrics, evaluation.epoch(0, again()).metrics):
+            raise EvaluationError(
+                f"check_padding: two epochs over the same padding differ, too: {by_itself}. This program is not "
+                "deterministic on these devices. Try again with XLA_FLAGS=--xla_gpu_deterministic_ops=true."
+            )
+        raise EvaluationError(
+            f"check_padding: with {PADDINGS[padding]} in place of {PADDINGS[0]} in rows of padding, {changed}. Some "
+            "computation mixes the rows of a batch, so padding reaches rows that count. Leave it out there by "
+            "jnp.where(mask, x, 0), with mask = batch['_mask'] > 0 in the shape of x; x * mask lets NaN through."
+        )
+    log.info(
+        "check_padding: all metrics have the same bits whatever the %d rows of padding hold: %s",
+        evaluation.padding_rows,
+        "; ".join(PADDINGS),
+    )
+
+
+def _changed(first: Mapping[str, float], second: Mapping[str, float]) -> str:
+    """The metrics whose bits are not the same; "" where all are."""
+    return ", ".join(
+        f"{name} is {second[name]!r} and not {value!r}"
+        for name, value in first.items()
+        if value.hex() != second[name].hex()
+    )
 
 
 class _Totals:
@@ -56,9 +119,10 @@ class _Totals:
 
     def __init__(self) -> None:
         self.sums: dict[str, float] = {}
-        self.records = self.crc = 0
+        self.records = self.crc = self.steps = 0
 
     def add(self, look: Look) -> None:
+        self.steps += look.length
         for name, values in look.scalars.items():
             if name == RECORDS:
                 self.records += int(values.sum(dtype=np.int64))

@@ -91,6 +91,10 @@ class Placement:
 
         return jax.tree.map(widen, dict(host_struct))
 
+    def scalar(self, value: np.generic) -> jax.Array:
+        """A copy on every device of what is the same on every host."""
+        return jax.make_array_from_callback((), self.replicated, lambda _: np.asarray(value))
+
     def place(self, host_batch: Mapping[str, Any], struct: Any) -> Any:
         """The host's rows as a part of the global arrays that `struct` describes."""
         # Without the global shape a wrong mapping of rows would train on, on half a batch.

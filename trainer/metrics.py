@@ -5,12 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pipeline.shards.errors import InputError
 from trainer.inputs import CRC, MASK
 from trainer.task import Batch, Metric
 
-__all__ = ["blank_padding", "counted_crc", "masked_mean", "masked_sum", "per_record", "records"]
+__all__ = ["PADDINGS", "blank_padding", "counted_crc", "masked_mean", "masked_sum", "per_record", "records"]
+
+# What rows of padding may hold. Tasks see the first; a check shows them the others.
+PADDINGS = ("zeros", "NaN (in floats)", "the largest values")
 
 
 def records(batch: Batch) -> jax.Array:
@@ -35,17 +39,25 @@ def counted_crc(batch: Batch) -> jax.Array:
     return jnp.sum(jnp.where(batch[MASK] > 0, batch[CRC], 0), dtype=jnp.uint32)
 
 
-def blank_padding(batch: Batch) -> dict[str, Any]:
-    """`batch` with zeros in every row that does not count.
+def blank_padding(batch: Batch, padding: int | jax.Array = 0) -> dict[str, Any]:
+    """`batch` with PADDINGS[padding], zeros, in every row that does not count.
 
     A NaN there would poison gradients even under `where`: its gradient is 0 times the NaN."""
     mask = batch[MASK] > 0
 
     def blank(leaf: jax.Array) -> jax.Array:
         shaped = mask.reshape(mask.shape + (1,) * (leaf.ndim - 1))
-        return jnp.where(shaped, leaf, jnp.zeros((), leaf.dtype))
+        values = _padding_values(leaf.dtype)
+        return jnp.where(shaped, leaf, values[padding] if isinstance(padding, int) else jnp.asarray(values)[padding])
 
     return {key: value if key.startswith("_") else jax.tree.map(blank, value) for key, value in batch.items()}
+
+
+def _padding_values(dtype: Any) -> np.ndarray:
+    """Of PADDINGS, in this dtype."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return np.array([0, np.nan, jnp.finfo(dtype).max], dtype)
+    return np.array([0, 0, 1 if dtype.kind == "b" else jnp.iinfo(dtype).max], dtype)
 
 
 def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Mapping[str, Metric]) -> dict[str, jax.Array]:

@@ -1,7 +1,7 @@
 """The training and evaluation step, and the programs made of them: one step, or k steps in one dispatch."""
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from trainer.metrics import blank_padding, counted_crc, masked_mean, masked_sum,
 from trainer.state import TrainState
 from trainer.task import Batch, Task, Variables
 
-__all__ = ["CRC_SUM", "FINITE", "RECORDS", "Program", "Step", "eval_step", "train_step"]
+__all__ = ["CRC_SUM", "FINITE", "RECORDS", "EvalState", "Program", "Step", "eval_step", "train_step"]
 
 FINITE, RECORDS, CRC_SUM = "_finite", "_records", "_crc_sum"
 Step = Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]
@@ -48,16 +48,23 @@ def train_step(task: Task) -> Step:
     return step
 
 
-def eval_step(task: Task) -> Step:
-    """(Variables, batch) -> the same variables and masked sums: loss, every metric, and the proof's `_records` and
-    `_crc_sum`. Variables go through so that both steps run in one loop; donated, they cost no copy."""
+class EvalState(NamedTuple):
+    """What an evaluation carries from step to step, unchanged. padding: int32 [], which of PADDINGS the task sees."""
 
-    def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, jax.Array]]:
+    variables: Variables
+    padding: jax.Array
+
+
+def eval_step(task: Task) -> Step:
+    """(EvalState, batch) -> the same state and masked sums: loss, every metric, and the proof's `_records` and
+    `_crc_sum`. The state goes through so that both steps run in one loop; donated, it costs no copy."""
+
+    def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, jax.Array]]:
         proof = {RECORDS: records(batch), CRC_SUM: counted_crc(batch)}
-        batch = blank_padding(batch)
-        losses, _, outputs = task.loss_fn(variables, batch, jax.random.key(0), False)
+        batch = blank_padding(batch, state.padding)
+        losses, _, outputs = task.loss_fn(state.variables, batch, jax.random.key(0), False)
         values = per_record(losses, outputs, batch, task.metrics)
-        return variables, {name: masked_sum(value, batch["_mask"]) for name, value in values.items()} | proof
+        return state, {name: masked_sum(value, batch["_mask"]) for name, value in values.items()} | proof
 
     return step
 

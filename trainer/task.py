@@ -42,7 +42,7 @@ class Task:
     init(rng, batch_spec) -> Variables; the spec has a jax.ShapeDtypeStruct for each array of a batch.
     loss_fn(variables, batch, rng, train) -> losses float [b], one a record; the variables after the step, of which
     the trainer takes `extra` when training; outputs, any pytree, for the metrics. Rows of padding are all zero,
-    and what it gives for them is ignored.
+    and what it gives for them is ignored; evaluate(check_padding=True) proves that they do not reach other rows.
     metrics: name -> function(outputs, batch) -> values [b], one a record; the trainer takes their masked mean.
     partition(name, shape) -> over which mesh axes ("data", "model") to split each dimension of the parameter of that
     path ("dense/kernel"), its optimizer statistics too. Default: a whole copy on every device."""

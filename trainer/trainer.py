@@ -1,6 +1,5 @@
 """The Trainer: trains and evaluates a Task from any input. The front door of the package."""
 
-import functools
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -12,7 +11,7 @@ from pipeline.shards.errors import OptionError
 from pipeline.shards.storage import join
 from trainer.checkpoint import Checkpoints
 from trainer.config import TrainerConfig, check_positive_int
-from trainer.evaluation import EvalResult, evaluate_epoch
+from trainer.evaluation import EvalResult, Evaluation, compare_paddings
 from trainer.inputs import InputFn
 from trainer.job import Job, Opened
 from trainer.mesh import Placement
@@ -57,17 +56,24 @@ class Trainer:
             self._agree(watchdog, opened, start, end)
             return train_run(self._job, checkpoints, opened, start, end)
 
-    def evaluate(self, input_fn: InputFn, *, step: int | None = None) -> EvalResult:
+    def evaluate(self, input_fn: InputFn, *, step: int | None = None, check_padding: bool = False) -> EvalResult:
         """Means over one exact epoch, with the newest checkpoint or that of `step`.
 
+        check_padding: run the epoch twice more, with NaN and with the largest values in the rows that fill the last
+        batch, where the task otherwise sees zeros; EvaluationError unless all metrics have the same bits.
         Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
         due gives proven=False); CheckpointError where there is no checkpoint."""
         with self._call() as (watchdog, checkpoints):
             step = checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
-            self._agree(watchdog, opened, step, step)
+            self._agree(watchdog, opened, step, step, check_padding=check_padding)
             saved = checkpoints.restore(step, self._job.abstract_state(opened))
-            result = evaluate_epoch(self._job, opened, saved.state.variables, step)
+            evaluation = Evaluation(self._job, opened, saved.state.variables, step)
+            result = evaluation.epoch()
+            if check_padding:
+                # A plain iterable is read up: input_fn makes the next.
+                again = (lambda: None) if opened.resumable else lambda: self._job.open("eval", input_fn).source
+                compare_paddings(evaluation, result, again)
         if jax.process_index() == 0:
             with closing(EventWriter(join(self.config.workdir, "eval"))) as events:
                 events.scalars(step, result.metrics)
@@ -84,8 +90,10 @@ class Trainer:
         ):
             yield watchdog, checkpoints
 
-    def _agree(self, watchdog: Watchdog, opened: Opened | None, start: int, end: int) -> None:
-        facts = functools.partial(facts_of, self._job, opened, start, end)
+    def _agree(self, watchdog: Watchdog, opened: Opened | None, start: int, end: int, **others: Any) -> None:
+        def facts() -> dict[str, Any]:
+            return facts_of(self._job, opened, start, end) | others
+
         agree(watchdog, facts, self.config.workdir, self.config.stall_seconds)
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Manifest",
     "ShardEntry",
     "SplitEntry",
+    "find_manifest",
     "read_manifest",
     "update_manifest",
 ]
@@ -139,10 +140,16 @@ def _split_entry(data: Mapping[str, Any]) -> SplitEntry:
 def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:
     """The manifest of a dataset directory. Raises ManifestError saying what is there instead."""
     storage = storage or open_storage(directory)
+    manifest = find_manifest(directory, storage)
+    if manifest is None:
+        raise ManifestError(f"{join(directory, MANIFEST_FILE)} does not exist: {_instead(storage, directory)}")
+    return manifest
+
+
+def find_manifest(directory: str, storage: Storage) -> Manifest | None:
+    """The manifest, if there is one. Raises ManifestError for one that cannot be read."""
     path = join(directory, MANIFEST_FILE)
-    if not storage.exists(path):
-        raise ManifestError(f"{path} does not exist: {_instead(storage, directory)}")
-    return _decoded(storage.read(path), directory)
+    return _decoded(storage.read(path), directory) if storage.exists(path) else None
 
 
 def _decoded(encoded: bytes, directory: str) -> Manifest:

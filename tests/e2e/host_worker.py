@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,7 +110,7 @@ def leaves(state):
 
 
 def same_truth(order):
-    """Trains and evaluates once for every layout of `order`: {name: {devices, model, workdir, max_steps}}."""
+    """Trains and evaluates for every layout of `order`: {name: {devices, model, workdir, max_steps, check_padding}}."""
     for name, layout in order.layouts.items():
         devices = [jax.devices()[i] for i in layout.get("devices", range(jax.device_count()))]
         config = TrainerConfig(
@@ -125,14 +126,18 @@ def same_truth(order):
         trainer = Trainer(dense_task(), config, devices)
         train, evaluation = Recorded(order.data_dir), Recorded(order.data_dir)
         trained = trainer.train(train, max_steps=layout["max_steps"])
-        result = trainer.evaluate(evaluation)
+        check_padding = layout.get("check_padding", False)
+        result = trainer.evaluate(evaluation, check_padding=check_padding)
+        epochs = 3 if check_padding else 1  # one for each kind of padding
+        once = evaluation.batches[: len(evaluation.batches) // epochs]
+        assert evaluation.batches == epochs * once
         yield (
             name,
             {
                 "start_step": trained.start_step,
                 "last step": trained.metrics,
                 "trained": train.batches,
-                "evaluated": evaluation.batches,
+                "evaluated": once,
                 "records": result.records,
                 "proven": result.proven,
                 "metrics": result.metrics,
@@ -242,6 +247,26 @@ def disagreements(order):
     print(AGREED)
     yield "nan", error_of(lambda: Trainer(dense_task(1e38), settings(order)).train(plain_batches, max_steps=50))
     yield "at last", Trainer(dense_task(), settings(order)).train(plain_batches, max_steps=5).step
+
+
+def mixed_rows(order):
+    """A task whose metrics padding changes; only the last host has any. Checked by one host alone, then by all."""
+    task = dense_task()
+
+    def centred(variables, batch, rng, train):
+        image = batch["image"].astype(jnp.float32)
+        return task.loss_fn(variables, {**batch, "image": image - image.mean(0)}, rng, train)
+
+    def input_fn(ctx):
+        if ctx.mode == "train":
+            return plain_batches(ctx)
+        rows = [row for part in ctx.hosts.rows for row in part]
+        return [next(plain_batches(ctx)) | {"_mask": (np.array(rows) < 10).astype(np.float32)}]
+
+    trainer = Trainer(replace(task, loss_fn=centred), settings(order))
+    trainer.train(input_fn, max_steps=5)
+    for name, check_padding in (("one", jax.process_index() == order.host), ("all", True)):
+        yield name, error_of(lambda check=check_padding: trainer.evaluate(input_fn, check_padding=check))
 
 
 def error_of(call):

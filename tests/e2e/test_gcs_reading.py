@@ -14,6 +14,7 @@ from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.shards import gcs_calls
 from pipeline.shards.errors import CorruptRecordError, StallError, StorageError
 from pipeline.shards.naming import index_file
+from pipeline.tf_cpu import tf
 
 KEYS = ("image/class/label",)
 IN_TENSORFLOW = """
@@ -99,11 +100,35 @@ def test_a_bucket_that_fails_for_good_ends_the_epoch_with_object_status_and_atte
         list(evaluation.batches())
 
 
-def test_a_stalled_get_ends_in_an_error_within_the_bound(shards, gcs_server):
-    evaluation = eval_dataset(shards, global_batch=16, keys=KEYS, stall_seconds=1.0)
+@pytest.mark.parametrize("way", ["batches", "as_dataset"])
+@pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
+def test_a_stalled_get_ends_in_an_error_with_all_stacks_within_the_bound(shards, gcs_server, caplog, recipe, way):
+    source = recipe(shards, global_batch=16, keys=KEYS, stall_seconds=1.0)
     gcs_server.fail("GET.*-of-.*alt=media", Stall(), times=None)
-    with pytest.raises(StallError, match="waited 1 s for input"):
-        list(evaluation.batches())
+    kind, text = (StallError, "") if way == "batches" else (tf.errors.OpError, "StallError: ")
+    begun = time.monotonic()
+    with pytest.raises(kind, match=f"{text}waited 1 s for input"):
+        list(getattr(source, way)())
+    assert time.monotonic() - begun < 20  # less than the 30 s of one silent request
+    [dump] = [record.getMessage() for record in caplog.records if record.name == "pipeline"]
+    assert dump.startswith("waited 1 s for input")
+    assert "\nThread infeed-read:\n" in dump
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_the_command_says_in_one_line_that_its_input_stalls_beside_the_stacks(shards, gcs_server, tmp_path, split):
+    gcs_server.fail(f"GET.*{split}-.*-of-.*alt=media", Stall(), times=None)
+    command = [sys.executable, "-m", "trainer", "digits", f"--data-dir={shards}", f"--workdir={tmp_path}/model"]
+    command += ["--max-steps=2", "--iterations-per-loop=1", "--stall-seconds=15"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=dict(os.environ))
+    assert done.returncode == 2, done.stderr
+    assert "\nThread infeed-read:\n" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: waited 15 s for input")
+    assert last.endswith("(waiting for the input: none came)")
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "model/checkpoints/2").exists() == (split == "validation")
 
 
 STALLED = """

@@ -133,6 +133,13 @@ def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(broken, dig
         assert process.report["at last"] == 5
 
 
+def test_padding_on_one_host_that_changes_the_metrics_is_an_error_on_all(broken):
+    for process in broken("mixed_rows", 2, host=1):
+        assert process.code == 0, process.printed
+        assert "check_padding is False on host 0 and True on host 1. Start the same" in process.report["one"]
+        assert process.report["all"].startswith("EvaluationError: check_padding: with the largest values in place of")
+
+
 def fingerprint(directory):
     return read_manifest(str(directory)).splits["train"].fingerprint
 

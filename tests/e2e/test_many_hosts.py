@@ -15,7 +15,7 @@ LAYOUTS = {  # of two processes with two devices each: 0 and 1, 2 and 3
     "data": {},
     "data, devices interleaved": {"devices": [0, 2, 1, 3]},
     "model inside the hosts": {"model": 2},
-    "model across the hosts": {"devices": [0, 2, 1, 3], "model": 2},
+    "model across the hosts": {"devices": [0, 2, 1, 3], "model": 2, "check_padding": True},
 }
 
 

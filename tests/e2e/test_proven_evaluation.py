@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from pipeline import index
-from pipeline.reading import Reading
+from pipeline.reading import ShardReading
 from pipeline.shards.errors import EvaluationError
 from trainer.config import TrainerConfig
 from trainer.recipes.digits import Config, _input_fns, digits_task
@@ -34,7 +34,7 @@ def test_an_evaluation_over_shards_counts_every_record_and_proves_it(trained):
 
 def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail(trained, monkeypatch):
     trainer, eval_input = trained
-    read = Reading.__iter__
+    read = ShardReading.__iter__
 
     def lying(self):
         for number, payloads in enumerate(read(self)):
@@ -42,7 +42,7 @@ def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail
                 payloads[1] = payloads[0]
             yield payloads
 
-    monkeypatch.setattr(Reading, "__iter__", lying)
+    monkeypatch.setattr(ShardReading, "__iter__", lying)
     with pytest.raises(
         EvaluationError, match=r"counted 368 records as due, but their crcs add up to \w+ and the index"
     ):

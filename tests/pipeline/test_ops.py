@@ -2,12 +2,15 @@
 
 import io
 import pickle
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.ops import DecodeJpeg, DecodePng, MultiHot, RandomShift
+from pipeline.datasets import eval_dataset
+from pipeline.ops import DecodeJpeg, DecodePng, Features, MultiHot, RandomShift, Specs
 from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
@@ -166,3 +169,25 @@ def test_what_a_shift_brings_in_is_zero_or_the_border(fill, border):
 def test_an_op_that_cannot_be_is_refused_when_it_is_made(make, text):
     with pytest.raises(OptionError, match=text):
         make()
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """What a filter would be: it has nothing to say of some records."""
+
+    made: dict[str, int] | None
+    reads: tuple[str, ...] = ("number",)
+
+    def output_spec(self, specs: Specs) -> Specs:
+        return {"number": specs["number"], "kept": ArraySpec((), np.dtype(np.int32))}
+
+    def __call__(self, features: Features, seed: Any) -> Any:
+        return self.made
+
+
+@pytest.mark.parametrize(("made", "text"), [(None, "returned None"), ({}, r"returned \[\]"), ({"kept": 1}, "'kept'")])
+def test_an_op_that_leaves_a_record_or_a_feature_out_is_told_to_weigh_it(numbers_of, made, text):
+    source = eval_dataset(numbers_of(5), global_batch=4, ops=[Dropping(made)], keys=("number",))
+    told = rf"{text}.* for a record; its output_spec promises \['kept', 'number'\]\. .* give them a weight of 0"
+    with pytest.raises(OptionError, match=told):
+        next(source.batches())

@@ -22,6 +22,26 @@ def test_padding_does_not_reach_a_sum_or_a_mean(padding):
     assert batch["x"].tolist() == [1, 0, 4, 0]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "nan", "largest"),
+    [
+        (jnp.float32, np.nan, np.finfo(np.float32).max),
+        (jnp.bfloat16, np.nan, float(jnp.finfo(jnp.bfloat16).max)),
+        (jnp.int32, 0, 2**31 - 1),
+        (jnp.uint8, 0, 255),
+        (jnp.bool_, False, True),
+    ],
+)
+def test_a_check_may_fill_the_padding_of_every_type_with_other_values(dtype, nan, largest):
+    batch = {"a": {"b": jnp.ones((4, 2), dtype)}, "_mask": MASK, "_index": jnp.arange(4)}
+    for padding, value in enumerate([0, nan, largest]):
+        filled = jax.jit(blank_padding)(batch, padding)
+        assert filled["a"]["b"].dtype == dtype
+        expected = np.array([[1, 1], [value, value]] * 2).astype(dtype)
+        assert np.asarray(filled["a"]["b"]).tobytes() == expected.tobytes()
+        assert filled["_index"].tolist() == [0, 1, 2, 3]
+
+
 def test_a_gradient_is_finite_where_the_padding_is_not():
     def loss(w, x):
         batch = blank_padding({"x": x, "_mask": MASK})

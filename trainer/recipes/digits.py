@@ -36,6 +36,8 @@ class Config:
     """Directory with the shards and their manifest.json."""
     mode: Literal["train", "evaluate"] = "train"
     """train: train, then evaluate. evaluate: only evaluate the newest checkpoint."""
+    check_padding: bool = False
+    """Evaluate with three kinds of padding behind the last record: an error unless the metrics have the same bits."""
     learning_rate: float = 3e-3
     """Peak of a cosine schedule with a short warm-up."""
     shift_pixels: int = 3
@@ -115,7 +117,7 @@ def run(config: Config) -> None:
     task = digits_task(config.learning_rate, config.trainer.max_steps or 1)
     trainer = Trainer(task, config.trainer)
     speed = trainer.train(train_input).speed if config.mode == "train" else None
-    result = trainer.evaluate(eval_input)
+    result = trainer.evaluate(eval_input, check_padding=config.check_padding)
     if jax.process_index() > 0:
         return
     path = _publish(config.trainer.workdir, "eval_result.json", _report(result))

@@ -1,5 +1,8 @@
 """TFRecord files, and a dataset that TFDS prepared."""
 
+import itertools
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +89,26 @@ def write_damaged_tfds(data_dir: Path):
         data = bytearray(path.read_bytes())
         data[-5] ^= 1
         path.write_bytes(data)
+
+
+def write_tfds_by_hand(directory: Path, files: Sequence[Sequence[bytes]], features: Mapping[str, str]):
+    """What TFDS would have prepared: Examples of scalar features, name -> dtype, in files of one split, train."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, payloads in enumerate(files):
+        name = f"by_hand-train.tfrecord-{number:05d}-of-{len(files):05d}"
+        (directory / name).write_bytes(b"".join(map(frame, payloads)))
+    core = "tensorflow_datasets.core.features"
+    scalars = {
+        key: {"pythonClassName": f"{core}.scalar.Scalar", "tensor": {"dtype": dtype, "encoding": "none", "shape": {}}}
+        for key, dtype in features.items()
+    }
+    described = {"pythonClassName": f"{core}.features_dict.FeaturesDict", "featuresDict": {"features": scalars}}
+    split = {
+        "name": "train",
+        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        "shardLengths": [str(len(payloads)) for payloads in files],
+        "numBytes": str(sum(map(len, itertools.chain(*files)))),
+    }
+    info = {"name": "by_hand", "version": "1.0.0", "fileFormat": "tfrecord", "splits": [split]}
+    (directory / "features.json").write_text(json.dumps(described))
+    (directory / "dataset_info.json").write_text(json.dumps(info))

@@ -1,6 +1,6 @@
 """The small files by which TFDS knows a dataset, and what they tell of its records. Needs no TFDS.
 
-tfds finds a dataset by them; tfrecord_layouts uses them where they stand beside TFRecord files."""
+The tfds converter and open_dataset find a dataset by them; others use what stands beside TFRecord files."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,0 +1,90 @@
+"""A directory that TFDS prepared is a dataset: its records are TFDS's own, and counted as it says."""
+
+import itertools
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from raw_data.records import write_tfds_by_hand
+
+from pipeline.datasets import eval_dataset, open_dataset
+from pipeline.records import fetch
+from pipeline.shards.errors import EmptySplitError, InfeedError, OptionError, ShardError
+from pipeline.shards.example import encode_example
+from pipeline.shards.schema import Feature, Schema
+
+NUMBER = Schema("number", {"number": Feature("int64")})
+
+
+@pytest.fixture
+def tiny(tiny_tfds, tmp_path):
+    return shutil.copytree(tiny_tfds / "tiny/1.2.0", tmp_path / "1.2.0")
+
+
+def edit_info(directory, change):
+    path = directory / "dataset_info.json"
+    info = json.loads(path.read_text())
+    change(info)
+    path.write_text(json.dumps(info))
+
+
+@pytest.mark.parametrize(("split", "count"), [("train", 23), ("validation", 6)])
+def test_its_records_are_those_of_tfds(tiny_tfds, split, count):
+    directory = tiny_tfds / "tiny/1.2.0"
+    records = open_dataset(directory, split)
+    assert (records.num_records, records.whole_files, records.crcs) == (count, 1, None)
+    assert records.layout.features["image"].content == "image"
+    keys = ("label", "vec", "flag", "nested/ids")
+    batches = eval_dataset(records, global_batch=1, keys=keys, pad_to={"nested/ids": 4}).batches()
+    theirs = tfds.builder_from_directory(str(directory)).as_dataset(split=split)
+    for ours, their in itertools.zip_longest(batches, tfds.as_numpy(theirs)):
+        assert (ours["label"][0], bool(ours["flag"][0])) == (their["label"], their["flag"])
+        np.testing.assert_array_equal(ours["vec"][0], their["vec"])
+        assert ours["nested/ids"][0].tolist()[: len(their["nested"]["ids"])] == their["nested"]["ids"].tolist()
+
+
+def test_a_part_of_a_split_is_the_one_that_tfds_means(tiny):
+    labels = [int(e["label"]) for e in tfds.as_numpy(tfds.builder_from_directory(str(tiny)).as_dataset("train[:37%]"))]
+    batches = eval_dataset(tiny, "train[:37%]", global_batch=1, keys=("label",)).batches()
+    assert [int(batch["label"][0]) for batch in batches] == labels
+    with pytest.raises(OptionError, match="has no split 'test'. Known: train, validation"):
+        open_dataset(tiny, "test")
+
+
+@pytest.mark.parametrize(("count", "found"), [(22, "has more records"), (24, "has 23 records")])
+def test_a_file_of_another_count_than_it_says_is_an_error(tiny, count, found):
+    edit_info(tiny, lambda info: info["splits"][0].update(shardLengths=[str(count)]))
+    records = open_dataset(tiny)
+    assert records.num_records == count
+    with pytest.raises(
+        ShardError, match=rf"tiny-train.*{found}; .*dataset_info\.json says {count}\. Copy the file again"
+    ):
+        fetch(records, np.arange(count))
+
+
+def test_what_cannot_be_read_is_refused_with_what_to_do(tiny, monkeypatch):
+    (tiny / "tiny-validation.tfrecord-00000-of-00001").unlink()
+    with pytest.raises(ShardError, match="of 1 files of 'validation' 1 are missing, tiny-validation.*Copy the dataset"):
+        open_dataset(tiny, "validation")
+    edit_info(tiny, lambda info: info.update(fileFormat="array_record"))
+    with pytest.raises(OptionError, match=r"format 'array_record'; only tfrecord .*file_format='tfrecord'"):
+        open_dataset(tiny)
+    edit_info(tiny, lambda info: info.update(fileFormat="tfrecord"))
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(InfeedError, match=r"pip install 'infeed\[tfds,read\]'.*by a pattern of their names"):
+        open_dataset(tiny)
+    assert open_dataset(f"{tiny}/tiny-train*").num_records == 23
+
+
+def test_several_files_and_none_that_are_empty(tmp_path):
+    payloads = [encode_example(NUMBER, {"number": i}) for i in range(9)]
+    write_tfds_by_hand(tmp_path / "some", [payloads[:4], [], payloads[4:]], {"number": "int64"})
+    records = open_dataset(tmp_path / "some")
+    assert [record.payload for record in fetch(records, np.arange(9))] == payloads
+    assert records.whole_files == 2
+    write_tfds_by_hand(tmp_path / "none", [[]], {"number": "int64"})
+    with pytest.raises(EmptySplitError, match="nothing to read"):
+        open_dataset(tmp_path / "none")
