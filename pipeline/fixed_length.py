@@ -37,7 +37,7 @@ class FixedLengthRecords:
         if not self.num_records:
             raise EmptySplitError(f"{uri}: {len(files)} files without a record, so there is nothing to read.")
         self.num_bytes = self.num_records * format.record_bytes
-        self.lengths = np.broadcast_to(np.int64(format.record_bytes), self.num_records)  # takes no memory
+        self.lengths = np.broadcast_to(np.uint32(format.record_bytes), self.num_records)  # takes no memory
         self.layout: Layout = format.record if isinstance(format.record, np.dtype) else Opaque()
         self.remote = storage.remote
         record = np.lib.format.dtype_to_descr(self.layout) if isinstance(self.layout, np.dtype) else format.record
@@ -50,7 +50,8 @@ class FixedLengthRecords:
         file = np.searchsorted(self._starts, record_ids, side="right") - 1
         record = record_ids - self._starts[file]
         offset = self._format.header_bytes + record * self._format.record_bytes
-        return Location(file, record, offset, self.lengths[record_ids], np.zeros(len(file), np.uint32))
+        lengths = self.lengths[record_ids].astype(np.int64)
+        return Location(file, record, offset, lengths, np.zeros(len(file), np.uint32))
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: reading may begin at any record."""

@@ -25,8 +25,8 @@ class FixedLength:
     def __post_init__(self) -> None:
         if isinstance(self.record, np.dtype):
             feature_specs(self.record)
-        elif not isinstance(self.record, int) or self.record < 1:
-            raise OptionError(f"record={self.record!r} must be a number of bytes, at least 1, or an np.dtype.")
+        elif not isinstance(self.record, int) or not 1 <= self.record < 2**32:
+            raise OptionError(f"record={self.record!r} must be a number of bytes, 1 to 2**32 - 1, or an np.dtype.")
         for name in ("header_bytes", "footer_bytes"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name}={getattr(self, name)} must not be below 0.")

@@ -7,18 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import written_sources as how
-from written_sources import example, row
+from written_sources import example, line, row
 
 from pipeline.datasets import Mixture, open_dataset
 from pipeline.records import Records
 
 # What a source may be unable to do; its row says why.
 ABILITIES = {
+    "features": "giving numbers without an op",
     "evaluation": "one exact epoch (E1-E7, E9, E14, E16)",
     "epochs": "training in exact epochs",
     "proof": "saying beforehand what the checksums of an evaluation add up to (E17)",
     "damage": "naming a record of which a bit has changed (E11)",
-    "files": "being cut short where it is kept, and refused then (E10)",
+    "survival": "reading on behind such a record",
+    "files": "being cut short where it is kept",
+    "truncation": "refusing that when it is opened (E10)",
     "replacement": "telling other data of the same sizes by the fingerprint",
 }
 
@@ -58,6 +61,7 @@ class Source:
 
 
 NO_CHECKSUMS = "nothing in the files says which bytes are due"
+NO_INDEX = "the files prove their records one by one, but nothing says which of them are due"
 SIZES_ONLY = "a disk keeps no checksums, and to compute them would mean to read everything"
 
 SOURCES = [
@@ -96,6 +100,52 @@ SOURCES = [
         {
             "proof": NO_CHECKSUMS,
             "damage": NO_CHECKSUMS,
+            "replacement": SIZES_ONLY,
+        },
+    ),
+    Source(
+        "TFRecords without an index",
+        how.write_foreign,
+        open_dataset,
+        example,
+        how.found(example),
+        {"proof": NO_INDEX, "replacement": SIZES_ONLY},
+    ),
+    Source(
+        "compressed TFRecords",
+        how.write_gzip,
+        open_dataset,
+        example,
+        how.byte_of_compressed,
+        {
+            "proof": NO_INDEX,
+            "survival": "what follows in a compressed file is lost, so reading ends with an error that names it",
+            "replacement": SIZES_ONLY,
+        },
+    ),
+    Source(
+        "what TFDS prepared",
+        how.write_tfds,
+        open_dataset,
+        example,
+        how.found(example),
+        {
+            "proof": NO_INDEX,
+            "truncation": "TFDS says how many records there are, so nothing is counted; reading ends with an error",
+            "replacement": SIZES_ONLY,
+        },
+    ),
+    Source(
+        "lines of text",
+        how.write_text,
+        how.open_text,
+        line,
+        how.found(line),
+        {
+            "features": "a line is bytes, of which an op can make numbers",
+            "proof": NO_CHECKSUMS,
+            "damage": NO_CHECKSUMS,
+            "truncation": "any text is lines, and its fingerprint is another",
             "replacement": SIZES_ONLY,
         },
     ),

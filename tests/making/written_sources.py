@@ -2,6 +2,7 @@
 
 The table in record_sources names these. Numbers below 128 make payloads of one length."""
 
+import gzip
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,12 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.datasets import Mixture, cached, mixture, open_dataset
-from pipeline.formats import FixedLength
+from pipeline.formats import FixedLength, TextLines
 from pipeline.index import main as index_main
 from pipeline.records import Records
 from pipeline.shards.example import encode_example
+from pipeline.shards.local import LocalStorage
+from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.sidecars import write_sidecars
 
 NUMBERS = Schema("numbers", {"number": Feature("int64"), "half": Feature("float32")})
 ROW = np.dtype([("half", "<f4"), ("number", "<i4")])
@@ -25,6 +29,10 @@ WriteDataset = Callable[..., str]
 
 def example(number: int) -> bytes:
     return encode_example(NUMBERS, _record(number))
+
+
+def line(number: int) -> bytes:
+    return b"line %03d" % number
 
 
 def row(number: int) -> bytes:
@@ -57,6 +65,26 @@ def write_foreign(directory: Path, numbers: Sequence[int], write_dataset: WriteD
 def write_indexed(directory: Path, numbers: Sequence[int], write_dataset: WriteDataset) -> None:
     write_foreign(directory, numbers, write_dataset)
     index_main([str(directory)])
+
+
+def write_gzip(directory: Path, numbers: Sequence[int], write_dataset: WriteDataset) -> None:
+    write_foreign(directory, numbers, write_dataset)
+    for path in directory.iterdir():
+        path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+
+
+def write_tfds(directory: Path, numbers: Sequence[int], write_dataset: WriteDataset) -> None:
+    """What TFDS leaves: its two files beside the shards, and nothing of ours."""
+    write_dataset(directory, {"train": [[_record(n) for n in part] for part in _parts(numbers)]}, NUMBERS)
+    write_sidecars(LocalStorage(), str(directory), read_manifest(str(directory)))
+    (directory / "manifest.json").unlink()
+    (directory / "_index/train.npy").unlink()
+
+
+def write_text(directory: Path, numbers: Sequence[int], write_dataset: WriteDataset) -> None:
+    directory.mkdir()
+    for i, part in enumerate(_parts(numbers)):
+        (directory / f"{i}.txt").write_bytes(b"".join(line(n) + b"\n" for n in part))
 
 
 def write_arrays(directory: Path, numbers: Sequence[int], write_dataset: WriteDataset) -> None:
@@ -96,6 +124,10 @@ def open_on_disk(directory: Path) -> Records:
     return cached(open_dataset(directory), directory.parent / "cache")
 
 
+def open_text(directory: Path) -> Records:
+    return open_dataset(directory, format=TextLines())
+
+
 def open_mixture(directory: Path) -> Mixture:
     return mixture([open_dataset(directory / name) for name in ("a", "b")], [1, 3])
 
@@ -118,6 +150,12 @@ def byte_of_array(directory: Path, number: int) -> tuple[Path, int]:
     path = directory / "number.npy"
     row = np.load(path).tolist().index(number)
     return path, path.stat().st_size - 4 * (len(np.load(path)) - row)
+
+
+def byte_of_compressed(directory: Path, number: int) -> tuple[Path, int]:
+    """In the middle of the file that holds it: what a bit there means, only the stream knows."""
+    (path,) = [path for path in directory.iterdir() if example(number) in gzip.decompress(path.read_bytes())]
+    return path, path.stat().st_size // 2
 
 
 def _record(number: int) -> dict[str, float]:

@@ -156,7 +156,8 @@ def test_the_fingerprint_is_of_names_sizes_and_format(tmp_path):
 @pytest.mark.parametrize(
     ("record", "others", "error", "text"),
     [
-        (0, {}, OptionError, "record=0 must be a number of bytes, at least 1, or an np.dtype"),
+        (0, {}, OptionError, r"record=0 must be a number of bytes, 1 to 2\*\*32 - 1, or an np\.dtype"),
+        (2**32, {}, OptionError, "record=4294967296 must be"),
         ("u1", {}, OptionError, "record='u1' must be"),
         (5, {"header_bytes": -1}, OptionError, "header_bytes=-1 must not be below 0"),
         (5, {"footer_bytes": -2}, OptionError, "footer_bytes=-2 must not"),

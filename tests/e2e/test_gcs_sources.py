@@ -1,0 +1,38 @@
+"""Files that no manifest names, in a bucket: found by directory, pattern or name, and read with few requests."""
+
+import numpy as np
+import pytest
+
+from pipeline.datasets import open_dataset
+from pipeline.formats import FixedLength
+from pipeline.records import fetch, intact
+from pipeline.shards.errors import OptionError
+
+
+@pytest.fixture
+def files(bucket, gcs_server):
+    """gs://bucket/of, and the 30 records of 100 bytes in its three files."""
+    noise = np.random.default_rng(0)
+    written = [noise.bytes(100) for _ in range(30)]
+    for number in range(3):
+        data = b"head" + b"".join(written[10 * number : 10 * number + 10])
+        gcs_server.write(bucket.removeprefix("gs://"), f"of/{number}.bin", data)
+    return f"{bucket}/of", written
+
+
+def test_records_of_fixed_length_are_read_from_a_bucket_and_replaced_files_are_other_data(files, gcs_server):
+    directory, written = files
+    format = FixedLength(100, header_bytes=4)
+    records = open_dataset(directory, format=format)
+    assert records.remote
+    gcs_server.reset()
+    assert [intact(record).payload for record in fetch(records, np.arange(5, 30))] == written[5:]
+    assert len(gcs_server.requests("alt=media")) == 3
+    prints = [open_dataset(f"{directory}/{names}", format=format).fingerprint for names in ("*.bin", "[01].bin")]
+    assert prints[0] == records.fingerprint != prints[1]
+    assert open_dataset(f"{directory}/2.bin", format=format).num_records == 10
+    name = directory.removeprefix("gs://").partition("/")[0]
+    gcs_server.write(name, "of/1.bin", gcs_server.read(name, "of/0.bin"))  # the same size, other bytes
+    assert open_dataset(directory, format=format).fingerprint != records.fingerprint
+    with pytest.raises(OptionError, match=rf"{directory}/3\.bin is no file, and no directory"):
+        open_dataset(f"{directory}/3.bin", format=format)
