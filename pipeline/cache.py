@@ -88,7 +88,6 @@ class CachedRecords:
         """See Records. The source is asked for what is not in the store."""
         if self.store.complete:
             return self._from_store(groups, ahead_bytes)
-        # The source first: what it gives is in the store before that is asked what it holds of later groups.
         return JoinedReading((self._from_source, self._from_store), self._split_up, groups, ahead_bytes)
 
     def _split_up(self, group: Group) -> tuple[np.ndarray, list[Group]]:

@@ -119,7 +119,7 @@ class JoinedReading:
     """What several reads give, put together again; all look equally far ahead in the one sequence of groups.
 
     split_up: a group -> which read each record is of, and what is asked of each. It is called once a group, when the
-    first of the reads comes to see it. Of each group the reads give their records one after the other."""
+    first of the reads comes to see it."""
 
     def __init__(
         self,

@@ -6,6 +6,9 @@ import jax
 import pytest
 
 from pipeline import index
+from pipeline.datasets import eval_dataset
+from pipeline.ops import DecodeJpeg
+from pipeline.reader import SplitReader
 from pipeline.reading import ShardReading
 from pipeline.shards.errors import EvaluationError
 from trainer.config import TrainerConfig
@@ -57,3 +60,26 @@ def test_shards_that_were_only_indexed_are_proven_as_well(trained, digits, tmp_p
     settings = TrainerConfig(workdir="unused", global_batch_size=16, eval_batch_size=100, max_steps=2)
     result = trainer.evaluate(_input_fns(Config(data_dir=str(tmp_path), trainer=settings))[1])
     assert (result.records, result.num_records, result.proven) == (368, 368, True)
+
+
+def test_an_evaluation_that_is_kept_decoded_is_proven_every_time(trained, digits, monkeypatch):
+    trainer, eval_input = trained
+    made = []
+
+    def kept_input(ctx):
+        if not made:
+            ops = [DecodeJpeg("image/encoded", into="image", shape=(32, 32, 1))]
+            options = {
+                "global_batch": ctx.global_batch_size,
+                "hosts": ctx.hosts,
+                "keys": ("image", "image/class/label"),
+            }
+            made.append(eval_dataset(str(digits[1]), "validation", ops=ops, cache="decoded", **options))
+        return made[0]
+
+    plain = trainer.evaluate(eval_input)
+    first = trainer.evaluate(kept_input)
+    monkeypatch.setattr(SplitReader, "read", None)  # it would fail if it read
+    again = trainer.evaluate(kept_input)
+    assert first.metrics == again.metrics == plain.metrics
+    assert (again.records, again.proven, again.crc) == (368, True, plain.crc)
