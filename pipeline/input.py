@@ -92,11 +92,8 @@ class Input:
                 f"{self.fingerprint}. Give the data it was saved with, or begin again at `start`."
             )
         for name, here in self._order.settings.items():
-            if name not in state or state[name] != here:
-                raise FingerprintError(
-                    f"The saved position has {name}={state.get(name)!r}, this input {name}={here!r}: the order "
-                    f"of records is another. Pass {name}={state.get(name)!r} to go on, or begin anew at `start`."
-                )
+            if state.get(name) != here:
+                raise FingerprintError(f"{_difference(name, state.get(name), here)} Or begin anew at `start`.")
         return Position(int(state["epoch"]), int(state["records"]))
 
     def batches(self, position: Position | None = None) -> Batches:
@@ -132,3 +129,19 @@ class Input:
         for _ in itertools.count() if steps is None else range(steps):
             yield self._order.rows(position, self._rows)
             position = self._order.advance(position, 1)
+
+
+def _difference(name: str, there: Any, here: Any) -> str:
+    """What a saved position and an order disagree on, and the way on."""
+    if there is None:
+        kind = "a mixture" if name == "mixture" else "one source"
+        return f"The saved position has no {name}: it is not of {kind}, as this input is. Give what it belongs to."
+    if name == "mixture":
+        return (
+            "The saved position is of a mixture with other weights, block_records or window_records: the order of "
+            "records is another. Give those that it was saved with."
+        )
+    return (
+        f"The saved position has {name}={there!r}, this input {name}={here!r}: the order of records is another. Pass "
+        f"{name}={there!r} to go on."
+    )

@@ -146,7 +146,7 @@ def test_sources_come_by_their_weights(mixed):
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"weights": (0.6, 0.4)}, "mixture="),
+        ({"weights": (0.6, 0.4)}, "of a mixture with other weights, block_records or window_records"),
         ({"sizes": ((20, 3), (5, 0, 7))}, "belongs to data"),
     ],
 )
