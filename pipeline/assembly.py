@@ -63,10 +63,11 @@ class Assembly:
         if self._quarantine.on_error == "skip":
             for row in bad:
                 ids[row], seeds[row], records[row] = self._stand_in(int(ids[row]), seeds[row])
-            return self._batch(ids, seeds, ids >= 0, list(records.values()))
+            return self._batch(ids, seeds, ids >= 0, [intact(record) for record in records.values()])
         counted = ids >= 0
         counted[list(bad)] = False
-        batch = self._batch(ids, seeds, counted, [record for row, record in records.items() if row not in bad])
+        good = [intact(record) for row, record in records.items() if row not in bad]
+        batch = self._batch(ids, seeds, counted, good)
         if self._records.crcs is not None:
             # Promised, not found: what an evaluation expects of a row that it leaves out.
             batch["_crc"][list(bad)] = self._records.crcs[ids[list(bad)]]

@@ -82,7 +82,7 @@ class Recorded:
         else:
             source = eval_dataset(self.data_dir, "validation", ops=[decode], **common)
         rows = [row for part in ctx.hosts.rows for row in part]
-        batches = source.batches
+        self.source, batches = source, source.batches
 
         def recording(position=None):
             for batch in batches(position):
@@ -222,6 +222,20 @@ def damaged_mixture(order):
 
     Trainer(dense_task(), settings(order, global_batch_size=32)).train(input_fn, max_steps=10_000)
     yield "trained", True
+
+
+def bad_records(order):
+    """Trains past damaged records, then evaluates without them."""
+    common = {"data_dir": order.data_dir, "quarantine_file": order.quarantine_file}
+    train, evaluation = Recorded(**common, on_error="skip"), Recorded(**common, on_error="mask")
+    trainer = Trainer(dense_task(), settings(order, global_batch_size=32, eval_batch_size=48))
+    yield "last step", trainer.train(train, max_steps=30).metrics
+    result = trainer.evaluate(evaluation)
+    yield "trained", train.batches
+    yield "evaluated", evaluation.batches
+    yield "counted", [result.records, result.masked, result.proven]
+    yield "metrics", result.metrics
+    yield "met", [bad.record_id for bad in evaluation.source.quarantine]
 
 
 def disagreements(order):

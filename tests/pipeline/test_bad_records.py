@@ -4,10 +4,10 @@ import itertools
 import json
 import logging
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import flip_payload_bits
 
 from pipeline.datasets import BadRecord, eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.hashing import record_seeds, seeds_of_others
@@ -26,18 +26,6 @@ BAD = sorted(UNDECODABLE + FLIPPED)
 STAND_INS = {3: 5, 4: 5, 10: 12, 11: 12, 16: 17, 23: 0}
 
 
-def flip(directory: str, split: str, *record_ids: int) -> None:
-    """Flips a bit in the middle of the payload of each."""
-    place = open_split(directory, split).index.locate(np.array(record_ids))
-    shards = open_split(directory, split).entry.shards
-    for shard, offset, length in zip(place.shard, place.offset, place.length, strict=True):
-        with Path(directory, shards[shard].file).open("r+b") as file:
-            file.seek(offset + 12 + length // 2)
-            byte = file.read(1)[0]
-            file.seek(-1, 1)
-            file.write(bytes([byte ^ 8]))
-
-
 @pytest.fixture(scope="module")
 def pictures(write_dataset, tmp_path_factory) -> tuple[str, str]:
     """(intact, damaged): 24 pictures in shards of 9, 0 and 15; in the second those of BAD are bad."""
@@ -52,7 +40,7 @@ def pictures(write_dataset, tmp_path_factory) -> tuple[str, str]:
         directory = tmp_path_factory.mktemp(name)
         made.append(write_dataset(directory, {"train": shards, "validation": shards}, SCHEMA))
     for split in ("train", "validation"):
-        flip(made[1], split, *FLIPPED)
+        flip_payload_bits(made[1], split, *FLIPPED)
     return made[0], made[1]
 
 
@@ -175,7 +163,7 @@ def test_training_with_mask_keeps_the_other_rows_as_they_are(pictures):
 def numbers_with_a_bad_end(numbers_of, tmp_path):
     """8 tiny records of which the last two are damaged."""
     directory = str(shutil.copytree(numbers_of(5, 0, 3), tmp_path / "numbers"))
-    flip(directory, "train", 6, 7)
+    flip_payload_bits(directory, "train", 6, 7)
     return directory
 
 
@@ -201,7 +189,7 @@ def test_only_the_first_of_the_source_is_left_for_its_last(numbers_with_a_bad_en
 
 def test_a_source_in_which_all_is_bad_ends_training(numbers_of, tmp_path):
     directory = str(shutil.copytree(numbers_of(3), tmp_path / "numbers"))
-    flip(directory, "train", 0, 1, 2)
+    flip_payload_bits(directory, "train", 0, 1, 2)
     source = train_dataset(directory, global_batch=1, on_error="skip")
     with pytest.raises(BadRecordsError, match=r"train-00000-of-00001, record \d .* is bad, and no .* all are bad"):
         next(source.batches())

@@ -1,0 +1,21 @@
+"""Damage as a disk does it: bits of records that are already converted."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.reader import open_split
+
+__all__ = ["flip_payload_bits"]
+
+
+def flip_payload_bits(directory: str, split: str, *record_ids: int) -> None:
+    """Flips a bit in the middle of the payload of each of these records."""
+    reader = open_split(directory, split)
+    place = reader.index.locate(np.array(record_ids))
+    for shard, offset, length in zip(place.shard, place.offset, place.length, strict=True):
+        with Path(directory, reader.entry.shards[shard].file).open("r+b") as file:
+            file.seek(offset + 12 + length // 2)
+            byte = file.read(1)[0]
+            file.seek(-1, 1)
+            file.write(bytes([byte ^ 8]))

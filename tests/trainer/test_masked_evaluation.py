@@ -1,0 +1,129 @@
+"""Bad records that an input masks: not in the metrics, not taken for padding, counted, and part of the proof."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import EvaluationError
+from trainer.job import Job
+from trainer.mesh import Placement
+from trainer.preflight import difference, facts_of
+from trainer.trainer import Trainer
+
+BAD = [0, 17, 18, 99]
+
+
+@pytest.fixture
+def masking(make_input, vectors):
+    """masking(bad, **changes): an input_fn over 100 vectors that masks the bad ones, as pipeline.datasets does."""
+
+    def input_fn_of(bad=BAD, on_error="mask", promised=lambda crc: crc):
+        def input_fn(ctx):
+            source = make_input(vectors, ctx)
+            batches, source.on_error = source.batches, on_error
+
+            def masked(position):
+                for batch in batches(position):
+                    hit = np.isin(batch["_index"], bad)
+                    x = np.where(hit[:, None], np.float32(np.nan), batch["x"])
+                    mask = np.where(hit, np.float32(0), batch["_mask"])
+                    yield batch | {"x": x, "_mask": mask, "_crc": np.where(hit, promised(batch["_crc"]), batch["_crc"])}
+
+            source.batches = masked
+            return source
+
+        return input_fn
+
+    return input_fn_of
+
+
+@pytest.fixture
+def trainer(dense_task, vector_input, config):
+    """Trained for two steps; evaluates 16 records a step, up to 3 steps a dispatch."""
+    trainer = Trainer(dense_task, config(iterations_per_loop=3))
+    trainer.train(vector_input, steps=2)
+    return trainer
+
+
+def test_metrics_are_means_over_the_other_records_and_the_bad_ones_are_counted(trainer, masking, vectors, make_input):
+    good = {key: np.delete(array, BAD, axis=0) for key, array in vectors.items()}
+    expected = trainer.evaluate(lambda ctx: make_input(good, ctx))
+    result = trainer.evaluate(masking())
+    assert result.metrics == pytest.approx(expected.metrics, rel=1e-6)
+    assert (result.records, result.masked, result.num_records) == (96, 4, 100)
+    assert result.crc == result.expected_crc
+    assert not result.proven  # not the split's own means, though nothing is unaccounted for
+    assert (expected.masked, expected.proven) == (0, True)
+
+
+def test_one_line_of_the_log_says_how_many_were_left_out(trainer, masking, vector_input, caplog):
+    with caplog.at_level(logging.WARNING, "trainer"):
+        trainer.evaluate(vector_input)
+        assert not caplog.records
+        trainer.evaluate(masking())
+    assert caplog.messages == ["evaluation: 4 bad records are left out, the means are over 96"]
+
+
+def test_a_batch_of_bad_records_alone_does_no_harm(trainer, masking):
+    result = trainer.evaluate(masking(range(16, 64)))
+    assert (result.records, result.masked) == (52, 48)
+    assert np.isfinite(result.metrics["loss"])
+
+
+def test_an_input_that_did_not_say_so_may_mask_nothing_that_is_due(trainer, masking):
+    for on_error in ("raise", "skip"):
+        with pytest.raises(EvaluationError, match="counted 96 records; the split has 100"):
+            trainer.evaluate(masking(on_error=on_error))
+
+
+def test_a_masked_record_that_stands_in_place_of_another_fails_the_evaluation(trainer, masking):
+    text = r"counted 96 records and left out 4 as bad as due, but their crcs add up to \w+ and the index says"
+    with pytest.raises(EvaluationError, match=text):
+        trainer.evaluate(masking(promised=lambda crc: crc + np.uint32(1)))
+
+
+def test_a_row_that_is_masked_and_has_no_number_is_padding_and_so_a_record_is_missing(trainer, masking):
+    def forgetting(ctx):
+        source = masking([5])(ctx)
+        batches = source.batches
+        source.batches = lambda position: (
+            b | {"_index": np.where(b["_mask"] > 0, b["_index"], -1)} for b in batches(0)
+        )
+        return source
+
+    with pytest.raises(EvaluationError, match="counted 99 records; the split has 100"):
+        trainer.evaluate(forgetting)
+
+
+def test_when_all_are_bad_there_is_no_result(trainer, masking):
+    with pytest.raises(EvaluationError, match=r"no row of the input has a _mask above 0 \(all are bad\)"):
+        trainer.evaluate(masking(range(100)))
+
+
+def test_training_goes_on_over_masked_records_and_says_at_its_end_how_many_they_were(
+    dense_task, config, make_input, vectors, caplog
+):
+    def input_fn(ctx):
+        source = make_input(vectors, ctx)
+        batches, source.on_error, source.quarantine = source.batches, "mask", ("a bad record", "and another")
+
+        def masked(position):
+            for batch in batches(position):
+                hit = batch["_index"] < 8
+                x = np.where(hit[:, None], np.float32(np.nan), batch["x"])
+                yield batch | {"x": x, "_mask": np.where(hit, np.float32(0), batch["_mask"])}
+
+        source.batches = masked
+        return source
+
+    result = Trainer(dense_task, config()).train(input_fn, steps=9)
+    assert np.isfinite(result.metrics["loss"])
+    assert "training: 2 bad records were met on this host (mask)" in caplog.messages
+
+
+def test_hosts_that_would_do_different_things_about_bad_records_do_not_begin(dense_task, config, masking):
+    job = Job(dense_task, config(), Placement.of(None, 1))
+    mine, theirs = (facts_of(job, job.open("eval", masking(on_error=how)), 0, 0) for how in ("mask", "raise"))
+    assert difference([mine, mine]) is None
+    assert difference([mine, theirs]) == "on_error is mask on host 0 and raise on host 1."
