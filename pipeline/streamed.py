@@ -27,7 +27,7 @@ from pipeline.streaming import RECORD_OBJECT_BYTES, CountedFile, StreamedReading
 __all__ = ["StreamedRecords", "open_lines", "open_tfrecords"]
 
 SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # files, evenly spaced, and the first records of each
-SAMPLE_READ_BYTES = 1 << 18
+SAMPLE_READ_BYTES = 1 << 20
 _THREADS, _REMOTE_THREADS = 8, 4  # a bucket reads up to 64 MiB ahead in each
 _COUNTED = "when it was counted, at opening, it had"
 

@@ -62,7 +62,10 @@ def test_any_records_come_in_any_order_with_any_sight_and_few_open_files(opened,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streaming, "MAX_CURSORS", cursors)
         reading = records.read(weighed(records, wanted), ahead)
-        found = list(reading)
+        found = []
+        for group in reading:
+            found.append(group)
+            assert sum(map(len, reading._cursors.values())) <= cursors
     assert [[record.payload for record in group] for group in found] == [[PAYLOADS[i] for i in g] for g in groups]
     assert [[record.crc for record in group] for group in found] == [[crc32c(PAYLOADS[i]) for i in g] for g in groups]
     assert reading.held_bytes == 0
