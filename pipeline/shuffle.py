@@ -76,10 +76,15 @@ class Shuffle:
         low, high = self._bounds(stream)
         first = low + window * self.window_records
         count = min(self.window_records, high - first)
-        places = first + permutation(count, self._seed, WINDOWS, epoch, stream, window)
         blocks, ends = self._blocks(epoch)
-        number = np.searchsorted(ends, places, side="right")  # of the block, in this epoch's order
-        return self._starts[blocks[number] + 1] - (ends[number] - places)
+        begin, last = np.searchsorted(ends, [first, first + count - 1], side="right").tolist()
+        # The window's blocks one after the other, and then shuffled: to look up each record's block is dearer.
+        blocks, ends = blocks[begin : last + 1], ends[begin : last + 1]
+        lasts = self._starts[blocks + 1]
+        sizes = lasts - self._starts[blocks]
+        ids = np.repeat(lasts - ends, sizes) + np.arange(ends[0] - sizes[0], ends[-1])
+        ids = ids[first - (ends[0] - sizes[0]) :][:count]
+        return ids[permutation(count, self._seed, WINDOWS, epoch, stream, window)]
 
     def _permuted_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The blocks in an epoch's order, and where in its sequence each ends."""
