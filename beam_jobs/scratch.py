@@ -8,10 +8,10 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from pipeline import inflating
-from pipeline.frames import Compression
 from pipeline.shards.errors import RawDataError, StorageError
+from pipeline.shards.frames import Compression
 from pipeline.shards.storage import Storage, join
+from pipeline.sources import inflating
 
 __all__ = ["inflated", "uncompressed"]
 

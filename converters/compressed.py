@@ -1,8 +1,8 @@
 """Compressed raw files become uncompressed ones that can be read by ranges; or, in a --dry_run, one clear error."""
 
 from beam_jobs.scratch import uncompressed
-from pipeline.frames import Compression
 from pipeline.shards.errors import OptionError
+from pipeline.shards.frames import Compression
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Storage
 

@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from converters.tfrecord_layouts import RawTfrecords, chosen_files, sources_of
-from pipeline.named_splits import Files
 from pipeline.shards.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, join
-from pipeline.tfds_features import described_by_tfds, load_tfds
-from pipeline.tfds_files import tfds_files, tfds_labels
+from pipeline.sources.named_splits import Files
+from pipeline.sources.tfds_features import described_by_tfds, load_tfds
+from pipeline.sources.tfds_files import tfds_files, tfds_labels
 
 __all__ = ["DatasetName", "find_tfds", "prepare"]
 

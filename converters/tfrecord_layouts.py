@@ -1,7 +1,7 @@
 """Where TFRecord files are, and what is known of their records:
 
     a directory of ours      manifest.json names the files and gives schema and labels
-    files by name            see pipeline.named_splits; TFDS's features.json and dataset_info.json are used
+    files by name            see pipeline.sources.named_splits; TFDS's features.json and dataset_info.json are used
     files by pattern         split=glob, for anything else
 
 Compressed files (GZIP and ZLIB as TensorFlow writes them, told by content) are uncompressed to scratch first."""
@@ -16,17 +16,17 @@ from pathlib import Path
 from beam_jobs.converter import Source
 from beam_jobs.scratch import inflated
 from converters.compressed import to_scratch
-from pipeline.frames import Compression, Frame, compression_of, read_frames
-from pipeline.infer import SchemaGuess, read_schema
-from pipeline.named_splits import Files, files_by_name, files_by_pattern
 from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
+from pipeline.shards.frames import Compression, Frame, compression_of, read_frames
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Labels, Schema
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import Stat, Storage, in_parallel, join
-from pipeline.tfds_files import kept_of_tfds, tfds_files, tfds_labels
+from pipeline.sources.infer import SchemaGuess, read_schema
+from pipeline.sources.named_splits import Files, files_by_name, files_by_pattern
+from pipeline.sources.tfds_files import kept_of_tfds, tfds_files, tfds_labels
 
 __all__ = [
     "RawTfrecords",

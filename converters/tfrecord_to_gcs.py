@@ -14,10 +14,10 @@ from beam_jobs.launch import exit_with
 from converters.command_line import add_conversion_options, run
 from converters.tfrecord import CHECKS, TfrecordConverter
 from converters.tfrecord_layouts import find_raw
-from pipeline.infer import read_labels
-from pipeline.named_splits import parse_assignment
 from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.shards.schema import Schema
+from pipeline.sources.infer import read_labels
+from pipeline.sources.named_splits import parse_assignment
 
 __all__ = ["add_check_option", "add_num_shards_option", "main", "report_schema", "set_num_shards", "split_names"]
 

@@ -9,21 +9,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
-from pipeline.cache import Cache, CachedRecords, cached
-from pipeline.decode import Decoder
-from pipeline.decoded import DecodedInput
+from pipeline.caches.cache import Cache, CachedRecords, cached
+from pipeline.decoding.decode import Decoder
+from pipeline.decoding.op import Op
+from pipeline.decoding.padding import PadTo
 from pipeline.hosts import ONE_HOST, Hosts
-from pipeline.input import Batches, Input, Order
-from pipeline.joined import Part, joined
-from pipeline.op import Op
-from pipeline.order import EvalOrder, Position
-from pipeline.padding import PadTo
+from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
+from pipeline.inputs.decoded import DecodedInput
+from pipeline.inputs.input import Batches, Input, Order
+from pipeline.orders.order import EvalOrder, Position
 from pipeline.plans import Mixture, mixture, plan_mixture, plan_records
-from pipeline.records import Records
 from pipeline.shards.errors import OptionError
 from pipeline.shards.sizes import format_bytes
-from pipeline.sources import Data, open_dataset
+from pipeline.sources.joined import Part, joined
+from pipeline.sources.opening import Data, open_dataset
+from pipeline.sources.records import Records
 from pipeline.spec import ArraySpec
 
 __all__ = [

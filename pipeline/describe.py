@@ -19,15 +19,15 @@ from rich.text import Text
 
 from pipeline.command import exit_with
 from pipeline.contents import label_name, labels_of
-from pipeline.hashing import splitmix64
-from pipeline.reader import SplitReader
-from pipeline.records import fetch, intact, weighed
+from pipeline.orders.hashing import splitmix64
 from pipeline.shards.errors import OptionError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import Feature, Labels
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
+from pipeline.sources.reader import SplitReader
+from pipeline.sources.records import fetch, intact, weighed
 
 __all__ = ["main"]
 

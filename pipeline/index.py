@@ -13,11 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.console import Console
 
 from pipeline.command import byte_bar, exit_with, say
-from pipeline.frames import compression_of
 from pipeline.indexing import IndexedSplit, index_files
-from pipeline.infer import joined, read_labels, read_schema
-from pipeline.named_splits import Files, files_by_name
 from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError
+from pipeline.shards.frames import compression_of
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, read_manifest, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
 from pipeline.shards.record import HEADER_BYTES
@@ -25,6 +23,8 @@ from pipeline.shards.schema import PASSED_ON, Schema
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Stat, Storage, join
+from pipeline.sources.infer import joined, read_labels, read_schema
+from pipeline.sources.named_splits import Files, files_by_name
 
 __all__ = ["main"]
 

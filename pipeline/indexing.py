@@ -16,16 +16,16 @@ import google_crc32c
 import numpy as np
 
 from pipeline.contents import schema_problems
-from pipeline.frames import MAX_INDEXED_BYTES, Frame, read_frames
-from pipeline.infer import SchemaGuess, joined
 from pipeline.shards.errors import SchemaError, StorageError
 from pipeline.shards.example_decoding import example_layout
+from pipeline.shards.frames import MAX_INDEXED_BYTES, Frame, read_frames
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import record_key
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Schema
 from pipeline.shards.storage import Stat, Storage, join
+from pipeline.sources.infer import SchemaGuess, joined
 
 __all__ = ["IndexedFile", "IndexedSplit", "index_files"]
 

@@ -10,13 +10,13 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.hashing import SOURCES, hash_key
-from pipeline.joined import Joined, whole
-from pipeline.mixing import MixOrder, check_weights
-from pipeline.order import TrainOrder, default_streams
-from pipeline.records import Records
+from pipeline.orders.hashing import SOURCES, hash_key
+from pipeline.orders.mixing import MixOrder, check_weights
+from pipeline.orders.order import TrainOrder, default_streams
+from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
 from pipeline.shards.errors import OptionError
-from pipeline.shuffle import Shuffle, default_block_records, default_window_records
+from pipeline.sources.joined import Joined, whole
+from pipeline.sources.records import Records
 
 __all__ = ["Mixture", "Plan", "mixture", "plan_mixture", "plan_records"]
 

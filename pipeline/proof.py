@@ -15,15 +15,15 @@ import google_crc32c
 import numpy as np
 
 from pipeline.contents import image_problem, label_problems, labels_of, schema_problems
-from pipeline.frames import Frame, read_frames
-from pipeline.keys import key_of
 from pipeline.shards.errors import SchemaError, ShardError, StorageError
 from pipeline.shards.example_decoding import decode_example, example_layout
+from pipeline.shards.frames import Frame, read_frames
 from pipeline.shards.index import SplitIndex, load_index
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file
 from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.storage import Stat, Storage, join
+from pipeline.sources.keys import key_of
 
 __all__ = ["Problem", "SplitProof"]
 

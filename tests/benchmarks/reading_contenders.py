@@ -39,10 +39,10 @@ class Contender(NamedTuple):
 def infeed(directory: Path, ahead_bytes: int) -> Run:
     """What an Input reads, in the same two threads, without its decoding: bytes, each proven against the index."""
     from pipeline.background import Background
-    from pipeline.order import TrainOrder
-    from pipeline.reader import open_split
-    from pipeline.records import intact, weighed
-    from pipeline.shuffle import default_block_records
+    from pipeline.orders.order import TrainOrder
+    from pipeline.orders.shuffle import default_block_records
+    from pipeline.sources.reader import open_split
+    from pipeline.sources.records import intact, weighed
 
     def run() -> Iterator[int]:
         records = open_split(str(directory), "train")
@@ -65,8 +65,8 @@ def bare(directory: Path) -> Run:
     import google_crc32c
     import numpy as np
 
-    from pipeline.reader import open_split
     from pipeline.shards.record import HEADER_BYTES
+    from pipeline.sources.reader import open_split
 
     records = open_split(str(directory), "train")
     where = records.index.locate(np.random.default_rng(0).permutation(records.num_records))

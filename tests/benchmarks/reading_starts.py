@@ -17,10 +17,10 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from pipeline.datasets import READ_AHEAD_BYTES, train_dataset
-from pipeline.order import Position, TrainOrder
-from pipeline.reader import open_split
-from pipeline.records import weighed
-from pipeline.shuffle import default_block_records
+from pipeline.orders.order import Position, TrainOrder
+from pipeline.orders.shuffle import default_block_records
+from pipeline.sources.reader import open_split
+from pipeline.sources.records import weighed
 
 BATCH = 256
 

@@ -17,8 +17,8 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
-from pipeline.order import TrainOrder, default_streams
-from pipeline.shuffle import default_block_records
+from pipeline.orders.order import TrainOrder, default_streams
+from pipeline.orders.shuffle import default_block_records
 
 N, CLASSES, ROWS, BATCHES = 1_281_167, 1000, 1024, (256, 1024, 4096)
 LABELS = np.arange(N) * CLASSES // N

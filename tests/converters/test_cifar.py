@@ -12,9 +12,9 @@ from PIL import Image
 from converters import cifar_to_gcs
 from converters.cifar import CifarConverter
 from converters.cifar_layouts import find_cifar
-from pipeline.frames import read_frames
 from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.frames import read_frames
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 

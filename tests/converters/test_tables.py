@@ -12,9 +12,9 @@ from converters.image_folder import is_validation
 from converters.table_images import ImageTableConverter
 from converters.table_layouts import find_tables
 from converters.targets import Unlabelled
-from pipeline.frames import read_frames
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schemes import open_storage
 

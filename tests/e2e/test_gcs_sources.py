@@ -5,8 +5,8 @@ import pytest
 
 from pipeline.datasets import open_dataset
 from pipeline.formats import FixedLength
-from pipeline.records import fetch, intact
 from pipeline.shards.errors import OptionError
+from pipeline.sources.records import fetch, intact
 
 
 @pytest.fixture

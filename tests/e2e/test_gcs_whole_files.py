@@ -7,9 +7,9 @@ import pytest
 
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.formats import TextLines
-from pipeline.records import fetch
 from pipeline.shards.errors import ShardError
 from pipeline.shards.record import frame
+from pipeline.sources.records import fetch
 
 PAYLOADS = [bytes([i]) * 100_000 for i in range(90)]
 FILES = {

@@ -8,9 +8,9 @@ import pytest
 from pipeline import index
 from pipeline.datasets import eval_dataset
 from pipeline.ops import DecodeJpeg
-from pipeline.reader import SplitReader
-from pipeline.reading import ShardReading
 from pipeline.shards.errors import EvaluationError
+from pipeline.sources.reader import SplitReader
+from pipeline.sources.reading import ShardReading
 from trainer.config import TrainerConfig
 from trainer.recipes.digits import Config, _input_fns, digits_task
 from trainer.trainer import Trainer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.reader import open_split
+from pipeline.sources.reader import open_split
 
 __all__ = ["flip_payload_bits"]
 

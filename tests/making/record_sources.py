@@ -10,7 +10,7 @@ import written_sources as how
 from written_sources import example, line, row
 
 from pipeline.datasets import Mixture, open_dataset
-from pipeline.records import Records
+from pipeline.sources.records import Records
 
 # What a source may be unable to do; its row says why.
 ABILITIES = {

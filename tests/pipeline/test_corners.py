@@ -10,7 +10,7 @@ from host_batches import Batch, assert_same, crc_sum, first_epoch, joined, rows_
 
 from pipeline.datasets import Position, eval_dataset, train_dataset
 from pipeline.hosts import Hosts
-from pipeline.order import divisors
+from pipeline.orders.order import divisors
 
 
 @dataclass(frozen=True)

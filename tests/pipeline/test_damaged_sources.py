@@ -10,9 +10,9 @@ from host_batches import taken
 from record_sources import SOURCES
 
 from pipeline.datasets import Input, Mixture, eval_dataset, train_dataset
-from pipeline.records import fetch
 from pipeline.shards.errors import CorruptRecordError, EmptySplitError, ShardError
 from pipeline.shards.record import crc32c
+from pipeline.sources.records import fetch
 
 N = 37
 sources = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)

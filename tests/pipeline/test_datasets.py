@@ -10,13 +10,13 @@ import pytest
 from pipeline.datasets import Position, eval_dataset, train_dataset
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.reader import SplitReader
 from pipeline.shards.errors import (
     BatchSizeError,
     EmptySplitError,
     FingerprintError,
     OptionError,
 )
+from pipeline.sources.reader import SplitReader
 from pipeline.tf_cpu import tf
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))

@@ -10,7 +10,6 @@ import pytest
 
 from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.formats import TextLines, TFRecords
-from pipeline.records import fetch
 from pipeline.shards.errors import (
     EmptySplitError,
     ManifestError,
@@ -22,6 +21,7 @@ from pipeline.shards.errors import (
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
+from pipeline.sources.records import fetch
 from pipeline.spec import Opaque
 from pipeline.tf_cpu import tf
 

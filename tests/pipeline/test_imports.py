@@ -8,7 +8,8 @@ from pipeline.tf_cpu import tf
 BLOCKED = """
 import sys
 sys.modules["tensorflow"] = None
-import pipeline.background, pipeline.cache, pipeline.hosts, pipeline.order, pipeline.reader, pipeline.spec
+import pipeline.background, pipeline.caches.cache, pipeline.hosts, pipeline.orders.order, pipeline.spec
+import pipeline.sources.opening
 import pipeline.describe, pipeline.verify
 try:
     import pipeline.datasets

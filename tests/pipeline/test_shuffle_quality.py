@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipeline.order import TrainOrder
-from pipeline.shuffle import default_block_records
+from pipeline.orders.order import TrainOrder
+from pipeline.orders.shuffle import default_block_records
 
 N, CLASSES, ROWS = 1_281_167, 1000, 1024
 

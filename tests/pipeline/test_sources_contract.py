@@ -10,12 +10,12 @@ from record_sources import ABILITIES, SOURCES, Source
 
 from pipeline.datasets import Input, Mixture, eval_dataset, train_dataset
 from pipeline.hosts import Hosts
-from pipeline.records import Records, weighed
 from pipeline.shards.errors import (
     FingerprintError,
     OptionError,
 )
 from pipeline.shards.record import crc32c
+from pipeline.sources.records import Records, weighed
 
 N = 37
 B = 8

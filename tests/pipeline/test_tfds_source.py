@@ -11,10 +11,10 @@ import tensorflow_datasets as tfds
 from raw_data.records import write_tfds_by_hand
 
 from pipeline.datasets import eval_dataset, open_dataset
-from pipeline.records import fetch
 from pipeline.shards.errors import EmptySplitError, InfeedError, OptionError, ShardError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
+from pipeline.sources.records import fetch
 
 NUMBER = Schema("number", {"number": Feature("int64")})
 

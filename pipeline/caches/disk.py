@@ -1,0 +1,109 @@
+"""Records in one sparse file on a local disk: what a disk cache keeps. pipeline.caches.cache fills and reads it.
+
+Each record's frame has a place of its own, known beforehand, and its checksum tells whether it is there: a hole, half
+a record or a flipped bit does not have it. So nothing is ever locked, repaired or thrown away, whatever was killed,
+and any number of processes may fill one cache at once: they write the same bytes to the same places. NumPy only."""
+
+import logging
+import os
+import shutil
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.shards.errors import OptionError, StorageError
+from pipeline.shards.index import SplitIndex
+from pipeline.shards.local import LocalStorage
+from pipeline.shards.record import frame_ends
+from pipeline.shards.sizes import format_bytes
+from pipeline.sources.reading import ShardReading
+from pipeline.sources.records import Group, Proven, Reading, Record, Records, known_lengths
+
+__all__ = ["DiskStore"]
+
+RECORDS_FILE = "records"  # the frame of each record at its place
+PRESENT_FILE = "present"  # a byte a record, not 0 once it was written: where to look first, no proof
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
+log = logging.getLogger("pipeline")
+
+
+class DiskStore:
+    """Keeps the records of one source below a directory, in a folder named by its fingerprint. Threads may share it.
+
+    share: of the records that will be asked for. OptionError if they take more than the disk has free, or if lengths
+    and checksums of the records are not known; StorageError if the folder cannot be written."""
+
+    def __init__(self, records: Records, directory: str, share: float) -> None:
+        lengths, crcs = known_lengths(records), records.crcs
+        if lengths is None or crcs is None:
+            raise OptionError(
+                f"cache={directory!r}: a cache on disk needs lengths and checksums of the records, which are not known "
+                f"beforehand of {records.name}. Index the files (python -m pipeline.index), or use cache='ram'."
+            )
+        self._name, self._index = records.name, SplitIndex(lengths, crcs, [len(lengths)])
+        folder = Path(directory) / records.fingerprint
+        self._path = str(folder / RECORDS_FILE)
+        (size,) = self._index.shard_bytes().tolist()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._records = self._open(folder / RECORDS_FILE, size)
+            self._present = self._open(folder / PRESENT_FILE, len(lengths))
+            self._known = np.fromfile(folder / PRESENT_FILE, np.uint8, len(lengths)) != 0
+            free = shutil.disk_usage(folder).free
+        except OSError as e:
+            raise StorageError(
+                f"cannot keep a cache in {folder}: {e.strerror or e}. Give a directory that can be written."
+            ) from e
+        self._writes = True
+        there = int(lengths[self._known].sum(dtype=np.int64))
+        up_to = format_bytes(share * size)
+        log.info("%s: caching up to %s in %s, where %s are", self._name, up_to, folder, format_bytes(there))
+        if (needed := max(0, int(share * size) - there)) > free:
+            raise OptionError(
+                f"cache={directory!r} needs {format_bytes(needed)} more for {records.name}; {format_bytes(free)} are "
+                "free on that disk. Remove what is old there, or give another directory, or take less data."
+            )
+
+    def holds(self, record_ids: np.ndarray) -> np.ndarray:
+        """bool [n]: which of these were written, by this process or another."""
+        for record_id in record_ids[~self._known[record_ids]].tolist():
+            if os.pread(self._present, 1, record_id) not in (b"\0", b""):
+                self._known[record_id] = True
+        return self._known[record_ids]
+
+    @property
+    def complete(self) -> bool:
+        """Whether this process knows every record to have been written."""
+        return bool(self._known.all())
+
+    def keep(self, record_ids: np.ndarray, records: Sequence[Record]) -> None:
+        """Writes those that are whole. A disk that is full ends that, with a warning, and nothing else."""
+        places = self._index.locate(record_ids)
+        rows = zip(record_ids.tolist(), places.offset.tolist(), places.crc.tolist(), records, strict=True)
+        try:
+            for record_id, offset, crc, record in rows:
+                if isinstance(record, Proven) and record.crc == crc and self._writes:
+                    self._write(record_id, offset, record)
+        except OSError as e:
+            self._writes = False
+            log.warning("%s: nothing more is cached in %s: %s", self._name, self._path, e.strerror or e)
+
+    def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
+        """Large reads where neighbours are wanted soon. A record that is not there comes as a CorruptRecordError."""
+        return ShardReading(LocalStorage(), [self._path], self._index, groups, ahead_bytes)
+
+    def _open(self, path: Path, size: int) -> int:
+        fd = os.open(path, _OPEN, 0o666)
+        weakref.finalize(self, os.close, fd)
+        os.truncate(fd, size)  # holes as far as nothing was written
+        return fd
+
+    def _write(self, record_id: int, offset: int, record: Proven) -> None:
+        header, footer = frame_ends(len(record.payload), record.crc)
+        frame_bytes = len(header) + len(record.payload) + len(footer)
+        if os.pwritev(self._records, (header, record.payload, footer), offset) == frame_bytes:
+            os.pwrite(self._present, b"\1", record_id)
+            self._known[record_id] = True

@@ -1,0 +1,209 @@
+"""From the payloads of a host's rows to one batch: parse, ops, padding, in one graph function a batch.
+
+An Input runs it from its own thread or inside tf.data: the same function, so the same batches."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pipeline.decoding.nesting import nested as nested_tree
+from pipeline.decoding.op import Features, Op, Specs, spec_of
+from pipeline.decoding.padding import PadTo, pad_rows, padded_specs, with_lengths
+from pipeline.decoding.parse import parse_records
+from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
+from pipeline.spec import BYTES, ArraySpec, Layout, delivered, feature_specs, holds
+from pipeline.tf_cpu import tf
+
+__all__ = ["RESERVED", "Decoder"]
+
+PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
+_STACK_LINE = re.compile(r'Graph execution error|Detected at node|  File "|\s*$')
+_GRAPH_NAMES = re.compile(r"\{\{(function_)?node [^}]*\}\}|\[\[.*?\]\]|\[Op:.*?\]|INVALID_ARGUMENT:")
+_ASSERTION = re.compile(r"assertion failed: \[(.*?)\]")
+RESERVED = {
+    "_mask": ArraySpec((), np.dtype(np.float32)),
+    "_index": ArraySpec((), np.dtype(np.int32), pad=-1),
+    "_crc": ArraySpec((), np.dtype(np.uint32)),
+}
+
+
+class Decoder:
+    """Knows, before anything is read, what a batch looks like.
+
+    spec: key -> ArraySpec with the host batch first, the reserved keys included. keys=None takes all features,
+    parsed or made by ops, that rows of a batch can have: fixed shape, no bytes. nested: batches and spec are nested
+    dicts, cut at the slashes of keys; every argument has flat keys all the same."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        host_batch: int,
+        *,
+        ops: Sequence[Op] = (),
+        keys: Iterable[str] | None = None,
+        pad_values: Mapping[str, float] | None = None,
+        pad_to: Mapping[str, int | PadTo] | None = None,
+        nested: bool = False,
+    ) -> None:
+        self._layout, self._host_batch, self._ops = layout, host_batch, tuple(ops)
+        self._pad_to = with_lengths(pad_to or {})
+        self._given = padded_specs(feature_specs(layout), self._pad_to)
+        self._specs, reads, made = _planned(self._given, self._ops)
+        fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch and not key.startswith("_")]
+        self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), self._specs)
+        counted = {pad.length_into: key for key, pad in self._pad_to.items()}
+        self._parsed = sorted({counted.get(key, key) for key in reads | (set(self._keys) - made)})
+        self._rows = _row_specs(self._specs, self._keys, pad_values or {})
+        self._nest = nested_tree if nested else dict[str, Any]
+        self.spec: Mapping[str, Any] = self._nest(
+            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in (self._rows | RESERVED).items()}
+        )
+        self.signature = (
+            tf.TensorSpec([None], tf.string),
+            tf.TensorSpec([None, len(self._ops), 2], tf.int32),
+            tf.TensorSpec([host_batch], tf.int32),
+        )
+        self._graph = tf.function(self.decode, input_signature=self.signature, autograph=False)
+
+    @property
+    def num_ops(self) -> int:
+        """Seeds that a record needs."""
+        return len(self._ops)
+
+    def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, Any]:
+        """See decode; NumPy in and out. Raises SchemaError with TensorFlow's reason, which names no record."""
+        if not self._keys:  # 45 ms for a graph of nothing
+            return {}
+        try:
+            batch = self._graph(tf.constant(payloads, tf.string, [len(payloads)]), seeds, index)
+        except tf.errors.InvalidArgumentError as e:
+            raise SchemaError(_reason(e.message)) from e
+        return tf.nest.map_structure(lambda value: value.numpy(), batch)
+
+    def decode(self, payloads: Any, seeds: Any, index: Any) -> Features:
+        """The features of one batch, in a graph: a tensor of the spec's shape and dtype a key.
+
+        payloads: string [n], the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [host_batch], -1 where
+        a padding row goes; padding is made of pad values only and passes through no op."""
+        if not self._keys:
+            return {}
+        features = pad_rows(parse_records(self._layout, self._parsed, payloads), self._pad_to)
+        if self._ops:
+            features = self._apply_ops(features, seeds)
+        rows = {key: _narrowed(key, features[key]) for key in self._keys}
+        count = tf.shape(payloads)[0]
+        # The copy that padding costs is made only where there is padding: in the last batch of an evaluation.
+        batch = tf.cond(count == self._host_batch, lambda: rows, lambda: self._padded(rows, index, count))
+        shapes = {key: (self._host_batch, *self._rows[key].shape) for key in self._keys}
+        return self._nest({key: tf.ensure_shape(value, shapes[key]) for key, value in batch.items()})
+
+    def _apply_ops(self, parsed: Features, seeds: Any) -> Features:
+        def one(example: tuple[Features, Any]) -> Features:
+            features, seed = example
+            specs = self._given
+            for i, op in enumerate(self._ops):
+                promised = op.output_spec(specs)
+                features, specs = features | _kept(op, promised, op(features, seed[i])), {**specs, **promised}
+            return {key: features[key] for key in self._keys}
+
+        signature = {key: tf.TensorSpec(self._specs[key].shape, self._specs[key].dtype) for key in self._keys}
+        return tf.map_fn(one, (parsed, seeds), fn_output_signature=signature, parallel_iterations=PARALLEL_RECORDS)
+
+    def _padded(self, rows: Features, index: Any, count: Any) -> Features:
+        real = index >= 0
+        source = tf.where(real, tf.cumsum(tf.cast(real, tf.int32)) - 1, count)
+        padded = {}
+        for key, value in rows.items():
+            row = self._rows[key]
+            padding = tf.constant(np.full((1, *row.shape), row.pad, row.dtype))
+            padded[key] = tf.gather(tf.concat([value, padding], 0), source)
+        return padded
+
+
+def _reason(message: str) -> str:
+    """TensorFlow's message without the graph's nodes and the stack that built it."""
+    if "root error(s) found" in message:  # the others are what the first one cancelled
+        message = message.partition("(0) ")[2].partition("\n  (1) ")[0]
+    lines = [line for line in message.splitlines() if not _STACK_LINE.match(line)]
+    text = _ASSERTION.sub(r"\1", _GRAPH_NAMES.sub("", " ".join(lines)))
+    return " ".join(text.replace("\\'", "'").split())
+
+
+def _planned(parsed: Specs, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], set[str], set[str]]:
+    """The specs after all ops, the features that ops read from the record, and those that they make."""
+    specs, reads, made = dict(parsed), set[str](), set[str]()
+    for op in ops:
+        for key in op.reads:
+            spec_of(op, key, specs)
+        reads |= set(op.reads) - made
+        outputs = op.output_spec(specs)
+        if taken := [key for key in outputs if key.startswith("_")]:
+            raise OptionError(f"{op!r} sets {taken[0]!r}: names that begin with _ are reserved. Choose another.")
+        specs |= outputs
+        made |= set(outputs)
+    return specs, reads, made
+
+
+def _kept(op: Op, promised: Specs, made: Any) -> Features:
+    """What an op made, if it is what its output_spec says: a batch is planned before any record is read."""
+    missing = sorted(promised.keys() - made.keys()) if isinstance(made, Mapping) else sorted(promised)
+    if missing or not isinstance(made, Mapping):
+        raise OptionError(
+            f"{op!r} returned {sorted(made) if isinstance(made, Mapping) else made!r} for a record; its output_spec "
+            f"promises {sorted(promised)}. An op drops no record and no feature, so that every record of an "
+            "evaluation counts. To leave records out, give them a weight of 0 in a feature, and use it in the metrics."
+        )
+    return dict(made)
+
+
+def _checked(keys: tuple[str, ...], specs: Specs) -> list[str]:
+    for key in keys:
+        if key not in specs:
+            raise OptionError(f"keys has {key!r}, which is neither in the records nor set by an op."
+                              f"{did_you_mean(key, specs)}")  # fmt: skip
+        if key.startswith("_"):
+            raise OptionError(f"keys has {key!r}: names that begin with _ are reserved. Copy it to another in an op.")
+        if not specs[key].fits_a_batch:
+            number = specs[key].dtype != BYTES
+            raise SchemaError(
+                f"{key!r} is {'of any length' if number else 'bytes'}, which no device takes. "
+                f"{'Give its length in pad_to, add' if number else 'Add'} an op that makes a fixed shape of it "
+                "(such as DecodeJpeg for an image), or leave it out of keys."
+            )
+    return sorted(set(keys))
+
+
+def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float]) -> dict[str, ArraySpec]:
+    """One row of each key as it is delivered: 64 bits become 32, with its pad value."""
+    rows = {}
+    for key in keys:
+        dtype = delivered(specs[key].dtype)
+        rows[key] = ArraySpec(specs[key].shape, dtype, pad_values.get(key, specs[key].pad))
+    for key, pad in pad_values.items():
+        if key not in rows:
+            raise OptionError(f"pad_values has {key!r}, which is not in the batch.{did_you_mean(key, rows)}")
+        if not holds(rows[key].dtype, pad):
+            raise OptionError(f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold.")
+    return rows
+
+
+def _narrowed(key: str, value: Any) -> Any:
+    """64 bits as 32, all that JAX computes in. A value beyond them is an error, never cut; a float is rounded."""
+    wide = np.dtype(value.dtype.as_numpy_dtype)
+    dtype = delivered(wide)
+    if dtype == wide:
+        return value
+    small = tf.cast(value, dtype)
+    same = (
+        tf.math.is_finite(small) == tf.math.is_finite(value)
+        if dtype.kind == "f"
+        else tf.cast(small, value.dtype) == value
+    )
+    message = f"{key!r} is delivered as {dtype} and holds a value beyond it; leave it out of keys, or map it in an op."
+    check = tf.debugging.Assert(tf.reduce_all(same), [message, tf.reduce_max(value), tf.reduce_min(value)])
+    with tf.control_dependencies([check]):
+        return tf.identity(small)

@@ -1,0 +1,89 @@
+"""Features of any length as rows of one length, so that they stack to a batch. The decoder pads before ops run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeline.decoding.op import Features, Specs
+from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
+from pipeline.spec import BYTES, ArraySpec, delivered, holds
+from pipeline.tf_cpu import tf
+
+__all__ = ["PadTo", "pad_rows", "padded_specs", "with_lengths"]
+
+
+@dataclass(frozen=True)
+class PadTo:
+    """A row of `length` values: those of the record, and `value` behind them.
+
+    truncate: leaves out what is beyond `length`; without it, a longer row is a SchemaError. length_into: a feature
+    that gets how many values of the row are the record's own, int32 (), 0 to `length`."""
+
+    length: int
+    value: float = 0
+    truncate: bool = False
+    length_into: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise OptionError(f"{self!r}: length must be at least 1.")
+
+
+def with_lengths(pad_to: Mapping[str, int | PadTo]) -> dict[str, PadTo]:
+    """`pad_to` with a PadTo for every plain length."""
+    return {key: pad if isinstance(pad, PadTo) else PadTo(pad) for key, pad in pad_to.items()}
+
+
+def padded_specs(specs: Specs, pad_to: Mapping[str, PadTo]) -> dict[str, ArraySpec]:
+    """`specs` with the padded rows and their lengths. A row of padding is as a record's that has no values.
+
+    Raises OptionError or SchemaError for a feature that is not there or cannot be padded so."""
+    result = dict(specs)
+    for key, pad in pad_to.items():
+        if key not in specs:
+            raise OptionError(f"pad_to has {key!r}, which is not in the records.{did_you_mean(key, specs)}")
+        spec = specs[key]
+        if spec.dtype == BYTES:
+            raise SchemaError(
+                f"pad_to has {key!r}, which is bytes: no device takes them, of whatever length. "
+                "Make numbers of them in an op, which may read features of any length."
+            )
+        if None not in spec.shape:
+            raise OptionError(
+                f"pad_to has {key!r}, whose shape is {spec.shape} in all records. Leave it out of pad_to."
+            )
+        if not holds(delivered(spec.dtype), pad.value):
+            raise OptionError(f"pad_to[{key!r}] has value={pad.value!r}, which {delivered(spec.dtype)} cannot hold.")
+        result[key] = replace(spec, shape=(pad.length,), pad=pad.value, missing=pad.value)
+        if pad.length_into is not None:
+            if pad.length_into in result or pad.length_into.startswith("_"):
+                raise OptionError(
+                    f"pad_to[{key!r}] has length_into={pad.length_into!r}, which is taken. Choose another."
+                )
+            result[pad.length_into] = ArraySpec((), np.dtype(np.int32))
+    return result
+
+
+def pad_rows(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
+    """Features of a batch, those of any length made rows [n, length], and the lengths. Runs in a graph.
+
+    Raises InvalidArgumentError there for a row that is too long."""
+    result = dict(features)
+    for key in features.keys() & pad_to.keys():
+        ragged, pad = features[key], pad_to[key]
+        lengths = ragged.row_lengths()
+        if not pad.truncate:
+            longest = tf.reduce_max(lengths)
+            message = (
+                f"{key!r} has more values than the {pad.length} that pad_to allows. Allow more, or give "
+                f"PadTo({pad.length}, truncate=True) to leave out the rest. It has"
+            )
+            with tf.control_dependencies([tf.debugging.Assert(longest <= pad.length, [message, longest])]):
+                lengths = tf.identity(lengths)
+        fill = np.array(pad.value, ragged.dtype.as_numpy_dtype)
+        with tf.control_dependencies([lengths]):
+            result[key] = ragged.to_tensor(fill, shape=[None, pad.length])
+        if pad.length_into is not None:
+            result[pad.length_into] = tf.cast(tf.minimum(lengths, pad.length), tf.int32)
+    return result

@@ -1,0 +1,134 @@
+"""The decoding half of an Input: from what was read for a batch to the batch, whatever became of its records.
+
+Batches without a bad record take the short way; where there is one, decoding by halves finds which it is."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from pipeline.decoding.decode import Decoder
+from pipeline.inputs.bad_records import BadRecord, Quarantine
+from pipeline.inputs.batches import Batch
+from pipeline.inputs.delivery import Delivery
+from pipeline.orders.hashing import op_seeds, seeds_of_others
+from pipeline.shards.errors import BadRecordsError, CorruptRecordError, SchemaError
+from pipeline.sources.records import Proven, Record, Records, fetch, intact, source_starts
+
+__all__ = ["Assembly"]
+
+MOST_FETCHED = 64  # at a time, of the records that may stand in for a bad one
+Bad = CorruptRecordError | SchemaError
+
+
+class Assembly:
+    """Makes batches of what is delivered. Threads may share it.
+
+    Raises, as the quarantine's on_error says: CorruptRecordError, SchemaError naming the record, BadRecordsError."""
+
+    def __init__(self, records: Records, decoder: Decoder, quarantine: Quarantine) -> None:
+        self._records, self._decoder, self._quarantine = records, decoder, quarantine
+
+    def __call__(self, delivery: Delivery) -> Batch:
+        """One batch: see Input."""
+        ids, seeds = delivery.rows
+        whole = [record for record in delivery.records if isinstance(record, Proven)]
+        if len(whole) < len(delivery.records):
+            return self._despite_bad_rows(delivery)
+        try:
+            return self._batch(ids, seeds, ids >= 0, whole)
+        except SchemaError as e:
+            return self._despite_bad_rows(delivery, e)
+
+    def _batch(self, ids: np.ndarray, seeds: np.ndarray, counted: np.ndarray, records: Sequence[Proven]) -> Batch:
+        """ids, seeds: of every row. counted (bool): the rows that the records are of, in order; others are padding."""
+        index, crc = ids.astype(np.int32), np.zeros(len(ids), np.uint32)
+        crc[counted] = [record.crc for record in records]
+        payloads = [record.payload for record in records]
+        op_seed = op_seeds(seeds[counted], self._decoder.num_ops)
+        features = self._decoder(payloads, op_seed, np.where(counted, index, -1))
+        return features | {"_mask": counted.astype(np.float32), "_index": index, "_crc": crc}
+
+    def _despite_bad_rows(self, delivery: Delivery, error: SchemaError | None = None) -> Batch:
+        """error: what all rows together ended in, if they got so far."""
+        ids, seeds = delivery.rows.record_ids.copy(), delivery.rows.seeds.copy()
+        records = dict(zip(np.flatnonzero(ids >= 0).tolist(), delivery.records, strict=True))
+        found = self._bad_rows(ids, seeds, records)
+        if self._quarantine.on_error == "raise":
+            for _, first in found:
+                raise first from error
+        bad = dict(found)
+        if error and not bad:
+            raise error  # rows that fail together only
+        self._note((int(ids[row]), e) for row, e in bad.items())
+        if self._quarantine.on_error == "skip":
+            for row in bad:
+                ids[row], seeds[row], records[row] = self._stand_in(int(ids[row]), seeds[row])
+            return self._batch(ids, seeds, ids >= 0, [intact(record) for record in records.values()])
+        counted = ids >= 0
+        counted[list(bad)] = False
+        good = [intact(record) for row, record in records.items() if row not in bad]
+        batch = self._batch(ids, seeds, counted, good)
+        if self._records.crcs is not None:
+            # Promised, not found: what an evaluation expects of a row that it leaves out.
+            batch["_crc"][list(bad)] = self._records.crcs[ids[list(bad)]]
+        return batch
+
+    def _bad_rows(self, ids: np.ndarray, seeds: np.ndarray, records: Mapping[int, Record]) -> Iterator[tuple[int, Bad]]:
+        """Which of these rows are bad, and why: the damaged ones first. Searched for as they are asked for."""
+        whole = {}
+        for row, record in records.items():
+            if isinstance(record, CorruptRecordError):
+                yield row, record
+            else:
+                whole[row] = record
+        parts = [list(whole)] if whole else []
+        while parts:
+            rows = parts.pop()
+            error = self._failure(ids, seeds, {row: whole[row] for row in rows})
+            if error and len(rows) > 1:
+                middle = len(rows) // 2
+                parts += [rows[middle:], rows[:middle]]
+            elif error:
+                yield rows[0], SchemaError(f"{self._records.where(int(ids[rows[0]]))}: {error}")
+
+    def _failure(self, ids: np.ndarray, seeds: np.ndarray, records: Mapping[int, Proven]) -> SchemaError | None:
+        counted = np.zeros(len(ids), bool)
+        counted[list(records)] = True
+        try:
+            self._batch(ids, seeds, counted, list(records.values()))
+        except SchemaError as e:
+            return e
+        return None
+
+    def _stand_in(self, record_id: int, seed: np.uint64) -> tuple[int, np.uint64, Proven]:
+        """The next good record of the same source, with its own seed of that epoch.
+
+        It depends on the data alone, not on what was met before, so every host and every resumed run has the same."""
+        rows = self._decoder.spec["_index"].shape[0]
+        ids, seeds = np.full(rows, -1), np.zeros(rows, np.uint64)
+        for number, record in self._records_after(record_id):
+            ids[0] = number
+            seeds[0] = seeds_of_others(np.array([seed]), np.array([record_id]), ids[:1])[0]
+            bad = dict(self._bad_rows(ids, seeds, {0: record}))
+            if not bad:
+                return number, seeds[0], intact(record)
+            self._note([(number, bad[0])])
+        raise BadRecordsError(
+            f"{self._records.where(record_id)} is bad, and no record of the same source is good enough to stand in for "
+            "it: all are bad. Look at the ops and keys, or convert the data again."
+        )
+
+    def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:
+        """All others of its source, round its end. In groups that grow: damage rarely ends after one record."""
+        starts = source_starts(self._records)
+        source = int(np.searchsorted(starts, record_id, side="right"))
+        first, end = starts[source - 1 : source + 1].tolist()
+        begin, size = 1, 1
+        while begin < end - first:
+            steps = np.arange(begin, min(begin + size, end - first))
+            ids = first + (record_id - first + steps) % (end - first)
+            yield from zip(ids.tolist(), fetch(self._records, ids), strict=True)
+            begin, size = begin + size, min(2 * size, MOST_FETCHED)
+
+    def _note(self, bad: Iterable[tuple[int, Bad]]) -> None:
+        self._quarantine.add([BadRecord(number, self._records.where(number), str(error)) for number, error in bad])

@@ -1,0 +1,122 @@
+"""An evaluation that is decoded once: after one complete pass its batches are in memory, and given again.
+
+eval_dataset returns it for cache="decoded". Only an evaluation can: its batches are the same every time."""
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from pipeline.caches.memory import free_memory_bytes
+from pipeline.inputs.batches import Batch, Batches
+from pipeline.inputs.input import Input
+from pipeline.orders.order import Position
+from pipeline.shards.errors import OptionError
+from pipeline.shards.sizes import format_bytes
+from pipeline.tf_cpu import tf
+
+__all__ = ["DecodedInput"]
+
+SPARE = 0.1  # of the free memory, for everything else
+
+log = logging.getLogger("pipeline")
+
+
+class DecodedInput(Input):
+    """An Input of an evaluation that keeps the batches of its first complete pass, of this host.
+
+    Their arrays cannot be written. A pass that failed, was closed or began later than at the start keeps nothing; of
+    two passes at a time the second is the one that may be kept. Threads may share it. OptionError if the batches are
+    larger than the memory that is free."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        batch_bytes = sum(np.empty(spec.shape, spec.dtype).nbytes for spec in tf.nest.flatten(dict(self.spec)))
+        needed, limit = self.steps_per_epoch * batch_bytes, int((1 - SPARE) * free_memory_bytes())
+        log.info(
+            "caching %s decoded in RAM: %d batches of %s",
+            format_bytes(needed), self.steps_per_epoch, format_bytes(batch_bytes),
+        )  # fmt: skip
+        if needed > limit:
+            raise OptionError(
+                f"cache='decoded' needs {format_bytes(needed)} on this host, {self.steps_per_epoch} batches of "
+                f"{format_bytes(batch_bytes)}; {format_bytes(limit)} of memory are available. Cache the records as "
+                "they are stored (cache='ram' or a directory), or take fewer keys, or leave the cache out."
+            )
+        self._kept: Sequence[Batch] = ()
+        self._recording: weakref.ref[_Recording] | None = None
+
+    def batches(self, position: Position | None = None) -> Batches:
+        """See Input."""
+        first = (self.start if position is None else position).records
+        step, within = divmod(first, self.advance(self.start, 1).records)
+        if self._kept and not within:
+            return _Replay(islice(self._kept, step, None))
+        batches = super().batches(position)
+        return batches if self._kept or first else self._recorded(batches)
+
+    def _recorded(self, batches: Batches) -> Batches:
+        before = self._recording and self._recording()
+        if before:
+            before.forget()
+        recording = _Recording(batches, self.steps_per_epoch, self._keep)
+        self._recording = weakref.ref(recording)
+        return recording
+
+    def _keep(self, batches: Sequence[Batch]) -> None:
+        self._kept = batches
+
+
+class _Replay(Batches):
+    """Batches that are there: no thread stands behind them."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+
+    def __next__(self) -> Batch:
+        return _copied(next(self._batches))
+
+    def close(self) -> None:
+        self._batches = iter(())
+
+    def join(self, timeout_seconds: float) -> bool:
+        del timeout_seconds
+        return True
+
+
+class _Recording(Batches):
+    """Batches as another iterator gives them; once all have come, `keep` gets them."""
+
+    def __init__(self, batches: Batches, steps: int, keep: Callable[[Sequence[Batch]], None]) -> None:
+        self._batches, self._steps, self._keep = batches, steps, keep
+        self._seen: list[Batch] | None = []
+
+    def __next__(self) -> Batch:
+        batch = next(self._batches)
+        for array in tf.nest.flatten(batch):
+            array.flags.writeable = False
+        seen = self._seen
+        if seen is not None:
+            seen.append(batch)
+            if len(seen) == self._steps:
+                self._keep(tuple(seen))
+                self.forget()
+        return _copied(batch)
+
+    def forget(self) -> None:
+        self._seen = None
+
+    def close(self) -> None:
+        self.forget()
+        self._batches.close()
+
+    def join(self, timeout_seconds: float) -> bool:
+        return self._batches.join(timeout_seconds)
+
+
+def _copied(batch: dict[str, Any]) -> dict[str, Any]:
+    """The same arrays in dicts of their own: whoever takes a key out takes it out of his own."""
+    return {key: _copied(value) if isinstance(value, dict) else value for key, value in batch.items()}

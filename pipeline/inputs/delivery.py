@@ -1,0 +1,79 @@
+"""The reading half of an Input: a thread that reads, ahead of its use, the records of one batch after the other.
+
+Batches are read in groups, so that neighbours come in one request. Damage is passed on as it was found."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from pipeline.background import Background
+from pipeline.orders.order import Rows
+from pipeline.sources.records import Group, Proven, Reading, Record, Records
+
+__all__ = ["Delivery", "read_ahead"]
+
+GROUP_BYTES = 16 * 1024**2  # read at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The rows of one batch, and what was read of those that are not padding."""
+
+    rows: Rows
+    records: list[Record]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the payloads."""
+        return sum(len(record.payload) for record in self.records if isinstance(record, Proven))
+
+
+def read_ahead(records: Records, batches: Iterable[Rows], ahead_bytes: int) -> Background[Delivery]:
+    """Delivers `batches` in order. Of what is read and not yet taken it holds ahead_bytes, but one batch at least.
+
+    Iterating raises StorageError. It waits without a bound: whoever takes from it has one."""
+    waiting: deque[list[Rows]] = deque()
+
+    def wanted() -> Iterator[Group]:
+        for group, num_bytes in _groups(records, batches, min(ahead_bytes // 4, GROUP_BYTES)):
+            waiting.append(group)
+            yield Group(np.concatenate([_real(rows) for rows in group]), num_bytes)
+
+    reading = records.read(wanted(), ahead_bytes)
+    return Background(
+        _deliveries(reading, waiting),
+        limit=lambda: ahead_bytes - reading.held_bytes,
+        cost=lambda delivery: delivery.num_bytes,
+        name="infeed-read",
+    )
+
+
+def _real(rows: Rows) -> np.ndarray:
+    return rows.record_ids[rows.record_ids >= 0]
+
+
+def _deliveries(reading: Reading, waiting: deque[list[Rows]]) -> Iterator[Delivery]:
+    for records in reading:
+        left = iter(records)
+        for rows in waiting.popleft():
+            yield Delivery(rows, list(islice(left, int((rows.record_ids >= 0).sum()))))
+
+
+def _groups(records: Records, batches: Iterable[Rows], most_bytes: int) -> Iterator[tuple[list[Rows], int]]:
+    """Batches that are planned together, and their bytes.
+
+    The first is one batch, so that it comes soon; groups double to 16 MiB."""
+    group: list[Rows] = []
+    group_bytes = target_bytes = 0
+    for rows in batches:
+        group.append(rows)
+        group_bytes += records.weigh(_real(rows))
+        if group_bytes >= target_bytes:
+            yield group, group_bytes
+            target_bytes = min(2 * group_bytes, most_bytes)
+            group, group_bytes = [], 0
+    if group:
+        yield group, group_bytes

@@ -1,0 +1,136 @@
+"""The order of a mixture: every batch draws from several sources by weight, each in a shuffled order of its own.
+
+A pure function of (seed, position), like the order of one source: a host asks for its rows, and how far each source
+has come is arithmetic, so a position is one number however many sources there are. Pure NumPy."""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from pipeline.orders.hashing import MIXES, permutation, record_seeds
+from pipeline.orders.order import Position, Rows, check_sizes, check_streams, stream_rows
+from pipeline.orders.shuffle import Shuffle
+from pipeline.shards.errors import OptionError
+
+__all__ = ["MixOrder", "Shares", "check_weights"]
+
+SLOTS = 1_024  # a round: rows of one stream, in which the sources stand in random places
+ROUNDS = 1_024  # a cycle: after it every source has had its weight to a millionth
+
+
+def check_weights(weights: Sequence[float]) -> np.ndarray:
+    """The weights as shares of 1. Raises OptionError unless all are above 0 and none is lost in rounding."""
+    given = np.asarray(weights, np.float64)
+    if not len(given) or not np.all(np.isfinite(given)) or given.min(initial=1) <= 0:
+        raise OptionError(f"weights={list(weights)}: one number above 0 is needed for each source. Leave others out.")
+    shares = given / given.sum()
+    least = 1 / (SLOTS * ROUNDS)
+    if shares.min() < least:
+        raise OptionError(f"weights={list(weights)}: the least is {shares.min():.2g} of all; at least {least:.2g} is.")
+    return shares
+
+
+class Shares:
+    """How many rows of a stream each source has had: exact for every row, without counting from the start.
+
+    Rounds of 1,024 rows have whole numbers of rows of each source. What is left over by rounding goes round, so that a
+    cycle of 1,024 rounds gives every source its weight, and every round is within a row of it."""
+
+    def __init__(self, shares: np.ndarray) -> None:
+        ends = np.append(np.cumsum(shares[:-1]), 1.0) * SLOTS  # where each source's part of a round ends
+        # Each round rounds at another place; bit reversal spreads what a small source gets over the cycle.
+        bits = ROUNDS.bit_length() - 1
+        shifts = np.array([[int(f"{number:0{bits}b}"[::-1], 2) / ROUNDS] for number in range(ROUNDS)])
+        edges = np.concatenate([np.zeros((ROUNDS, 1)), np.floor(ends + shifts)], axis=1).astype(np.int64)
+        self._counts = np.diff(edges, axis=1)  # int64 [rounds, sources]
+        self._before = np.concatenate([np.zeros_like(self._counts[:1]), np.cumsum(self._counts, axis=0)])
+
+    def of_round(self, number: int) -> np.ndarray:
+        """int64 [sources]: the rows of each in a round."""
+        return self._counts[number % ROUNDS]
+
+    def before(self, number: int) -> np.ndarray:
+        """int64 [sources]: the rows of each in all rounds before it."""
+        cycles, rounds = divmod(number, ROUNDS)
+        return cycles * self._before[-1] + self._before[rounds]
+
+
+class MixOrder:
+    """An endless order of batches that mixes sources. Row r of a batch of B comes from stream r // (B / C).
+
+    shuffles: of each source, all in as many streams; first_ids: the number of its first record in the mixture."""
+
+    start = Position(0, 0)
+
+    def __init__(
+        self,
+        shuffles: Sequence[Shuffle],
+        first_ids: Sequence[int],
+        shares: np.ndarray,
+        global_batch: int,
+        *,
+        seed: int,
+        digest: str,
+    ) -> None:
+        self.num_records, self.global_batch = sum(shuffle.num_records for shuffle in shuffles), global_batch
+        self.streams = shuffles[0].streams
+        check_sizes(self.num_records, global_batch)
+        check_streams(self.streams, global_batch, min(shuffle.num_records for shuffle in shuffles))
+        self._shuffles, self._first_ids, self._seed, self._digest = shuffles, first_ids, seed, digest
+        self._shares = Shares(shares)
+        self._stream_rows = global_batch // self.streams
+        self._round = functools.lru_cache(2 * self.streams)(self._mixed_round)  # 1 KB each
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The fewest batches that have as many rows as there are records: a mixture has no epochs of its own."""
+        return -(-self.num_records // self.global_batch)
+
+    @property
+    def settings(self) -> dict[str, int | str]:
+        """All that the order depends on beside the data."""
+        return {"seed": self._seed, "streams": self.streams, "mixture": self._digest}
+
+    def remaining(self, position: Position) -> int | None:
+        """None: there is always another batch."""
+        del position
+
+    def advance(self, position: Position, batches: int) -> Position:
+        """The position after so many more batches."""
+        return Position(0, position.records + batches * self._stream_rows)
+
+    def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
+        """The record ids and seeds of these row ranges of the batch at a position, in the order given."""
+        pieces = [
+            piece
+            for stream, first, wanted in stream_rows(ranges, self._stream_rows)
+            for piece in self._pieces(stream, position.records + first, wanted)
+        ]
+        ids, epochs = np.concatenate([ids for ids, _ in pieces]), np.concatenate([epochs for _, epochs in pieces])
+        return Rows(ids, record_seeds(self._seed, epochs, ids))
+
+    def _pieces(self, stream: int, at: int, wanted: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        while wanted:
+            number, inside = divmod(at, SLOTS)
+            sources = self._round(stream, number)
+            had = self._shares.before(number) + np.bincount(sources[:inside], minlength=len(self._shuffles))
+            here = sources[inside : inside + wanted]
+            yield self._drawn(stream, had, here)
+            wanted, at = wanted - len(here), at + len(here)
+
+    def _drawn(self, stream: int, had: np.ndarray, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Record ids and epochs of rows, of which each is the next of its source."""
+        ids, epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
+        for source in np.unique(sources).tolist():
+            shuffle, mine = self._shuffles[source], sources == source
+            epoch, at = divmod(int(had[source]), shuffle.length(stream))
+            pieces = list(shuffle.records(stream, epoch, at, int(mine.sum())))
+            ids[mine] = np.concatenate([ids for _, ids in pieces]) + self._first_ids[source]
+            epochs[mine] = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
+        return ids, epochs
+
+    def _mixed_round(self, stream: int, number: int) -> np.ndarray:
+        counts = self._shares.of_round(number)
+        sources = np.repeat(np.arange(len(counts), dtype=np.int16), counts)
+        return sources[permutation(SLOTS, self._seed, MIXES, stream, number)]

@@ -1,0 +1,227 @@
+"""The order of records: a pure function of (seed, position), the same for any number of hosts.
+
+Readers ask it for the record ids of any rows of any batch; a resume costs nothing and the state is two integers.
+Pure NumPy: no I/O, no manifest, no TensorFlow."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pipeline.orders.hashing import record_seeds
+from pipeline.orders.shuffle import Shuffle, default_window_records
+from pipeline.shards.errors import BatchSizeError, EmptySplitError, OptionError
+
+__all__ = [
+    "EvalOrder",
+    "Position",
+    "Rows",
+    "TrainOrder",
+    "default_streams",
+    "divisors",
+]
+
+MAX_STREAMS = 64
+MAX_RECORDS = 2**31 - 1  # `_index` is int32: JAX has no int64 unless asked
+
+
+class Position(NamedTuple):
+    """Where a run is: the epoch, and how many records of it each stream has delivered.
+
+    Not the step: the batch size may change between two runs."""
+
+    epoch: int
+    records: int
+
+
+class Rows(NamedTuple):
+    """Some rows of one batch, in row order."""
+
+    record_ids: np.ndarray  # int64 [n], -1 on padding
+    seeds: np.ndarray  # uint64 [n], a hash of (seed, epoch, record id)
+
+    @staticmethod
+    def of(seed: int, pieces: Sequence[tuple[int, np.ndarray]]) -> "Rows":
+        """The rows of pieces: the epoch of each, and its record ids."""
+        ids = np.concatenate([ids for _, ids in pieces]) if pieces else np.zeros(0, np.int64)
+        epochs = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
+        return Rows(ids, record_seeds(seed, epochs, ids))
+
+
+def divisors(n: int) -> list[int]:
+    """All divisors of n, ascending."""
+    low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*low, *(n // d for d in low)})
+
+
+def default_streams(global_batch: int, at_most: int) -> int:
+    """The largest divisor of the batch up to 64, and up to what there is: records, or files to be read whole."""
+    return max(d for d in divisors(global_batch) if d <= max(1, min(MAX_STREAMS, at_most)))
+
+
+class TrainOrder:
+    """An endless shuffled order of batches.
+
+    Blocks of K consecutive records are permuted; the permuted sequence is cut into C streams; each stream is
+    shuffled inside windows of W records; row r of a batch of B comes from stream r // (B / C). Hosts do not
+    appear: a host asks for its rows, so the batch cannot depend on how many hosts there are.
+    block_starts: where blocks begin, if not every block_records."""
+
+    start = Position(0, 0)
+
+    def __init__(
+        self,
+        num_records: int,
+        global_batch: int,
+        *,
+        seed: int = 0,
+        block_records: int,
+        block_starts: np.ndarray | None = None,
+        streams: int | None = None,
+        window_records: int | None = None,
+        epochs: Literal["drop", "span"] = "drop",
+    ) -> None:
+        check_sizes(num_records, global_batch)
+        if epochs not in ("drop", "span"):
+            raise OptionError(f"epochs={epochs!r} is not known. Known: 'drop', 'span'.")
+        if epochs == "drop" and num_records < global_batch:
+            raise BatchSizeError(
+                f"global_batch={global_batch} is larger than the split's {num_records} records, so no batch "
+                f"fits in an epoch. Use a batch of at most {num_records}, or epochs='span' (batches cross epochs)."
+            )
+        if block_records < 1:
+            raise OptionError(f"block_records={block_records} must be at least 1.")
+        self.num_records, self.global_batch, self.seed, self.epochs = num_records, global_batch, seed, epochs
+        self.streams = default_streams(global_batch, num_records) if streams is None else streams
+        check_streams(self.streams, global_batch, num_records)
+        self.block_records = block_records
+        if window_records is None:
+            window_records = default_window_records(block_records, self.streams, global_batch)
+        self.window_records = window_records
+        if block_starts is None:
+            block_starts = np.arange(0, num_records, block_records)
+        self._shuffle = Shuffle(
+            num_records, block_starts, seed=seed, streams=self.streams, window_records=window_records
+        )
+        self._stream_rows = global_batch // self.streams
+        self._shortest = self._shuffle.shortest
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches an epoch: N // B for "drop"; for "span" the fewest that deliver N records."""
+        whole, rest = divmod(self.num_records, self.global_batch)
+        return whole if self.epochs == "drop" else whole + bool(rest)
+
+    @property
+    def settings(self) -> dict[str, int | str]:
+        """All that the order depends on beside the data: two equal ones go on from each other's positions."""
+        names = ("seed", "streams", "block_records", "window_records", "epochs")
+        return {name: getattr(self, name) for name in names}
+
+    def remaining(self, position: Position) -> int | None:
+        """None: there is always another batch."""
+        del position
+
+    def advance(self, position: Position, batches: int) -> Position:
+        """The position after so many more batches."""
+        position = self._resolve(position)
+        if self.epochs == "span":
+            total = position.epoch * self._shortest + position.records + batches * self._stream_rows
+            return Position(*divmod(total, self._shortest))
+        left = (self._shortest - position.records) // self._stream_rows
+        if batches < left:
+            return Position(position.epoch, position.records + batches * self._stream_rows)
+        epochs, steps = divmod(batches - left, self.steps_per_epoch)
+        return Position(position.epoch + 1 + epochs, steps * self._stream_rows)
+
+    def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
+        """The record ids and seeds of these row ranges of the batch at a position, in the order given."""
+        position = self._resolve(position)
+        pieces = [
+            piece
+            for stream, first, wanted in stream_rows(ranges, self._stream_rows)
+            for piece in self._pieces(position, stream, first, wanted)
+        ]
+        return Rows.of(self.seed, pieces)
+
+    def _resolve(self, position: Position) -> Position:
+        # A run saved with another batch size may leave less than one of our batches in its epoch.
+        if self.epochs == "drop" and position.records + self._stream_rows > self._shortest:
+            return Position(position.epoch + 1, 0)
+        return position
+
+    def _pieces(self, position: Position, stream: int, first: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
+        epoch, at = position.epoch, position.records + first
+        if self.epochs == "span":  # each stream rolls over on its own: lengths differ by one, so they drift apart
+            epoch, at = divmod(position.epoch * self._shortest + at, self._shuffle.length(stream))
+        return self._shuffle.records(stream, epoch, at, wanted)
+
+
+def stream_rows(ranges: Iterable[range], rows_a_stream: int) -> Iterator[tuple[int, int, int]]:
+    """(stream, first row within it, rows) for row ranges of a batch, in the order given."""
+    for rows in ranges:
+        at = rows.start
+        while at < rows.stop:
+            stream, first = divmod(at, rows_a_stream)
+            wanted = min(rows.stop - at, rows_a_stream - first)
+            yield stream, first, wanted
+            at += wanted
+
+
+class EvalOrder:
+    """Every record once, in data order: row r of step t is record t * B + r, or -1 (padding) past the end."""
+
+    start = Position(0, 0)
+
+    def __init__(self, num_records: int, global_batch: int) -> None:
+        check_sizes(num_records, global_batch)
+        self.num_records, self.global_batch = num_records, global_batch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """ceil(N / B): the same on every host, known without reading."""
+        return -(-self.num_records // self.global_batch)
+
+    @property
+    def settings(self) -> dict[str, int | str]:
+        """All that the order depends on beside the data."""
+        return {"num_records": self.num_records}
+
+    def remaining(self, position: Position) -> int:
+        """Batches from a position to the end."""
+        return max(0, -(-(self.num_records - position.records) // self.global_batch))
+
+    def advance(self, position: Position, batches: int) -> Position:
+        """The position after so many more batches."""
+        return Position(0, position.records + batches * self.global_batch)
+
+    def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
+        """The record ids of these row ranges of the batch at a position, in the order given. Seeds are of epoch 0."""
+        ids = position.records + np.concatenate([np.asarray(rows, np.int64) for rows in ranges])
+        ids = np.where(ids < self.num_records, ids, -1)
+        return Rows(ids, record_seeds(0, np.zeros_like(ids), ids))
+
+
+def check_sizes(num_records: int, global_batch: int) -> None:
+    """Raises unless there are records, no more than int32 can number, and a positive batch."""
+    if num_records <= 0:
+        raise EmptySplitError(f"The split has {num_records} records: there is nothing to read. Choose another split.")
+    if num_records > MAX_RECORDS:
+        raise OptionError(
+            f"The split has {num_records} records; `_index` is int32, so at most {MAX_RECORDS}. Split it in two."
+        )
+    if global_batch < 1:
+        raise BatchSizeError(f"global_batch={global_batch} must be at least 1.")
+
+
+def check_streams(streams: int, global_batch: int, num_records: int) -> None:
+    """Raises unless the streams divide the batch and each has a record."""
+    allowed: Sequence[int] = [d for d in divisors(global_batch) if d <= num_records]
+    if streams in allowed:
+        return
+    nearest = sorted(allowed, key=lambda d: abs(d - streams))[:2]
+    raise OptionError(
+        f"streams={streams} must divide global_batch={global_batch} and be at most the split's {num_records} "
+        f"records. Nearest that do: {', '.join(map(str, sorted(nearest)))}."
+    )

@@ -1,0 +1,106 @@
+"""Opens what a user names as records: one dataset or several, all of a split or parts of it.
+
+Recipes take what this gives. What is at a place is found by looking there."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from typing import Any
+
+from pipeline.formats import FixedLength, Format, TextLines
+from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.shards.manifest import find_manifest, read_manifest
+from pipeline.shards.schemes import open_storage
+from pipeline.sources.arrays import ArrayRecords
+from pipeline.sources.fixed_length import FixedLengthRecords
+from pipeline.sources.foreign import Splits, foreign_splits
+from pipeline.sources.joined import Part, joined, whole
+from pipeline.sources.matching import is_directory, matching_files
+from pipeline.sources.reader import SplitReader
+from pipeline.sources.records import Records
+from pipeline.sources.selection import parse_selections
+from pipeline.sources.streamed import open_lines, open_tfrecords
+
+__all__ = ["Data", "open_dataset"]
+
+Data = str | PathLike[str] | Mapping[str, Any] | Records
+
+
+def open_dataset(
+    data: Data | Sequence[Data],
+    split: str | None = None,
+    *,
+    format: Format | None = None,
+    default_split: str = "train",
+) -> Records:
+    """The records of one dataset, or of several one behind the other, after checking that all is there.
+
+    data: a directory, on a disk or gs://, of a converted or an indexed dataset, of one that TFDS prepared, or of
+    TFRecord files whose names tell their splits; one TFRecord file or a pattern of some ("data/*.tfrecord.gz"); with
+    `format`, which says how they are cut into records, a file, a pattern or a directory of nothing but such files; a
+    dict of arrays with equally many rows; records that were opened before; or a list of these. split: which of them,
+    in TFDS's notation, of each dataset: "train", "train[:90%]", "train[1000:2000]", "train[:10%]+validation"; "[:90%]"
+    of what has no splits. None: default_split, or all records.
+
+    TFRecord files without an index, and lines of text, are counted here: what is compressed, is text or is in a bucket
+    is read once for it, on every host. format=TFRecords() goes by the files even where a manifest or TFDS describes
+    them.
+
+    Raises: ManifestError, OptionError, EmptySplitError, ShardError naming what is missing, truncated or replaced,
+    before any record is read; SchemaError for datasets whose records have nothing in common."""
+    several = [data] if isinstance(data, str | PathLike) or not isinstance(data, Sequence) else data
+    return joined([part for one in several for part in _parts(one, split, format, default_split)])
+
+
+def _parts(data: Data, split: str | None, format: Format | None, default_split: str) -> list[Part]:
+    if isinstance(data, str | PathLike):
+        return _parts_at(fspath(data), split, format, default_split)
+    if format is not None:
+        raise OptionError(f"format={format!r} says how files are cut into records; arrays and open records are.")
+    return _parts_of_records(ArrayRecords(data) if isinstance(data, Mapping) else data, split)
+
+
+def _parts_at(uri: str, split: str | None, format: Format | None, default_split: str) -> list[Part]:
+    storage = open_storage(uri)
+    if isinstance(format, FixedLength):
+        return _parts_of_records(FixedLengthRecords(uri, matching_files(uri, storage), format, storage), split)
+    if isinstance(format, TextLines):
+        return _parts_of_records(open_lines(uri, matching_files(uri, storage), storage, format.key), split)
+    manifest = find_manifest(uri, storage) if format is None else None
+    if manifest:
+        splits: Splits = {name: functools.partial(SplitReader, manifest, name, storage) for name in manifest.splits}
+    elif is_directory(uri, storage):
+        splits = foreign_splits(uri, storage, format)
+    else:
+        schema = format.schema if format else None
+        return _parts_of_records(open_tfrecords(uri, matching_files(uri, storage), storage, schema), split)
+    if not splits:
+        read_manifest(uri, storage)  # raises what is there instead
+    return _parts_of_splits(uri, splits, split or default_split)
+
+
+def _parts_of_splits(directory: str, splits: Splits, chosen: str) -> list[Part]:
+    opened: dict[str, Records] = {}
+    parts = []
+    for selection in parse_selections(chosen):
+        split = selection.split
+        if split not in splits:
+            raise OptionError(f"{directory} has no split {split!r}.{did_you_mean(split, splits)}")
+        if split not in opened:
+            opened[split] = splits[split]()
+        parts.append(Part(opened[split], selection.of(opened[split].num_records)))
+    return parts
+
+
+def _parts_of_records(records: Records, split: str | None) -> list[Part]:
+    if split is None:
+        return [whole(records)]
+    parts = []
+    for selection in parse_selections(split):
+        if selection.split:
+            raise OptionError(
+                f"split={split!r}: {records.name} has no splits, or they were chosen where it was opened. All of it is "
+                "split=None, a part of it '[:90%]'."
+            )
+        parts.append(Part(records, selection.of(records.num_records)))
+    return parts

@@ -1,0 +1,128 @@
+"""The records of one split of indexed shards: few large reads, each record proven against the index.
+
+The Records of our own datasets, and of foreign TFRecords with an index. It knows neither order nor TensorFlow."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from pipeline.shards.errors import InfeedError, ShardError, printable
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.index import load_index
+from pipeline.shards.manifest import Manifest, read_manifest
+from pipeline.shards.schema import Schema
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import Stat, Storage, join
+from pipeline.sources.keys import key_of
+from pipeline.sources.reading import ShardReading, framed_bytes
+from pipeline.sources.records import Group, fetch, intact
+
+__all__ = ["SplitReader", "open_split"]
+
+
+def open_split(data_dir: str, split: str, storage: Storage | None = None) -> "SplitReader":
+    """A reader of one split of a converted dataset, after checking the index and the size of every shard.
+
+    Raises: ManifestError without a manifest; OptionError for an unknown split; EmptySplitError for one without
+    records; ShardError naming what is missing, truncated or replaced, before any record is read."""
+    storage = storage or open_storage(data_dir)
+    return SplitReader(read_manifest(data_dir, storage), split, storage)
+
+
+class SplitReader:
+    """One split, open for reading: see Records. Threads may share it."""
+
+    whole_files = None
+
+    def __init__(self, manifest: Manifest, split: str, storage: Storage) -> None:
+        self.manifest, self.split = manifest, split
+        self.entry = manifest.split(split)
+        self._storage = storage
+        self._paths = [join(manifest.directory, shard.file) for shard in self.entry.shards]
+        self._check_shards()
+        self.index = load_index(storage, manifest.directory, split, self.entry)
+
+    @property
+    def name(self) -> str:
+        """See Records."""
+        return f"{self.manifest.directory}, split {self.split!r}"
+
+    @property
+    def fingerprint(self) -> str:
+        """See Records: from names, sizes and checksums of the shards."""
+        return self.entry.fingerprint
+
+    @property
+    def num_records(self) -> int:
+        """N."""
+        return self.entry.num_records
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all shards."""
+        return self.entry.num_bytes
+
+    @property
+    def layout(self) -> Schema:
+        """See Records."""
+        return self.manifest.schema
+
+    @property
+    def crcs(self) -> np.ndarray:
+        """uint32 [N], of the index."""
+        return self.index.crcs
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """uint32 [N], of the index."""
+        return self.index.lengths
+
+    @property
+    def remote(self) -> bool:
+        """Whether reads wait for a network."""
+        return self._storage.remote
+
+    def block_starts(self, block_records: int) -> np.ndarray:
+        """See Records: reading may begin at any record."""
+        return np.arange(0, self.num_records, block_records)
+
+    def weigh(self, record_ids: np.ndarray) -> int:
+        """How many bytes these records take on disk."""
+        return framed_bytes(self.index, record_ids)
+
+    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ShardReading:
+        """See Records. A damaged record comes as a CorruptRecordError naming shard, record and offset."""
+        return ShardReading(self._storage, self._paths, self.index, groups, ahead_bytes)
+
+    def where(self, record_id: int) -> str:
+        """The place of a record, for messages: shard, record within it, offset, and its key if it can be told."""
+        place = self.index.locate(np.array([record_id]))
+        at = f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
+        return f"{at} (record {record_id} of {self.split!r}{self._key(record_id)})"
+
+    def _key(self, record_id: int) -> str:
+        """What a message says of a record's key: nothing where it holds none, or cannot be read."""
+        if self.manifest.schema.opaque:
+            return ""
+        try:
+            values = decode_example(intact(*fetch(self, np.array([record_id]))).payload)
+        except InfeedError:
+            return ""
+        key = key_of(self.manifest.name, self.split, values)
+        return f", key {printable(key.decode(errors='replace'))}" if key else ""
+
+    def _check_shards(self) -> None:
+        """By one listing: sizes, and the checksums that a bucket keeps. A disk keeps none."""
+        there = self._storage.list(self.manifest.directory)
+        wrong = []
+        for path, shard in zip(self._paths, self.entry.shards, strict=True):
+            found = there.get(shard.file)
+            if found is None:
+                wrong.append(f"{path} is missing.")
+            elif not found.agrees_with(ours := Stat(shard.bytes, shard.crc32c)):
+                wrong.append(f"{path} has {found}, the manifest says {ours}.")
+        if wrong:
+            more = f" And {len(wrong) - 1} more shards of {self.split!r}." if len(wrong) > 1 else ""
+            raise ShardError(
+                f"{wrong[0]}{more} The shard is truncated, replaced or lost: convert the split again, or copy it again."
+            )

@@ -1,0 +1,158 @@
+"""Reading records in a known order: large reads where neighbours are wanted soon, each record read once.
+
+What a reader's `read` returns. Payloads are proven against the index as they arrive, and kept until they are
+used. Frames are not looked at: damage to them alone changes no record, and pipeline.verify finds it."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from pipeline.shards.errors import CorruptRecordError
+from pipeline.shards.index import Location, SplitIndex
+from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES, proven_crc
+from pipeline.shards.storage import Storage
+from pipeline.sources.lookahead import Lookahead
+from pipeline.sources.records import Group, Proven, Record
+
+__all__ = ["ShardReading", "framed_bytes", "read_starts"]
+
+MERGE_GAP_BYTES = 16 * 1024  # reading over a gap of this size costs what one more request does (local: ~5 us)
+MAX_READ_BYTES = 4 * 1024**2
+COPY_BYTES = 48 * 1024  # to cut so much out of a larger read costs what a read of its own does (local: ~5 us)
+
+
+class Places(Protocol):
+    """Where the records of some files are: what a SplitIndex says."""
+
+    lengths: np.ndarray
+
+    def locate(self, record_ids: np.ndarray) -> Location:
+        """See SplitIndex."""
+        ...
+
+
+class ShardReading(Iterable[list[Record]]):
+    """See Reading: the records of groups, from indexed shards."""
+
+    header_bytes = HEADER_BYTES  # from where a record begins to its payload
+
+    def __init__(
+        self,
+        storage: Storage,
+        paths: Sequence[str],
+        index: Places,
+        groups: Iterable[Group],
+        ahead_bytes: int,
+    ) -> None:
+        self.held_bytes = 0  # of records that are asked for, or wait for their use
+        self._storage, self._paths, self._index, self._ahead_bytes = storage, paths, index, ahead_bytes
+        self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
+        self._lookahead = Lookahead(groups, ahead_bytes)
+        self._planned: deque[tuple[np.ndarray, int]] = deque()  # groups, and how many reads must be done for each
+        self._asked: deque[_Read] = deque()
+        self._reads_planned = self._reads_done = 0
+        self._kept: dict[int, Record] = {}
+        self._more = True
+
+    def __iter__(self) -> Iterator[list[Record]]:
+        while self._more:
+            # A storage may take ranges far ahead of those that it gives, so that their requests are under way.
+            for data in self._storage.read_ranges(self._ranges()):
+                self._keep(self._asked.popleft(), data)
+                yield from self._whole()
+            yield from self._whole()
+
+    def _ranges(self) -> Iterator[tuple[str, int, int]]:
+        idle_bytes = 0
+        for group in self._lookahead:
+            reads = self._reads()
+            self._reads_planned += len(reads)
+            self._planned.append((group, self._reads_planned))
+            for read in reads:
+                self._asked.append(read)
+                self.held_bytes += read.payload_bytes
+                yield self._paths[read.shard], read.offset, read.size
+            # Small data is kept whole: there is something to deliver for ever, and nothing to read.
+            idle_bytes = 0 if reads else idle_bytes + self._lookahead.due_weight
+            if idle_bytes > self._ahead_bytes:
+                return
+        self._more = False
+
+    def _reads(self) -> "list[_Read]":
+        ids, starts = self._lookahead.due(lambda ids: read_starts(self._index.locate(ids), self._join_bytes))
+        if not len(ids):
+            return []
+        where = self._index.locate(ids)
+        ends = np.append(starts[1:], len(ids))
+        # From the first payload to the end of the last one, so that a range of one record is its payload.
+        offsets = where.offset[starts] + self.header_bytes
+        sizes = where.offset[ends - 1] + self.header_bytes + where.length[ends - 1] - offsets
+        sizes = np.maximum(sizes, 1)  # no range is empty, though a payload may be: the byte is of its footer
+        columns = (where.shard[starts], offsets, sizes, np.add.reduceat(where.length, starts), starts, ends)
+        records = _rows(ids, where.record, where.offset, where.length, where.crc)
+        return [
+            _Read(shard, offset, size, payload_bytes, records[first:end])
+            for shard, offset, size, payload_bytes, first, end in _rows(*columns)
+        ]
+
+    def _keep(self, read: "_Read", data: bytes) -> None:
+        assert len(data) == read.size
+        self._reads_done += 1
+        for record_id, record, offset, length, crc in read.records:
+            begin = offset + self.header_bytes - read.offset
+            payload = data[begin : begin + length]  # of one record alone: no copy
+            try:
+                # The checksum goes with the very bytes that it was found to be of: it proves what is delivered.
+                self._kept[record_id] = Proven(payload, self.crc_of(payload, crc))
+            except CorruptRecordError as e:
+                where = f"{self._paths[read.shard]}, record {record} at byte {offset}"
+                self._kept[record_id] = CorruptRecordError(f"{where}: {e}")
+
+    def crc_of(self, payload: bytes, due: int) -> int:
+        """The crc32c of a payload. Raises CorruptRecordError, which does not say where, unless it is what is due."""
+        return proven_crc(payload, due)
+
+    def _whole(self) -> Iterator[list[Record]]:
+        while self._planned and self._planned[0][1] <= self._reads_done:
+            group, _ = self._planned.popleft()
+            records = [self._kept[record_id] for record_id in group.tolist()]
+            for record_id in self._lookahead.used(group):
+                del self._kept[record_id]
+                self.held_bytes -= int(self._index.lengths[record_id])
+            yield records
+
+
+class _Read(NamedTuple):
+    """One ranged read, and what is wanted of it."""
+
+    shard: int
+    offset: int
+    size: int
+    payload_bytes: int
+    records: list[tuple[int, ...]]  # number in the split, number in the shard, offset of the frame, length, crc32c
+
+
+def _rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def framed_bytes(index: SplitIndex, record_ids: np.ndarray) -> int:
+    """How many bytes these records take on disk."""
+    return int(index.lengths[record_ids].sum(dtype=np.int64)) + FRAME_BYTES * len(record_ids)
+
+
+def read_starts(location: Location, join_bytes: int = MAX_READ_BYTES) -> np.ndarray:
+    """At which records a read begins, int64: one read covers neighbours of up to join_bytes, and those with small gaps.
+
+    The location must be ascending, without repeats, of one record at least."""
+    ends = location.offset + location.length + FRAME_BYTES
+    new = np.ones(len(ends), bool)
+    new[1:] = (
+        (np.diff(location.shard) != 0)
+        | (location.offset[1:] - ends[:-1] > MERGE_GAP_BYTES)
+        | (np.diff(location.offset // MAX_READ_BYTES) != 0)
+        | (np.maximum(location.length[1:], location.length[:-1]) > join_bytes)
+    )
+    return np.flatnonzero(new)

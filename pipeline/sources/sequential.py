@@ -1,0 +1,137 @@
+"""One file whose records can only be found from its front: a TFRecord file without an index, or lines of text.
+
+Counting and reading such files go through it; either may be compressed. Memory is a few pieces and a record."""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.shards.errors import ShardError
+from pipeline.shards.frames import Compression, Frame, Place, read_frames, walk_frames, walk_pieces
+from pipeline.shards.record import crc32c
+from pipeline.shards.storage import Storage
+from pipeline.sources.inflating import inflated
+
+__all__ = ["Content", "Kind", "SequentialFile", "content_of", "frames_of"]
+
+REQUEST_BYTES = 1 << 20
+
+Kind = Literal["tfrecord", "text"]
+
+
+@dataclass(frozen=True)
+class SequentialFile:
+    """A file as it was listed."""
+
+    path: str
+    bytes: int
+    kind: Kind
+    compression: Compression | None = None
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file holds, as was found by going through it."""
+
+    records: int
+    bytes: int  # of the records, not compressed
+
+
+def content_of(storage: Storage, file: SequentialFile) -> Content:
+    """Counts the records; payloads are not proven. Reads all of it, or the headers of a plain TFRecord file on a disk.
+
+    Raises ShardError naming the file and the record where it is damaged; StorageError."""
+    if not file.bytes:
+        storage.stat(file.path)  # a link to nowhere and a pipe are listed as empty files, too
+    if file.kind == "tfrecord" and not file.compression and not storage.remote:
+        with storage.open(file.path) as opened:
+            return _counted_frames(file, walk_frames(opened, file.bytes))
+    pieces = _pieces(storage, file, lambda: file.bytes)
+    return _counted_lines(file, pieces) if file.kind == "text" else _counted_frames(file, walk_pieces(pieces))
+
+
+def frames_of(
+    storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int], max_bytes: int
+) -> Iterator[Frame]:
+    """The records, front to back, each with what is wrong with it; a line's offset is where it begins.
+
+    batch_bytes: how much to read at a time. max_bytes: no record is larger.
+    Raises ShardError naming file and record where the rest of the file is lost; StorageError."""
+    pieces, record = _pieces(storage, file, batch_bytes), 0
+    try:
+        for frame in _lines(pieces) if file.kind == "text" else read_frames(pieces, None, max_bytes):
+            if frame.lost:
+                raise _damaged(file, record, f" at byte {frame.offset}: {frame.problem}")
+            yield frame
+            record += 1
+    except zlib.error as e:
+        raise _damaged(file, record, f" or one behind it: {e}") from e
+
+
+def _pieces(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
+    stored = _stored(storage, file, batch_bytes)
+    return inflated(stored, file.compression) if file.compression else stored
+
+
+def _stored(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
+    at = 0
+    while at < file.bytes:
+        end = min(file.bytes, at + batch_bytes())
+        places = range(at, end, REQUEST_BYTES)
+        yield from storage.read_ranges((file.path, place, min(REQUEST_BYTES, end - place)) for place in places)
+        at = end
+
+
+def _counted_frames(file: SequentialFile, places: Iterable[Place]) -> Content:
+    records = size = 0
+    try:
+        for place in places:
+            if place.problem:
+                raise _damaged(file, records, f" at byte {place.offset}: {place.problem}")
+            records, size = records + 1, size + place.length
+    except zlib.error as e:
+        raise _damaged(file, records, f" or one behind it: {e}") from e
+    return Content(records, size)
+
+
+def _counted_lines(file: SequentialFile, pieces: Iterable[bytes]) -> Content:
+    records = size = 0
+    begun = False  # a line that has no end yet, and is not empty
+    try:
+        for piece in pieces:
+            _, newline, rest = piece.rpartition(b"\n")
+            records, size = records + piece.count(b"\n"), size + len(piece)
+            begun = bool(rest.strip(b"\r")) or (begun and not newline)
+    except zlib.error as e:
+        raise _damaged(file, records, f" or one behind it: {e}") from e
+    return Content(records + begun, size)
+
+
+def _damaged(file: SequentialFile, record: int, problem: str) -> ShardError:
+    return ShardError(
+        f"{file.path}, record {record}{problem}. What follows there cannot be read. Copy the file again"
+        + (", or leave out what is lost: python -m converters.tfrecord_to_gcs." if file.kind == "tfrecord" else ".")
+    )
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
+    r"""As TextLineDataset cuts them: at \n, without any \r; what follows the last \n is a line unless it is empty."""
+    record = offset = 0
+    begun: list[bytes] = []
+    for piece in pieces:
+        *whole, rest = piece.split(b"\n")
+        if whole:
+            whole[0] = b"".join((*begun, whole[0]))
+            begun = []
+        for line in whole:
+            yield _line(record, offset, line)
+            record, offset = record + 1, offset + len(line) + 1
+        begun.append(rest)
+    if (last := _line(record, offset, b"".join(begun))).payload:
+        yield last
+
+
+def _line(record: int, offset: int, line: bytes) -> Frame:
+    payload = line.replace(b"\r", b"")
+    return Frame(record, offset, payload, crc=crc32c(payload))

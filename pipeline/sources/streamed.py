@@ -1,0 +1,183 @@
+"""The records of files that can only be read from their fronts: TFRecords without an index, and lines of text.
+
+The Records that open_dataset makes where nothing says where records begin. How many there are is counted at opening:
+epochs, positions and exact evaluation need it. Order, hosts and TensorFlow are unknown here."""
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+
+import numpy as np
+
+from pipeline.shards.errors import EmptySplitError, SchemaError
+from pipeline.shards.frames import Compression, compression_of
+from pipeline.shards.record import HEADER_BYTES
+from pipeline.shards.sizes import format_bytes
+from pipeline.shards.storage import Stat, Storage, in_parallel
+from pipeline.sources.infer import SchemaGuess
+from pipeline.sources.records import Group
+from pipeline.sources.sequential import Content, Kind, SequentialFile, content_of, frames_of
+from pipeline.sources.streaming import RECORD_OBJECT_BYTES, CountedFile, StreamedReading
+from pipeline.spec import Layout, Opaque
+
+__all__ = ["StreamedRecords", "open_lines", "open_tfrecords"]
+
+SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # files, evenly spaced, and the first records of each
+SAMPLE_READ_BYTES = 1 << 20
+_THREADS, _REMOTE_THREADS = 8, 4  # a bucket reads up to 64 MiB ahead in each
+_COUNTED = "when it was counted, at opening, it had"
+
+log = logging.getLogger("pipeline")
+
+
+def open_tfrecords(
+    name: str,
+    files: Mapping[str, Stat],
+    storage: Storage,
+    layout: Layout | None = None,
+    counts: Sequence[int] | None = None,
+    counted_by: str = _COUNTED,
+) -> "StreamedRecords":
+    """The records of TFRecord files, plain, GZIP or ZLIB, as their content tells. files: path -> stat, in order.
+
+    layout: None goes by a sample. counts: of each file; None counts them. counted_by: "X says", of these.
+    Raises ShardError naming the file where one is damaged, EmptySplitError, SchemaError, StorageError."""
+    found = _files(files, storage, "tfrecord")
+    contents = (
+        _counted(name, found, storage)
+        if counts is None
+        else [Content(count, file.bytes) for count, file in zip(counts, found, strict=True)]
+    )
+    return StreamedRecords(name, found, contents, list(files.values()), storage, layout, counted_by)
+
+
+def open_lines(name: str, files: Mapping[str, Stat], storage: Storage, key: str) -> "StreamedRecords":
+    """The lines of text files, plain or GZIP, as TextLineDataset cuts them. Raises as open_tfrecords."""
+    found = _files(files, storage, "text")
+    contents = _counted(name, found, storage)
+    return StreamedRecords(name, found, contents, list(files.values()), storage, Opaque(key), _COUNTED)
+
+
+class StreamedRecords:
+    """The records of files one behind the other: see Records. A file is entered at its front alone.
+
+    fingerprint: of names, sizes, counts, and the checksums that a bucket keeps; so on a disk files of other content and
+    the same sizes and counts pass for the same data."""
+
+    crcs = None  # what stands in a TFRecord is proven as it is read; nothing says it beforehand
+
+    def __init__(
+        self,
+        name: str,
+        files: Sequence[SequentialFile],
+        contents: Sequence[Content],
+        stats: Sequence[Stat],
+        storage: Storage,
+        layout: Layout | None,
+        counted_by: str,
+    ) -> None:
+        self.name, self._storage, self.remote = name, storage, storage.remote
+        firsts = np.cumsum([0, *(content.records for content in contents)]).tolist()
+        self.num_records = firsts[-1]
+        if not self.num_records:
+            raise EmptySplitError(f"{name}: {len(files)} files without a record, so there is nothing to read.")
+        self._files = [
+            CountedFile(file, content, first, counted_by)
+            for file, content, first in zip(files, contents, firsts, strict=False)
+            if content.records
+        ]
+        self._firsts = np.array([file.first for file in self._files])
+        self._mean_bytes = np.array([RECORD_OBJECT_BYTES + f.content.bytes / f.content.records for f in self._files])
+        self.num_bytes = sum(f.content.bytes + RECORD_OBJECT_BYTES * f.content.records for f in self._files)
+        lines = [
+            f"{file.kind} {file.path.rpartition('/')[2]} {stat} {content.records}\n"
+            for file, stat, content in zip(files, stats, contents, strict=True)
+        ]
+        self.fingerprint = blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        self.layout = layout or _guessed(name, self._files, storage)
+
+    @property
+    def whole_files(self) -> int:
+        """See Records: those that are not empty."""
+        return len(self._files)
+
+    def block_starts(self, block_records: int) -> np.ndarray:
+        """See Records: a file is a block, however large."""
+        del block_records
+        return self._firsts
+
+    def weigh(self, record_ids: np.ndarray) -> int:
+        """How many bytes these records take in memory, if they are like others of their files."""
+        return int(self._mean_bytes[self._owners(record_ids)].sum())
+
+    def read(self, groups: Iterable[Group], ahead_bytes: int) -> StreamedReading:
+        """See Records. Where the rest of a file is out of reach iterating raises ShardError naming file and record."""
+        return StreamedReading(self._storage, self._files, groups, ahead_bytes)
+
+    def where(self, record_id: int) -> str:
+        """The place of a record, for messages: file, and record within it."""
+        counted = self._files[int(self._owners(np.array([record_id]))[0])]
+        return f"{counted.file.path}, record {record_id - counted.first} (record {record_id} of {self.name})"
+
+    def _owners(self, record_ids: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self._firsts, record_ids, side="right") - 1
+
+
+def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[SequentialFile]:
+    """How each is compressed, by its first bytes."""
+    filled = [path for path, stat in files.items() if stat.bytes]
+    heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
+    forms: dict[str, Compression] = {}
+    for path, head in zip(filled, heads, strict=True):
+        form = compression_of(head)
+        if form and (form == "gzip" or kind == "tfrecord"):  # text may well begin as zlib does: "x^2"
+            forms[path] = form
+    return [SequentialFile(path, stat.bytes, kind, forms.get(path)) for path, stat in files.items()]
+
+
+def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[Content]:
+    """What is in each file, several gone through at once."""
+    size, began = format_bytes(sum(file.bytes for file in files)), time.monotonic()
+    log.info("%s: counting the records of %d files, %s", name, len(files), size)
+    pool = ThreadPoolExecutor(min(_REMOTE_THREADS if storage.remote else _THREADS, os.cpu_count() or 1))
+    try:
+        contents = list(pool.map(lambda file: content_of(storage, file), files))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    seconds, records = time.monotonic() - began, sum(content.records for content in contents)
+    log.info("%s: %d records, counted in %.1f s%s", name, records, seconds, _once_for_all(files))
+    return contents
+
+
+def _once_for_all(files: Sequence[SequentialFile]) -> str:
+    if any(file.kind == "text" for file in files):
+        return ""
+    tool = "converters.tfrecord_to_gcs" if any(file.compression for file in files) else "pipeline.index"
+    return f"; python -m {tool} does it once and for all"
+
+
+def _guessed(name: str, files: Sequence[CountedFile], storage: Storage) -> Layout:
+    """What a sample of the records has in common; Opaque if one of them is no Example."""
+    count = min(SAMPLED_FILES, len(files))
+    sampled = [files[i * len(files) // count] for i in range(count)]
+    guess = SchemaGuess()
+    try:
+        for payload in itertools.chain(*in_parallel(lambda counted: _first_payloads(storage, counted), sampled)):
+            guess.add(payload)
+    except SchemaError as e:
+        raise SchemaError(f"{name}: {e} Here: format=TFRecords(schema=...).") from e
+    if guess.schema is None or guess.schema.opaque:
+        log.info("%s: the records are no tf.train.Examples; each is one bytes value, 'record'", name)
+        return Opaque()
+    features = ", ".join(f"{key} {f.dtype}{list(f.shape)}" for key, f in sorted(guess.schema.features.items()))
+    log.info("%s: by the first records of %d files, each has %s", name, count, features)
+    return guess.schema
+
+
+def _first_payloads(storage: Storage, counted: CountedFile) -> list[bytes]:
+    frames = frames_of(storage, counted.file, lambda: SAMPLE_READ_BYTES, counted.content.bytes)
+    return [frame.payload for frame in itertools.islice(frames, SAMPLED_RECORDS) if not frame.problem]

@@ -1,0 +1,142 @@
+"""Reading files from their fronts, in whatever order their records are wanted: what passes by and is in sight is kept.
+
+What the `read` of StreamedRecords returns. A record that was passed when it was not in sight yet costs another pass
+over its file, from the front."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.shards.errors import CorruptRecordError, ShardError
+from pipeline.shards.frames import Frame
+from pipeline.shards.storage import Storage
+from pipeline.sources.lookahead import Lookahead
+from pipeline.sources.records import Group, Proven, Record
+from pipeline.sources.sequential import Content, SequentialFile, frames_of
+
+__all__ = ["RECORD_OBJECT_BYTES", "CountedFile", "StreamedReading"]
+
+RECORD_OBJECT_BYTES = 250  # what a record in sight takes beside its payload: of short lines, most of it
+MAX_CURSORS = 128  # 64 streams, each on its way from one file to the next
+LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = 1 << 16, 1 << 20, 1 << 24  # read of a file at a time
+
+
+class CountedFile(NamedTuple):
+    """A file, what is in it, and the number of its first record."""
+
+    file: SequentialFile
+    content: Content
+    first: int
+    counted_by: str  # how an error begins to say how many records it should have
+
+
+class StreamedReading(Iterable[list[Record]]):
+    """See Reading: the records of groups, from files that are read from their fronts."""
+
+    def __init__(
+        self, storage: Storage, files: Sequence[CountedFile], groups: Iterable[Group], ahead_bytes: int
+    ) -> None:
+        self.held_bytes = 0
+        self._storage, self._files = storage, files
+        self._firsts = np.array([file.first for file in files])
+        self._ahead_bytes = ahead_bytes
+        self._lookahead = Lookahead(groups, ahead_bytes)
+        self._cursors: dict[int, list[_Cursor]] = defaultdict(list)  # of each file
+        self._open = 0
+        self._clock = itertools.count()
+        self._kept: dict[int, Record] = {}
+
+    def __iter__(self) -> Iterator[list[Record]]:
+        for group in self._lookahead:
+            due, _ = self._lookahead.due(lambda ids: np.arange(len(ids)))
+            self._read(due)
+            found = [self._kept[record_id] for record_id in group.tolist()]
+            for record_id in self._lookahead.used(group):
+                self.held_bytes -= _held_bytes(self._kept.pop(record_id))
+            yield found
+
+    def _read(self, due: np.ndarray) -> None:
+        """Keeps the records that are due, which are ascending, and those in sight that are passed on the way."""
+        owners = (np.searchsorted(self._firsts, due, side="right") - 1).tolist()
+        for record_id, owner in zip(due.tolist(), owners, strict=True):
+            if record_id not in self._kept:
+                self._pass_to(record_id, owner)
+
+    def _pass_to(self, record_id: int, owner: int) -> None:
+        counted = self._files[owner]
+        cursor = self._cursor(owner, record_id - counted.first)
+        count = record_id - counted.first + 1 - cursor.next
+        for passed in itertools.islice(cursor.frames, count):
+            number = counted.first + cursor.next
+            cursor.next += 1
+            if self._lookahead.sees(number) and number not in self._kept:
+                self._kept[number] = record = _record(counted.file, passed)
+                self.held_bytes += _held_bytes(record)
+        if counted.first + cursor.next <= record_id:
+            raise _miscounted(counted, f"has {cursor.next} records")
+        if cursor.next == counted.content.records:
+            self._close(owner, cursor)
+            if next(cursor.frames, None):  # the checksum of a compressed file stands behind its last record
+                raise _miscounted(counted, "has more records")
+
+    def _cursor(self, owner: int, record: int) -> "_Cursor":
+        """The one of the file that is nearest before a record."""
+        nearest = max(
+            (cursor for cursor in self._cursors[owner] if cursor.next <= record), key=_place, default=None
+        ) or self._opened(owner)
+        nearest.used = next(self._clock)
+        return nearest
+
+    def _opened(self, owner: int) -> "_Cursor":
+        if self._open == MAX_CURSORS:
+            self._close(*min(((o, c) for o, of in self._cursors.items() for c in of), key=lambda found: found[1].used))
+        file, content, *_ = self._files[owner]
+        cursor = _Cursor(frames_of(self._storage, file, self._batch_bytes, max_bytes=content.bytes))
+        self._cursors[owner].append(cursor)
+        self._open += 1
+        return cursor
+
+    def _close(self, owner: int, cursor: "_Cursor") -> None:
+        self._cursors[owner].remove(cursor)
+        if not self._cursors[owner]:
+            del self._cursors[owner]
+        self._open -= 1
+
+    def _batch_bytes(self) -> int:
+        """So much that all cursors together hold half of the budget at most: of that, nothing is counted as held."""
+        most = MOST_REMOTE_BATCH_BYTES if self._storage.remote else MOST_BATCH_BYTES
+        return min(most, max(LEAST_BATCH_BYTES, self._ahead_bytes // (2 * max(1, self._open))))
+
+
+class _Cursor:
+    """A place in a file."""
+
+    def __init__(self, frames: Iterator[Frame]) -> None:
+        self.frames, self.next, self.used = frames, 0, 0
+
+
+def _record(file: SequentialFile, frame: Frame) -> Record:
+    if not frame.problem:
+        return Proven(frame.payload, frame.crc)
+    return CorruptRecordError(
+        f"{file.path}, record {frame.record} at byte {frame.offset}: {frame.problem}. Copy the file again, or leave "
+        "the record out: python -m converters.tfrecord_to_gcs."
+    )
+
+
+def _held_bytes(record: Record) -> int:
+    return RECORD_OBJECT_BYTES + (len(record.payload) if isinstance(record, Proven) else 0)
+
+
+def _miscounted(counted: CountedFile, found: str) -> ShardError:
+    return ShardError(
+        f"{counted.file.path} {found}; {counted.counted_by} {counted.content.records}. Copy the file again, or what "
+        "lies beside it."
+    )
+
+
+def _place(cursor: _Cursor) -> int:
+    return cursor.next

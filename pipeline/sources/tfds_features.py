@@ -1,0 +1,72 @@
+"""What TFDS says of a dataset that it prepared: what stands in its records, and which files hold how many.
+
+A converter and open_dataset ask. TFDS alone knows how a feature stands in a record, so it is imported, and TensorFlow
+with it, but inside functions only. It is shown features.json and the few small files beside it, in a temporary
+directory, wherever the dataset is."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.shards.errors import InfeedError, RawDataError
+from pipeline.shards.schema import PASSED_ON, Content, Feature, Schema
+from pipeline.sources.tfds_files import kept_of_tfds, tfds_leaves
+
+__all__ = ["Described", "described_by_tfds", "load_tfds"]
+
+_DTYPES = {"string": "bytes", "int64": "int64", "float32": "float32"}
+_CONTENTS: Mapping[str, Content] = {"image": "image", "text": "text"}
+
+
+class Described(NamedTuple):
+    """A dataset as TFDS knows it."""
+
+    schema: Schema  # of records as TFDS encodes them
+    splits: Mapping[str, Mapping[str, int]]  # the files of each, in order, and their records
+
+
+def described_by_tfds(directory: str, tfds: Mapping[str, str]) -> Described:
+    """What the files by which TFDS knows a dataset say of it; see tfds_files. Raises RawDataError, InfeedError."""
+    module, contents = load_tfds(), dict(tfds_leaves(tfds))
+    with tempfile.TemporaryDirectory() as copies:
+        for name, text in tfds.items():
+            (Path(copies) / name).write_text(text, "utf-8")
+        try:
+            info = module.builder_from_directory(copies).info
+            specs = module.core.example_parser.ExampleParser(info.features.get_serialized_info()).flat_feature_specs
+            splits = {
+                split: dict(zip(sorted(found.filenames), found.shard_lengths, strict=True))
+                for split, found in info.splits.items()
+            }
+        except Exception as e:  # of any class: features are programs of their own
+            raise RawDataError(f"TFDS cannot read {directory}: {type(e).__name__}: {str(e)[:1000]}") from e
+    features = {key: _feature(spec, _CONTENTS.get(contents.get(key, ""), "raw")) for key, spec in specs.items()}
+    schema = Schema(PASSED_ON, features, version=str(info.version), tfds=kept_of_tfds(tfds))
+    return Described(schema, splits)
+
+
+def _feature(spec: Any, content: Content) -> Feature:
+    """spec: a tf.io feature. One of unknown length may be absent; its known dimensions are lost, not its values."""
+    dtype: Any = _DTYPES[spec.dtype.name]
+    if type(spec).__name__ == "FixedLenFeature":
+        shape = tuple(spec.shape)
+        single = dtype == "bytes" and shape == ()
+        return Feature(dtype, shape, spec.default_value is not None, content if single else "raw")
+    return Feature(dtype, (None,), optional=True)
+
+
+def load_tfds() -> Any:
+    """The module. InfeedError where it is not installed."""
+    try:
+        from pipeline.tf_cpu import tf  # before TFDS does: hidden from accelerators, and quiet
+
+        assert tf
+        import tensorflow_datasets
+    except ImportError as e:
+        raise InfeedError(
+            f"TFDS datasets need tensorflow-datasets and TensorFlow ({e}). Install them: pip install "
+            "'infeed[tfds,read]'. Their files alone can be read without, by a pattern of their names, and be "
+            "re-sharded: python -m converters.tfrecord_to_gcs."
+        ) from e
+    return tensorflow_datasets

@@ -1,0 +1,199 @@
+"""Records from a cache: the same as from their source, which is read once."""
+
+import itertools
+import re
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from pipeline.caches import ram as ram_cache
+from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train_dataset
+from pipeline.hosts import Hosts
+from pipeline.ops import DecodeJpeg, RandomShift
+from pipeline.shards.errors import CorruptRecordError, OptionError
+from pipeline.shards.local import LocalStorage
+from pipeline.sources.joined import joined, whole
+from pipeline.sources.records import fetch, intact, weighed
+
+OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
+KEYS = ("image", "image/class/label", "image/weight")
+
+
+@pytest.fixture(params=["ram", "disk"])
+def cache(request, tmp_path):
+    return "ram" if request.param == "ram" else tmp_path / "cache"
+
+
+@pytest.fixture
+def source_reads(monkeypatch):
+    """All ranges that are read, but for those of a cache, when nothing is read for the sake of its neighbours only."""
+    monkeypatch.setattr("pipeline.sources.reading.MERGE_GAP_BYTES", 0)  # the records are small
+    asked, read_ranges = [], LocalStorage.read_ranges
+
+    def counting(self, ranges):
+        for place in ranges:
+            if not place[0].endswith("/records"):
+                asked.append(place)
+            yield from read_ranges(self, [place])
+
+    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
+    return asked
+
+
+def taken(source, count, position=None):
+    batches = source.batches(position)
+    try:
+        return list(itertools.islice(batches, count))
+    finally:
+        batches.close()
+        assert batches.join(10)  # what reads ahead is not counted to whoever reads next
+
+
+def assert_same_batches(ours, theirs):
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert a[key].dtype == b[key].dtype
+            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+def options(cache):
+    return {"global_batch": 8, "ops": OPS, "keys": KEYS, "cache": cache}
+
+
+@pytest.mark.parametrize("ahead", [1, 10**6])
+def test_an_evaluation_reads_its_source_once_and_gives_the_same_batches(images, cache, source_reads, ahead):
+    plain = taken(eval_dataset(images, **options(None)), 10)
+    source = eval_dataset(images, read_ahead_bytes=ahead, **options(cache))
+    assert_same_batches(taken(source, 10), plain)
+    source_reads.clear()
+    for _ in range(2):
+        assert_same_batches(taken(source, 10), plain)
+    assert source_reads == []
+    assert sum(int(b["_crc"].sum(dtype=np.uint64)) for b in plain) % 2**32 == source.expected_crc
+
+
+@pytest.mark.parametrize("ahead", [1, 10**6])
+@pytest.mark.parametrize("count", [1, 2])
+def test_training_goes_on_for_epochs_without_its_source_on_any_hosts(images, cache, source_reads, count, ahead):
+    for host in range(count):
+        order = {"hosts": Hosts(host, count), "block_records": 4, "window_records": 3, "read_ahead_bytes": ahead}
+        plain = taken(train_dataset(images, **order, **options(None)), 20)
+        source_reads.clear()
+        source = train_dataset(images, **order, **options(cache))
+        assert_same_batches(taken(source, 20), plain)  # 4 epochs
+        assert sum(size for _, _, size in source_reads) <= open_dataset(images).num_bytes
+        source_reads.clear()
+        assert_same_batches(taken(source, 20), plain)
+        assert source_reads == []
+        state = source.state(source.advance(source.start, 7))
+        assert train_dataset(images, **order, **options(None)).restore(state)  # with or without is one order
+
+
+def test_what_is_half_there_is_read_for_the_rest_only(numbers_of, cache, source_reads):
+    records = cached(open_dataset(numbers_of(5, 0, 3)), cache)
+    first = fetch(records, np.array([6, 1, 1, 3]))
+    source_reads.clear()
+    groups = [np.array([3, 0, 6]), np.array([], np.int64), np.array([7, 1, 0])]
+    expected = [fetch(records.source, ids) for ids in groups]
+    source_reads.clear()
+    assert list(records.read(weighed(records, groups), 0)) == expected
+    assert [place[0][-14:] for place in source_reads] == ["00000-of-00003", "00002-of-00003"]  # 0, and 7
+    assert fetch(records, np.array([6, 1, 1, 3])) == first
+
+
+def test_a_damaged_record_is_never_kept(images, cache, tmp_path):
+    directory = shutil.copytree(images, tmp_path / "damaged")
+    shard = directory / "validation-00001-of-00002"
+    whole_shard = shard.read_bytes()
+    shard.write_bytes(whole_shard[:-9] + bytes([whole_shard[-9] ^ 1]) + whole_shard[-8:])
+    source = eval_dataset(str(directory), **options(cache))
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError, match=r"validation-00001-of-00002, record 12 at byte \d+: crc32c"):
+            taken(source, 10)
+    shard.write_bytes(whole_shard)
+    assert_same_batches(taken(source, 10), taken(eval_dataset(images, **options(None)), 10))
+
+
+def test_cached_records_are_records_to_join_to_mix_and_to_take_parts_of(numbers_of, cache, source_reads):
+    one, two = (open_dataset(numbers_of(*sizes)) for sizes in [(8,), (13, 11)])
+    ours = joined([whole(cached(one, cache)), whole(cached(two, cache))])
+    ids = np.arange(32)[::-1]
+    expected = fetch(joined([whole(one), whole(two)]), ids)
+    assert (fetch(ours, ids), fetch(open_dataset(ours, "[10:]"), ids[10:])) == (expected, expected[:22])
+    plain = train_dataset(mixture([one, two], [1, 3]), global_batch=8)
+    for source in (
+        train_dataset(mixture([one, two], [1, 3]), global_batch=8, cache=cache),
+        train_dataset(mixture([part.records for part in ours.parts], [1, 3]), global_batch=8),
+    ):
+        assert_same_batches(taken(source, 12), taken(plain, 12))
+        source_reads.clear()
+        taken(source, 12)
+        assert source_reads == []
+
+
+def test_threads_share_one_cache(images, cache):
+    records = cached(open_dataset(images, "train"), cache)
+    ids = np.arange(records.num_records)
+    expected = fetch(records.source, ids)
+    found = {}
+
+    def read(seed):
+        order = np.random.default_rng(seed).permutation(ids)
+        read = records.read(weighed(records, order.reshape(8, 5)), 500)
+        found[seed] = list(zip(order, itertools.chain(*read), strict=True))
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for pairs in found.values():
+        assert all(record == expected[i] for i, record in pairs)
+    assert sorted(found) == [0, 1, 2, 3]
+    assert records.store.complete
+
+
+def test_it_says_first_how_much_it_may_take(images, cache, caplog, source_reads):
+    caplog.set_level("INFO", "pipeline")
+    train_dataset(images, **options(cache))
+    where = "RAM" if cache == "ram" else f"{cache}/[0-9a-f]{{32}}, where 0 B are"
+    assert source_reads == []
+    caplog_lines = [line for line in caplog.messages if "caching" in line]
+    assert len(caplog_lines) == 1
+    assert re.search(rf"split 'train': caching up to \d+(\.\d+)? KB in {where}$", caplog_lines[0])
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(images, monkeypatch, source_reads):
+    monkeypatch.setattr(ram_cache, "free_memory_bytes", lambda: 10_000)
+    with pytest.raises(OptionError, match=r"cache='ram' needs \S+ KB for .*'train'; 9 KB of memory are available\. C"):
+        train_dataset(images, **options("ram"))
+    assert source_reads == []
+    eval_dataset(images, hosts=Hosts(0, 8), **options("ram"))  # an eighth of the records: it fits
+
+
+def test_records_that_turn_out_larger_than_their_source_said_fill_what_is_free_and_no_more(
+    images, monkeypatch, caplog, source_reads
+):
+    records = open_dataset(images, "train")
+    monkeypatch.setattr(type(records), "num_bytes", 2_000)  # as of a compressed file
+    monkeypatch.setattr(ram_cache, "free_memory_bytes", lambda: 8_000)
+    source = cached(records, "ram")
+    ids = np.arange(40)
+    plain = fetch(records, ids)
+    assert fetch(source, ids) == fetch(source, ids) == plain
+    kept = source.store.holds(ids)
+    assert 0 < kept.sum() < 40
+    assert sum(len(intact(plain[i]).payload) for i in ids[kept]) < 7_200
+    assert len([line for line in caplog.messages if "the RAM cache is full" in line]) == 1
+
+
+@pytest.mark.parametrize("unknown", ["RAM", "disk", "gs://bucket/cache"])
+def test_a_place_that_is_none_is_refused(images, unknown):
+    with pytest.raises(OptionError, match=rf"cache='{unknown}' is not known\. Known: 'ram'; a directory on a local"):
+        train_dataset(images, **options(unknown))
+    with pytest.raises(OptionError, match="cache='decoded' is for eval_dataset"):
+        train_dataset(images, **options("decoded"))

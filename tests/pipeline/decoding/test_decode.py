@@ -1,0 +1,174 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.decoding.decode import Decoder
+from pipeline.decoding.parse import parse_records
+from pipeline.ops import DecodeJpeg
+from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.shards.example import encode_example
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.schema import Feature, Schema
+from pipeline.spec import ArraySpec
+from pipeline.tf_cpu import tf
+
+FEATURES = {
+    "id": Feature("int64"),
+    "pair": Feature("float32", (2,)),
+    "grid": Feature("int64", (2, 3)),
+    "name": Feature("bytes"),
+    "rank": Feature("int64", optional=True),
+    "words": Feature("bytes", (None,), optional=True),
+    "boxes": Feature("float32", (None,)),
+}
+SCHEMA = Schema("all", FEATURES)
+f32 = st.floats(width=32, allow_nan=False)
+
+
+@dataclass(frozen=True)
+class CountBoxes:
+    """An op over a feature of any length."""
+
+    reads: tuple[str, ...] = ("boxes",)
+    into: str = "count"
+
+    def output_spec(self, specs):
+        return {self.into: ArraySpec((), np.dtype(np.int32))}
+
+    def __call__(self, features, seed):
+        return {self.into: tf.size(features[self.reads[0]])}
+
+
+def record(i: int) -> dict:
+    return {"id": i, "pair": [i, -i], "grid": list(range(6)), "name": b"n%d" % i, "boxes": [0.5] * i}
+
+
+def decoded(decoder: Decoder, records: list[dict], index: list[int]) -> dict[str, np.ndarray]:
+    seeds = np.zeros((len(records), decoder.num_ops, 2), np.int32)
+    return decoder([encode_example(SCHEMA, r) for r in records], seeds, np.array(index, np.int32))
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "id": st.integers(-(2**63), 2**63 - 1),
+                "pair": st.lists(f32, min_size=2, max_size=2),
+                "grid": st.lists(st.integers(-9, 9), min_size=6, max_size=6),
+                "name": st.binary(max_size=5),
+                "boxes": st.lists(f32, max_size=4),
+            },
+            optional={"rank": st.integers(-9, 9), "words": st.lists(st.binary(max_size=3), max_size=3)},
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_parsing_gives_what_was_written(records):
+    payloads = [encode_example(SCHEMA, r) for r in records]
+    parsed = parse_records(SCHEMA, FEATURES, tf.constant(payloads))
+    for i, written in enumerate(map(decode_example, payloads)):
+        for key, feature in FEATURES.items():
+            value = parsed[key][i].numpy()
+            default = [] if None in feature.shape else [b"" if feature.dtype == "bytes" else 0]
+            assert np.asarray(value, object).ravel().tolist() == written.get(key, default)
+            if None not in feature.shape:
+                assert np.shape(value) == feature.shape
+
+
+def test_shapes_are_static_in_a_graph():
+    dataset = tf.data.Dataset.from_tensors([b"", b""]).map(lambda p: parse_records(SCHEMA, ["grid", "pair"], p))
+    assert {key: tuple(spec.shape) for key, spec in dataset.element_spec.items()} == {"grid": (2, 2, 3), "pair": (2, 2)}
+
+
+def test_by_default_a_batch_has_every_feature_that_it_can_have():
+    spec = Decoder(SCHEMA, 3).spec
+    assert {key: (s.shape, s.dtype.name) for key, s in spec.items()} == {
+        "id": ((3,), "int32"),
+        "pair": ((3, 2), "float32"),
+        "grid": ((3, 2, 3), "int32"),
+        "rank": ((3,), "int32"),
+        "_mask": ((3,), "float32"),
+        "_index": ((3,), "int32"),
+        "_crc": ((3,), "uint32"),
+    }
+
+
+def test_only_what_ops_and_keys_need_is_parsed():
+    # The record lacks everything else, which parsing would complain about.
+    small = Schema("small", {"boxes": FEATURES["boxes"], "id": FEATURES["id"]})
+    payload = encode_example(small, {"boxes": [1.0, 2.0], "id": 7})
+    decoder = Decoder(SCHEMA, 1, ops=[CountBoxes()], keys=("count", "id"))
+    batch = decoder([payload], np.zeros((1, 1, 2), np.int32), np.array([0], np.int32))
+    assert {key: value.tolist() for key, value in batch.items()} == {"count": [2], "id": [7]}
+
+
+def test_an_op_may_read_what_one_before_it_made():
+    twice = (CountBoxes(), CountBoxes(reads=("count",), into="again"))
+    assert decoded(Decoder(SCHEMA, 1, ops=twice, keys=("again",)), [record(3)], [0]) == {"again": [1]}
+
+
+@pytest.mark.parametrize(("records", "index"), [((3, 4), [3, -1, 4, -1]), ((), [-1] * 4), ((1, 2, 3, 4), [1, 2, 3, 4])])
+@pytest.mark.parametrize("ops", [(), (CountBoxes(),)], ids=["parsed", "op"])
+def test_padding_is_the_pad_value_where_the_index_is_minus_one(records, index, ops):
+    decoder = Decoder(SCHEMA, 4, ops=ops, keys=("id", "pair"), pad_values={"id": 99, "pair": np.nan})
+    batch = decoded(decoder, [record(i) for i in records], index)
+    assert batch["id"].tolist() == [99 if i < 0 else i for i in index]
+    np.testing.assert_array_equal(batch["pair"], [[np.nan] * 2 if i < 0 else [i, -i] for i in index])
+
+
+def test_padding_passes_through_no_op():
+    @dataclass(frozen=True)
+    class Refuse(CountBoxes):
+        def __call__(self, features, seed):
+            with tf.control_dependencies([tf.debugging.Assert(tf.size(features["boxes"]) > 0, ["saw padding"])]):
+                return {"count": tf.size(features["boxes"])}
+
+    batch = decoded(Decoder(SCHEMA, 3, ops=[Refuse()], keys=("count",)), [record(2)], [0, -1, -1])
+    assert batch["count"].tolist() == [2, 0, 0]
+
+
+def test_int64_is_delivered_as_int32_and_never_cut():
+    decoder = Decoder(SCHEMA, 2, keys=("id",))
+    assert decoded(decoder, [record(1) | {"id": 2**31 - 1}, record(1) | {"id": -(2**31)}], [0, 1])["id"].tolist() == [
+        2**31 - 1,
+        -(2**31),
+    ]
+    text = r"^'id' is delivered as int32 and holds a value beyond it; .* in an op\. \[2147483648\] \[1\]$"
+    with pytest.raises(SchemaError, match=text):
+        decoded(decoder, [record(1), record(1) | {"id": 2**31}], [0, 1])
+
+
+def test_a_batch_without_features_still_proves_itself():
+    decoder = Decoder(SCHEMA, 2, keys=())
+    assert set(decoder.spec) == {"_mask", "_index", "_crc"}
+    assert decoded(decoder, [record(1)], [0, -1]) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"keys": ["nmae"]}, OptionError, r"keys has 'nmae', .* Did you mean 'name'\? Known: boxes, "),
+        ({"keys": ["name"]}, SchemaError, "'name' is bytes, which no device takes. Add an op .*DecodeJpeg"),
+        ({"keys": ["boxes"]}, SchemaError, "'boxes' is of any length, which no device takes"),
+        ({"ops": [CountBoxes(reads=("box",))]}, OptionError, r"CountBoxes.* reads 'box', .* Did you mean 'boxes'\?"),
+        ({"ops": [DecodeJpeg("id")]}, SchemaError, r"'id' is int64 \(\); it must be one bytes value"),
+        ({"ops": [CountBoxes(into="_mask")]}, OptionError, "sets '_mask': names that begin with _ are reserved"),
+        ({"pad_values": {"idd": 1}}, OptionError, r"pad_values has 'idd', .* Did you mean 'id'\?"),
+        ({"pad_values": {"id": 2**31}}, OptionError, r"pad_values\['id'\] is 2147483648, which int32 cannot hold"),
+        ({"pad_values": {"id": 0.5}}, OptionError, "0.5, which int32 cannot hold"),
+        ({"pad_values": {"id": np.nan}}, OptionError, "nan, which int32 cannot hold"),
+    ],
+)
+def test_what_a_batch_cannot_have_is_refused_before_anything_is_read(options, error, text):
+    with pytest.raises(error, match=text):
+        Decoder(SCHEMA, 2, **options)
+
+
+def test_an_unknown_feature_is_not_parsed():
+    with pytest.raises(OptionError, match=r"the records have no feature 'iid'\. Did you mean 'id'\?"):
+        parse_records(SCHEMA, ["iid"], tf.constant([b""]))

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.datasets import eval_dataset
+from pipeline.decoding.decode import Decoder
+from pipeline.decoding.padding import PadTo
+from pipeline.ops import MultiHot
+from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.shards.example import encode_example
+from pipeline.shards.schema import Feature, Schema
+from pipeline.tf_cpu import tf
+
+SCHEMA = Schema(
+    "labels",
+    {
+        "many": Feature("int64", (None,), optional=True),
+        "pair": Feature("int64", (2,), optional=True),
+        "one": Feature("int64", optional=True),
+    },
+)
+
+
+def hot(decoder: Decoder, *records: dict) -> list[list[float]]:
+    seeds = np.zeros((len(records), decoder.num_ops, 2), np.int32)
+    index = np.arange(len(records), dtype=np.int32)
+    return decoder([encode_example(SCHEMA, record) for record in records], seeds, index)["labels"].tolist()
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 9), st.integers(-3, 3), st.data())
+def test_every_label_of_a_record_is_one_and_nothing_else(num_classes, base, data):
+    labels = data.draw(st.lists(st.integers(base, base + num_classes - 1), max_size=6))
+    value = MultiHot("x", num_classes, base)({"x": tf.constant(labels, tf.int64)}, None)["labels"]
+    assert value.dtype == tf.float32
+    assert value.numpy().tolist() == [float(base + i in labels) for i in range(num_classes)]
+
+
+@pytest.mark.parametrize("op", [MultiHot("many", 3, base=1), MultiHot("pair", 3, base=1, ignore=0)], ids=repr)
+def test_a_record_without_labels_is_all_zeros(op):
+    assert hot(Decoder(SCHEMA, 2, ops=[op]), {op.key: [3, 1]}, {}) == [[1, 0, 1], [0, 0, 0]]
+
+
+def test_labels_that_pad_to_filled_up_are_the_same():
+    op, pad_to = MultiHot("many", 3, ignore=-1), {"many": PadTo(4, value=-1)}
+    decoder = Decoder(SCHEMA, 3, ops=[op], pad_to=pad_to)
+    assert hot(decoder, {"many": [2, 0]}, {}, {"many": [1] * 4}) == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+def test_labels_may_be_of_any_integer_dtype(dtype):
+    layout = np.dtype([("y", dtype, (2,))])
+    batch = Decoder(layout, 1, ops=[MultiHot("y", 3)])(
+        [np.array(((2, 0),), layout).tobytes()], np.zeros((1, 1, 2), np.int32), np.zeros(1, np.int32)
+    )
+    assert batch["labels"].tolist() == [[1, 0, 1]]
+
+
+@pytest.mark.parametrize("label", [0, 4, -1, 2**40])
+def test_a_label_out_of_range_is_an_error_that_names_it(label):
+    decoder = Decoder(SCHEMA, 1, ops=[MultiHot("many", 3, base=1)])
+    with pytest.raises(
+        SchemaError, match=rf"^'many' has a label outside of 1\.\.3, the classes of MultiHot.* \[{label}\]"
+    ):
+        hot(decoder, {"many": [2, label]})
+
+
+def test_the_record_of_a_label_out_of_range_is_named(images):
+    data = eval_dataset(images, global_batch=8, ops=[MultiHot("image/class/label", 9)])
+    with pytest.raises(SchemaError, match=r"validation-00000-of-00002.* record 0.* outside of 0\.\.0, .* \[1\]"):
+        next(eval_dataset(images, global_batch=8, ops=[MultiHot("image/class/label", 1)]).batches())
+    with pytest.raises(SchemaError, match=r"validation-00001-of-00002.* outside of 0\.\.8, .* \[9\]"):
+        list(data.batches())
+
+
+@pytest.mark.parametrize(
+    ("op", "pad_to", "text"),
+    [
+        (MultiHot("many", 3), {"many": 4}, r"'many' has 0 where a record has no label, and 0\.\.2 are labels"),
+        (MultiHot("many", 3, base=1), {"many": 4}, r"'many' has 0 where a record has no label\. Give ignore=0"),
+        (MultiHot("many", 3, ignore=9), {"many": PadTo(4, value=-1)}, r"Give ignore=-1"),
+        (MultiHot("one", 3), {}, r"'one' has 0 where .* PadTo\(\.\.\., value=-1\), and store .* shape \(None,\)"),
+        (MultiHot("one", 3, base=1), {}, "Give ignore=0"),
+    ],
+)
+def test_a_value_that_stands_for_no_label_is_never_taken_for_one(op, pad_to, text):
+    with pytest.raises(SchemaError, match=text):
+        Decoder(SCHEMA, 1, ops=[op], pad_to=pad_to)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: MultiHot("many", 0), "num_classes must be at least 1"),
+        (lambda: MultiHot("many", 3, base=1, ignore=3), r"ignore must be no label, and 1\.\.3 are labels"),
+    ],
+)
+def test_a_multi_hot_that_cannot_be_is_refused_when_it_is_made(make, text):
+    with pytest.raises(OptionError, match=text):
+        make()

@@ -1,0 +1,160 @@
+"""Features of any length in batches: pad_to."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.decoding.decode import Decoder
+from pipeline.decoding.padding import PadTo
+from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.shards.example import encode_example
+from pipeline.shards.schema import Feature, Schema
+from pipeline.spec import ArraySpec
+from pipeline.tf_cpu import tf
+
+SCHEMA = Schema(
+    "boxes",
+    {
+        "id": Feature("int64"),
+        "xmin": Feature("float32", (None,)),
+        "label": Feature("int64", (None,), optional=True),
+        "word": Feature("bytes", (None,), optional=True),
+    },
+)
+KEY = "image/object/bbox/xmin"
+
+
+def record(xmin, label=None) -> dict:
+    return {"id": 1, "xmin": xmin} | ({} if label is None else {"label": label})
+
+
+def decoded(decoder: Decoder, records: list[dict], index: list[int]) -> dict[str, np.ndarray]:
+    seeds = np.zeros((len(records), decoder.num_ops, 2), np.int32)
+    return decoder([encode_example(SCHEMA, r) for r in records], seeds, np.array(index, np.int32))
+
+
+LABELS = Decoder(SCHEMA, 3, pad_to={"label": PadTo(4, value=-1, truncate=True, length_into="count")})
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(st.integers(-9, 9), max_size=7), max_size=3))
+def test_a_row_is_the_records_values_then_the_pad_value(rows):
+    index = [*range(len(rows)), *[-1] * (3 - len(rows))]
+    batch = decoded(LABELS, [record([], row) for row in rows], index)
+    for row, values, count in zip(rows + [[]] * 3, batch["label"].tolist(), batch["count"].tolist(), strict=False):
+        assert count == min(len(row), 4)
+        assert values == [*row[:4], *[-1] * (4 - count)]
+
+
+def test_a_plain_length_pads_with_zero_and_the_spec_knows_before_reading():
+    decoder = Decoder(SCHEMA, 3, pad_to={"xmin": 2, "label": PadTo(3, value=-1)})
+    assert {key: (s.shape, s.dtype.name, s.pad) for key, s in decoder.spec.items() if key[0] != "_"} == {
+        "id": ((3,), "int32", 0),
+        "xmin": ((3, 2), "float32", 0),
+        "label": ((3, 3), "int32", -1),
+    }
+    batch = decoded(decoder, [record([0.5], [7, 8, 9]), record([0.25, 1])], [0, 1, -1])
+    assert batch["xmin"].tolist() == [[0.5, 0], [0.25, 1], [0, 0]]
+    # An optional feature that is absent, and a row of padding, are as a row without values.
+    assert batch["label"].tolist() == [[7, 8, 9], [-1, -1, -1], [-1, -1, -1]]
+
+
+def test_a_row_of_padding_may_have_another_value():
+    pad_to = {"xmin": PadTo(2, value=np.nan)}
+    batch = decoded(Decoder(SCHEMA, 2, pad_to=pad_to, pad_values={"xmin": 5}), [record([1])], [0, -1])
+    np.testing.assert_array_equal(batch["xmin"], [[1, np.nan], [5, 5]])
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Reads a padded row and its length."""
+
+    reads: tuple[str, ...] = ("xmin", "count")
+
+    def output_spec(self, specs):
+        assert specs["xmin"].shape == (4,)
+        assert specs["count"] == ArraySpec((), np.dtype(np.int32))
+        return {"mean": ArraySpec((), np.dtype(np.float32))}
+
+    def __call__(self, features, seed):
+        assert features["xmin"].shape == (4,)
+        return {"mean": tf.reduce_sum(features["xmin"]) / tf.cast(features["count"], tf.float32)}
+
+
+@pytest.mark.parametrize("keys", [("mean",), ("mean", "xmin"), ("mean", "count")])
+def test_an_op_gets_the_padded_row_and_its_length(keys):
+    decoder = Decoder(SCHEMA, 2, ops=[Mean()], keys=keys, pad_to={"xmin": PadTo(4, length_into="count")})
+    batch = decoded(decoder, [record([1, 2, 6]), record([4])], [0, 1])
+    assert batch.keys() == set(keys)
+    assert batch["mean"].tolist() == [3, 4]
+
+
+def test_a_length_alone_can_be_asked_for():
+    decoder = Decoder(SCHEMA, 2, keys=["count"], pad_to={"xmin": PadTo(4, length_into="count")})
+    assert decoded(decoder, [record([1, 2, 6])], [0, -1])["count"].tolist() == [3, 0]
+    with pytest.raises(SchemaError, match=r"'xmin' has more values than the 4 that pad_to allows"):
+        decoded(decoder, [record([1] * 5)], [0, -1])
+
+
+@pytest.mark.parametrize("make", ["batches", "as_dataset"])
+def test_a_row_that_is_too_long_is_an_error_that_names_the_record(write_dataset, tmp_path, make):
+    records = [
+        {"image/encoded": b"", "image/class/label": 1, "image/weight": [0, 0], KEY: [0.5] * n} for n in (1, 2, 4)
+    ]
+    directory = write_dataset(tmp_path, {"validation": [records]})
+    data = eval_dataset(directory, global_batch=4, keys=[KEY], pad_to={KEY: 3})
+    text = rf"{KEY}\\?' has more values than the 3 that pad_to allows\. .* PadTo\(3, truncate=True\) .* It has.*4"
+    if make == "batches":
+        with pytest.raises(SchemaError, match=rf"validation-00000-of-00001.* record 2.*'{text}"):
+            next(data.batches())
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            list(data.as_dataset())
+    four = eval_dataset(directory, global_batch=4, keys=[KEY], pad_to={KEY: 4})
+    for batch in four.batches() if make == "batches" else four.as_dataset().as_numpy_iterator():
+        assert (batch[KEY] != 0).sum(1).tolist() == [1, 2, 4, 0]
+
+
+def test_training_pads_too(write_dataset, tmp_path):
+    records = [{"image/encoded": b"", "image/class/label": 1, "image/weight": [0, 0], KEY: [i]} for i in range(1, 5)]
+    directory = write_dataset(tmp_path, {"train": [records]})
+    batch = next(train_dataset(directory, global_batch=4, pad_to={KEY: 2}).batches())
+    assert sorted(batch[KEY].tolist()) == [[1, 0], [2, 0], [3, 0], [4, 0]]
+
+
+@pytest.mark.parametrize(
+    ("pad_to", "error", "text"),
+    [
+        ({"xmim": 3}, OptionError, r"pad_to has 'xmim', which is not in the records\. Did you mean 'xmin'\?"),
+        ({"word": 3}, SchemaError, "pad_to has 'word', which is bytes: .* Make numbers of them in an op"),
+        ({"id": 3}, OptionError, r"pad_to has 'id', whose shape is \(\) in all records\. Leave it out of pad_to"),
+        ({"label": PadTo(3, value=0.5)}, OptionError, r"pad_to\['label'\] has value=0\.5, which int32 cannot hold"),
+        ({"label": PadTo(3, value=2**31)}, OptionError, "which int32 cannot hold"),
+        ({"xmin": PadTo(3, length_into="label")}, OptionError, "has length_into='label', which is taken"),
+        ({"xmin": PadTo(3, length_into="_n")}, OptionError, "has length_into='_n', which is taken"),
+        (
+            {"xmin": PadTo(3, length_into="n"), "label": PadTo(3, length_into="n")},
+            OptionError,
+            r"pad_to\['label'\] has length_into='n', which is taken",
+        ),
+    ],
+)
+def test_what_cannot_be_padded_is_refused_before_anything_is_read(pad_to, error, text):
+    with pytest.raises(error, match=text):
+        Decoder(SCHEMA, 2, pad_to=pad_to)
+
+
+@pytest.mark.parametrize("length", [0, -1])
+def test_a_length_is_at_least_one(length):
+    with pytest.raises(OptionError, match=rf"PadTo\(length={length}, .*: length must be at least 1"):
+        Decoder(SCHEMA, 2, pad_to={"xmin": length})
+
+
+def test_a_feature_of_any_length_says_how_it_gets_into_a_batch():
+    assert "xmin" not in Decoder(SCHEMA, 2).spec
+    with pytest.raises(SchemaError, match="'xmin' is of any length, which no device takes. Give its length in pad_to"):
+        Decoder(SCHEMA, 2, keys=["xmin"])

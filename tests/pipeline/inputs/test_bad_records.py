@@ -1,0 +1,290 @@
+"""Records that are damaged or cannot be decoded: what each `on_error` makes of them, on any hosts, after any resume."""
+
+import itertools
+import json
+import logging
+import shutil
+
+import numpy as np
+import pytest
+from damage import flip_payload_bits
+
+from pipeline.datasets import BadRecord, eval_dataset, mixture, open_dataset, train_dataset
+from pipeline.hosts import Hosts
+from pipeline.ops import DecodeJpeg, RandomShift
+from pipeline.orders.hashing import record_seeds, seeds_of_others
+from pipeline.shards.errors import BadRecordsError, CorruptRecordError, OptionError, SchemaError
+from pipeline.shards.schema import Feature, Schema
+from pipeline.sources.reader import open_split
+from pipeline.tf_cpu import tf
+
+SCHEMA = Schema("pictures", {"image/encoded": Feature("bytes", content="image"), "label": Feature("int64")})
+OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=3))
+N = 24
+UNDECODABLE, FLIPPED = (3, 4, 16), (10, 11, 23)
+BAD = sorted(UNDECODABLE + FLIPPED)
+STAND_INS = {3: 5, 4: 5, 10: 12, 11: 12, 16: 17, 23: 0}
+
+
+@pytest.fixture(scope="module")
+def pictures(write_dataset, tmp_path_factory) -> tuple[str, str]:
+    """(intact, damaged): 24 pictures in shards of 9, 0 and 15; in the second those of BAD are bad."""
+    made = []
+    for name, undecodable in (("intact", ()), ("damaged", UNDECODABLE)):
+        records = []
+        for i in range(N):
+            noise = np.random.default_rng(i).integers(0, 255, (8, 8, 1), np.uint8)
+            jpeg = tf.io.encode_jpeg(noise).numpy()
+            records.append({"image/encoded": jpeg[: 100 if i in undecodable else None], "label": i})
+        shards = [records[:9], [], records[9:]]
+        directory = tmp_path_factory.mktemp(name)
+        made.append(write_dataset(directory, {"train": shards, "validation": shards}, SCHEMA))
+    for split in ("train", "validation"):
+        flip_payload_bits(made[1], split, *FLIPPED)
+    return made[0], made[1]
+
+
+def drained(batches) -> list[dict[str, np.ndarray]]:
+    try:
+        return list(batches)
+    finally:
+        batches.close()
+
+
+def first(source, count: int, position=None) -> list[dict[str, np.ndarray]]:
+    batches = source.batches(position)
+    try:
+        return list(itertools.islice(batches, count))
+    finally:
+        batches.close()
+
+
+def rows(batches) -> dict[str, np.ndarray]:
+    return {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+
+
+def assert_same(ours, theirs) -> None:
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+def training(directory, count=1, index=0, **options):
+    common = {"global_batch": 8, "hosts": Hosts(index, count), "ops": OPS, "keys": ("image", "label"), "seed": 5}
+    return train_dataset(directory, "train", **(common | options))
+
+
+def global_batches(directory, count, steps, position=None, **options) -> list[dict[str, np.ndarray]]:
+    hosts = [first(training(directory, count, i, **options), steps, position) for i in range(count)]
+    return [rows(parts) for parts in zip(*hosts, strict=True)]
+
+
+@pytest.mark.parametrize(("count", "global_batch"), [(1, 1), (1, 2), (2, 8), (4, 40)])
+def test_masked_rows_keep_their_number_and_their_promised_crc_and_hold_pads(pictures, count, global_batch):
+    pads = {"image": 7, "label": -5}
+    options = {"global_batch": global_batch, "ops": OPS, "pad_values": pads}
+    for index in range(count):
+        hosts = Hosts(index, count)
+        intact = eval_dataset(pictures[0], hosts=hosts, **options)
+        source = eval_dataset(pictures[1], hosts=hosts, on_error="mask", **options)
+        promised = open_split(pictures[1], "validation").index.crcs
+        batches = drained(source.batches())
+        assert_same(batches, list(source.as_dataset().as_numpy_iterator()))
+        whole, got = rows(drained(intact.batches())), rows(batches)
+        bad = np.isin(got["_index"], BAD)
+        np.testing.assert_array_equal(got["_index"], whole["_index"])
+        np.testing.assert_array_equal(got["_mask"], whole["_mask"] * ~bad)
+        assert (got["_crc"][bad] == promised[got["_index"][bad]]).all()
+        for key in ("image", "label"):
+            assert (got[key][bad] == pads[key]).all()
+            np.testing.assert_array_equal(got[key][~bad], whole[key][~bad])
+        assert [b.record_id for b in source.quarantine] == sorted(got["_index"][bad].tolist())
+
+
+def test_the_crcs_of_a_masked_evaluation_add_up_to_what_is_expected(pictures):
+    source = eval_dataset(pictures[1], global_batch=5, ops=OPS, on_error="mask")
+    got = rows(drained(source.batches()))
+    assert int(got["_crc"].sum(dtype=np.uint64)) % 2**32 == source.expected_crc
+    assert (int(got["_mask"].sum()), int((got["_index"] >= 0).sum())) == (N - len(BAD), N)
+
+
+def test_in_place_of_a_skipped_record_stands_the_next_good_one_as_it_is_in_that_epoch(pictures):
+    steps = 2 * N // 8  # two epochs
+    intact, skipped = (first(training(directory, on_error="skip"), steps) for directory in pictures)
+    for epoch in (slice(0, steps // 2), slice(steps // 2, steps)):
+        whole, got = rows(intact[epoch]), rows(skipped[epoch])
+        assert got["_index"].tolist() == [STAND_INS.get(i, i) for i in whole["_index"].tolist()]
+        assert got["_mask"].tolist() == [1.0] * N
+        place = np.argsort(whole["_index"])[got["_index"]]
+        for key in ("image", "label", "_crc"):  # the image with its random shift, too
+            np.testing.assert_array_equal(got[key], whole[key][place])
+
+
+@pytest.mark.parametrize("on_error", ["skip", "mask"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_training_past_bad_records_does_not_depend_on_the_hosts(pictures, count, on_error):
+    options = {"on_error": on_error, "block_records": 4, "window_records": 3}
+    one = global_batches(pictures[1], 1, 7, **options)
+    assert_same(global_batches(pictures[1], count, 7, **options), one)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "mask"])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_resumed_run_that_met_nothing_yet_gives_the_batches_of_the_straight_one(pictures, steps, on_error):
+    straight = training(pictures[1], on_error=on_error)
+    saved = straight.state(straight.advance(straight.start, steps))
+    again = training(pictures[1], on_error=on_error)
+    assert_same(first(again, 4, again.restore(saved)), first(straight, steps + 4)[steps:])
+
+
+@pytest.mark.parametrize("on_error", ["skip", "mask"])
+def test_training_as_a_tf_dataset_is_the_same(pictures, on_error):
+    source = training(pictures[1], on_error=on_error)
+    assert_same(list(source.as_dataset().take(4).as_numpy_iterator()), first(source, 4))
+
+
+def test_a_run_that_ended_on_a_bad_record_goes_on_with_skip_from_its_own_state(pictures):
+    ended = training(pictures[1])
+    assert training(pictures[1], on_error="skip").restore(ended.state(ended.start)) == ended.start
+
+
+def test_training_with_mask_keeps_the_other_rows_as_they_are(pictures):
+    intact, masked = (rows(first(training(directory, on_error="mask"), 3)) for directory in pictures)
+    good = ~np.isin(intact["_index"], BAD)
+    np.testing.assert_array_equal(masked["_mask"], good.astype(np.float32))
+    np.testing.assert_array_equal(masked["_index"], intact["_index"])
+    np.testing.assert_array_equal(masked["image"][good], intact["image"][good])
+    assert not masked["image"][~good].any()
+
+
+@pytest.fixture
+def numbers_with_a_bad_end(numbers_of, tmp_path):
+    """8 tiny records of which the last two are damaged."""
+    directory = str(shutil.copytree(numbers_of(5, 0, 3), tmp_path / "numbers"))
+    flip_payload_bits(directory, "train", 6, 7)
+    return directory
+
+
+def test_what_stands_in_is_of_the_same_source(numbers_with_a_bad_end, numbers_of):
+    def seen(data, **options):
+        source = train_dataset(data, global_batch=4, epochs="span", on_error="skip", **options)
+        got = rows(first(source, 40))
+        assert (got["_index"] % 8 == got["number"]).all()
+        return set(got["_index"].tolist())
+
+    bad, intact, other = map(open_dataset, (numbers_with_a_bad_end, numbers_of(5, 0, 3), numbers_of(8)))
+    assert seen(mixture([bad, other], [1, 1])) == {*range(6), *range(8, 16)}
+    sources = (train_dataset(mixture([one, other], [3, 1]), global_batch=4, on_error="skip") for one in (bad, intact))
+    shares = [rows(first(source, 64))["_index"] < 8 for source in sources]
+    assert shares[0].tolist() == shares[1].tolist()  # row by row: no weight shifts
+    assert seen(bad, limit=7) == set(range(6))
+
+
+def test_only_the_first_of_the_source_is_left_for_its_last(numbers_with_a_bad_end, numbers_of):
+    source = train_dataset([numbers_with_a_bad_end, numbers_of(5, 0, 3)], global_batch=16, on_error="skip")
+    assert sorted(first(source, 1)[0]["_index"].tolist()) == sorted([*range(6), 0, 0, *range(8, 16)])
+
+
+def test_a_source_in_which_all_is_bad_ends_training(numbers_of, tmp_path):
+    directory = str(shutil.copytree(numbers_of(3), tmp_path / "numbers"))
+    flip_payload_bits(directory, "train", 0, 1, 2)
+    source = train_dataset(directory, global_batch=1, on_error="skip")
+    with pytest.raises(BadRecordsError, match=r"train-00000-of-00001, record \d .* is bad, and no .* all are bad"):
+        next(source.batches())
+
+
+def test_with_raise_the_first_bad_record_ends_the_iteration_and_is_named(pictures):
+    place = r"validation-0000{}-of-00003, record {} at byte \d+"
+    for limit, kind, text in (
+        (9, SchemaError, place.format(0, 3) + r" \(record 3 of 'validation'\): "),
+        (None, CorruptRecordError, place.format(2, 1) + ": .*crc"),
+    ):
+        source = eval_dataset(pictures[1], global_batch=N, ops=OPS, limit=limit)
+        batches = source.batches()
+        with pytest.raises(kind, match=text):
+            next(batches)
+        assert next(batches, None) is None
+        with pytest.raises(tf.errors.OpError, match=text):
+            list(source.as_dataset())
+
+
+def test_more_bad_records_than_the_budget_are_an_error_that_lists_the_first(pictures):
+    options = {"global_batch": 4, "ops": OPS, "on_error": "mask"}
+    assert len(drained(eval_dataset(pictures[1], max_bad_records=6, **options).batches())) == 6
+    text = (
+        r"\d records are bad on this host, and max_bad_records=1\. The first are:\n  .*record 3 .*\n"
+        r"  .*record 4 (.*\n)+So many are no accident: .* raise max_bad_records"
+    )
+    with pytest.raises(BadRecordsError, match=text):
+        drained(eval_dataset(pictures[1], max_bad_records=1, **options).batches())
+
+
+def test_each_bad_record_is_listed_once_and_warned_of_once(pictures, caplog):
+    source = eval_dataset(pictures[1], global_batch=4, ops=OPS, on_error="mask")
+    assert source.quarantine == ()
+    with caplog.at_level(logging.WARNING, "pipeline"):
+        drained(source.batches())
+        drained(source.batches())
+    assert [bad.record_id for bad in source.quarantine] == BAD
+    one = source.quarantine[0]
+    assert isinstance(one, BadRecord)
+    assert one.where.endswith("(record 3 of 'validation')")
+    assert one.reason.startswith(f"{one.where}: Invalid JPEG data")
+    warnings = [record.getMessage() for record in caplog.records if record.name == "pipeline"]
+    assert sorted(warnings) == sorted(f"on_error='mask' leaves out a bad record: {b.reason}" for b in source.quarantine)
+
+
+def test_a_quarantine_file_has_what_all_hosts_and_runs_have_met(pictures, tmp_path):
+    path = tmp_path / "new" / "bad.jsonl"
+    written = []
+    for index in (1, 0, 1):
+        hosts = Hosts(index, 2)
+        options = {"ops": OPS, "on_error": "mask", "quarantine_file": path}
+        drained(eval_dataset(pictures[1], global_batch=4, hosts=hosts, **options).batches())
+        written.append(path.read_bytes())
+    assert len(written[0].splitlines()) == 4  # rows 2 and 3 of every batch: 3, 10, 11, 23
+    assert written[1] == written[2]
+    lines = [json.loads(line) for line in written[1].splitlines()]
+    assert [line["record_id"] for line in lines] == BAD
+    assert [line.keys() for line in lines] == [{"record_id", "where", "reason"}] * len(BAD)
+
+
+def test_a_file_that_is_no_quarantine_is_not_written_over_and_one_that_cannot_be_written_costs_a_warning(
+    pictures, tmp_path, caplog
+):
+    other = tmp_path / "labels.txt"
+    other.write_text("cat\n")
+    with pytest.raises(OptionError, match=r"quarantine_file='.*labels.txt' holds something else .* a new file"):
+        eval_dataset(pictures[1], global_batch=4, on_error="mask", quarantine_file=other)
+    nowhere = other / "inside" / "bad.jsonl"  # inside a file
+    source = eval_dataset(pictures[1], global_batch=4, ops=OPS, on_error="mask", quarantine_file=nowhere)
+    assert len(drained(source.batches())) == 6
+    assert "bad records stand in the log only, not in the quarantine_file" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "text"),
+    [
+        (eval_dataset, {"on_error": "skip"}, r"on_error='skip' counts another record twice .* 'mask' leaves"),
+        (train_dataset, {"on_error": "ignore"}, r"on_error='ignore' is not known\. Known: 'raise', 'skip', 'mask'"),
+        (eval_dataset, {"on_error": "mask", "max_bad_records": -1}, "max_bad_records=-1 must be 0 or more"),
+        (
+            train_dataset,
+            {"quarantine_file": "bad.jsonl"},
+            r"quarantine_file='bad.jsonl' lists what .*='mask' or 'skip'",
+        ),
+        (train_dataset, {"on_error": "skip", "quarantine_file": "s3://b/f"}, "s3:// is not supported"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(pictures, recipe, options, text):
+    with pytest.raises(OptionError, match=text):
+        recipe(pictures[0], global_batch=4, **options)
+
+
+def test_the_seed_of_another_record_follows_from_one(pictures):
+    ids, others = np.array([0, 5, 2**31 - 2, 7]), np.array([9, 5, 1, 2**31 - 2])
+    epochs = np.array([0, 3, 3, 2**40])
+    given = seeds_of_others(record_seeds(42, epochs, ids), ids, others)
+    np.testing.assert_array_equal(given, record_seeds(42, epochs, others))

@@ -1,0 +1,171 @@
+"""A mixture: every weight kept, every source exact, any host and any resume the same."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
+from pipeline.hosts import Hosts
+from pipeline.orders.mixing import ROUNDS, SLOTS, MixOrder, Shares, check_weights
+from pipeline.orders.order import Position
+from pipeline.orders.shuffle import Shuffle
+from pipeline.shards.errors import FingerprintError, OptionError
+
+WEIGHTS = st.lists(st.floats(0.001, 1), min_size=1, max_size=5)
+
+
+@st.composite
+def orders(draw) -> MixOrder:
+    streams = draw(st.integers(1, 4))
+    weights = draw(WEIGHTS)
+    sizes = [draw(st.integers(streams, 60)) for _ in weights]
+    seed = draw(st.integers(0, 2**40))
+    shuffles = [
+        Shuffle(n, np.arange(0, n, 3), seed=seed + i, streams=streams, window_records=draw(st.integers(1, 20)))
+        for i, n in enumerate(sizes)
+    ]
+    firsts = np.cumsum([0, *sizes[:-1]]).tolist()
+    batch = streams * draw(st.integers(1, 5))
+    return MixOrder(shuffles, firsts, check_weights(weights), batch, seed=seed, digest="")
+
+
+def batch_ids(order: MixOrder, position: Position) -> list[int]:
+    return order.rows(position, [range(order.global_batch)]).record_ids.tolist()
+
+
+def straight(order: MixOrder, steps: int) -> list[list[int]]:
+    return [batch_ids(order, order.advance(order.start, t)) for t in range(steps)]
+
+
+@given(weights=WEIGHTS, number=st.integers(0, 10**6))
+def test_every_round_is_full_and_every_source_is_within_a_row_of_its_weight(weights, number):
+    weights = check_weights(weights)
+    shares = Shares(weights)
+    assert shares.of_round(number).sum() == SLOTS
+    assert np.all(np.abs(shares.of_round(number) - SLOTS * weights) <= 1 + 1e-6)
+    assert np.array_equal(shares.before(number + 1) - shares.before(number), shares.of_round(number))
+    assert np.all(np.abs(shares.before(ROUNDS) - SLOTS * ROUNDS * weights) <= 1 + 1e-3)
+
+
+def test_a_source_of_one_row_in_a_hundred_thousand_comes_now_and_then_and_not_in_a_row():
+    rounds = np.flatnonzero([Shares(check_weights([1e-5, 1])).of_round(i)[0] for i in range(ROUNDS)])
+    assert len(rounds) in (10, 11)
+    assert np.diff(rounds).min() >= 32
+
+
+@given(orders(), st.integers(0, 3000), st.sampled_from([1, 2, 4]))
+@settings(max_examples=60)
+def test_the_batch_is_put_together_by_any_hosts(order, records, count):
+    position, whole = Position(0, records), range(order.global_batch)
+    cuts = [len(whole) * i // count for i in range(count + 1)]
+    parts = [order.rows(position, [range(a, b)]) for a, b in itertools.pairwise(cuts) if b > a]
+    both = order.rows(position, [whole])
+    assert np.array_equal(np.concatenate([rows.record_ids for rows in parts]), both.record_ids)
+    assert np.array_equal(np.concatenate([rows.seeds for rows in parts]), both.seeds)
+
+
+@given(orders(), st.integers(0, 50), st.integers(0, 50))
+@settings(max_examples=60)
+def test_advancing_equals_stepping_and_another_batch_goes_on_at_the_next_record(order, first, then):
+    position = order.advance(order.advance(order.start, first), then)
+    assert position == order.advance(order.start, first + then)
+    twice = MixOrder(
+        order._shuffles, order._first_ids, check_weights([1] * len(order._shuffles)), 2 * order.global_batch,
+        seed=order._seed, digest="",
+    )  # fmt: skip
+    twice._shares = order._shares
+    rows = order.global_batch // order.streams
+    wide = np.reshape(batch_ids(twice, position), (order.streams, 2, rows))
+    narrow = [np.reshape(batch_ids(order, order.advance(position, t)), (order.streams, rows)) for t in range(2)]
+    assert np.array_equal(wide, np.stack(narrow, axis=1))
+
+
+@given(orders())
+@settings(max_examples=40, deadline=None)
+def test_each_source_is_in_each_stream_one_permutation_of_its_records_after_another(order):
+    steps = 400 // (order.global_batch // order.streams)
+    rows = np.array(straight(order, steps)).reshape(steps, order.streams, -1)
+    for stream in range(order.streams):
+        ids = rows[:, stream].ravel()
+        for shuffle, first in zip(order._shuffles, order._first_ids, strict=True):
+            mine = ids[(ids >= first) & (ids < first + shuffle.num_records)] - first
+            low, high = shuffle._bounds(stream)
+            for at in range(0, len(mine) - (high - low) + 1, high - low):
+                assert len(set(mine[at : at + high - low].tolist())) == high - low
+
+
+def test_the_order_of_a_mixture_never_changes():
+    # Golden: a saved position lives by it.
+    shuffles = [Shuffle(n, np.arange(0, n, 2), seed=i, streams=2, window_records=3) for i, n in enumerate((5, 8))]
+    order = MixOrder(shuffles, [0, 5], check_weights([1, 3]), 4, seed=42, digest="")
+    assert straight(order, 6) == [
+        [8, 11, 5, 2], [7, 12, 9, 6], [7, 9, 3, 10], [8, 10, 11, 6], [6, 5, 5, 12], [7, 8, 4, 12],
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def mixed(numbers_of):
+    def make(weights=(0.7, 0.3), sizes=((5, 0, 7), (20, 3))):
+        return mixture([open_dataset(numbers_of(*of_one)) for of_one in sizes], weights)
+
+    return make
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+@pytest.mark.parametrize("position", [0, 3, 1021, 10**9])
+def test_a_mixture_goes_on_anywhere_on_any_hosts_and_with_another_batch(mixed, count, position):
+    options = {"seed": 2**40, "streams": 8, "keys": ("number",)}
+    saved = train_dataset(mixed(), global_batch=8, **options)
+    state = json.dumps(saved.state(Position(0, position)))
+    assert len(state) < 300
+    inputs = [train_dataset(mixed(), global_batch=16, hosts=Hosts(i, count), **options) for i in range(count)]
+    batches = [source.batches(source.restore(json.loads(state))) for source in inputs]
+    found = [next(host) for host in batches]
+    straight = saved.batches(Position(0, position))
+    expected = [next(straight) for _ in range(2)]
+    for closing in (*batches, straight):
+        closing.close()
+    ids = np.concatenate([batch["_index"] for batch in found]).reshape(8, 2)
+    assert np.array_equal(ids.T.ravel(), np.concatenate([batch["_index"] for batch in expected]))
+    number = np.concatenate([batch["number"] for batch in found]).reshape(8, 2)
+    assert np.array_equal(np.where(ids < 12, ids, ids - 12), number)
+
+
+def test_sources_come_by_their_weights(mixed):
+    source = train_dataset(mixed((3, 1)), global_batch=64, keys=())
+    batches = source.batches()
+    ids = np.concatenate([next(batches)["_index"] for _ in range(32)])
+    batches.close()
+    assert abs(float((ids < 12).mean()) - 0.75) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"weights": (0.6, 0.4)}, "of a mixture with other weights, block_records or window_records"),
+        ({"sizes": ((20, 3), (5, 0, 7))}, "belongs to data"),
+    ],
+)
+def test_a_position_of_another_mixture_is_refused(mixed, other, text):
+    saved = train_dataset(mixed(), global_batch=4)
+    with pytest.raises(FingerprintError, match=text):
+        train_dataset(mixed(**other), global_batch=4).restore(saved.state(saved.start))
+
+
+@pytest.mark.parametrize("weights", [(1, 0), (1, -1), (1, float("nan")), (1, float("inf")), (1, 1e-9)])
+def test_weights_that_mean_nothing_are_refused(mixed, weights):
+    with pytest.raises(OptionError, match=r"one number above 0 is needed for each source|at least 9\.5e-07 is"):
+        mixed(weights)
+
+
+def test_what_a_mixture_cannot_do_says_what_can(mixed, numbers_of):
+    with pytest.raises(OptionError, match="2 sources have 1 weights: give one for each"):
+        mixed((1,))
+    with pytest.raises(OptionError, match=r"a mixture has no end, so no exact epoch\. Evaluate each source"):
+        eval_dataset(mixed(), global_batch=4)
+    with pytest.raises(OptionError, match="split and limit are of one source"):
+        train_dataset(mixed(), "train[:5]", global_batch=4)

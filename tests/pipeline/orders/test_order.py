@@ -1,0 +1,149 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.hosts import Hosts
+from pipeline.orders.order import EvalOrder, Position, TrainOrder, default_streams, divisors
+from pipeline.orders.shuffle import default_block_records
+from pipeline.shards.errors import BatchSizeError, EmptySplitError, OptionError
+
+
+def batch_ids(order, position) -> list[int]:
+    return order.rows(position, [range(order.global_batch)]).record_ids.tolist()
+
+
+def epoch_ids(order, epoch: int) -> list[int]:
+    steps = (order.advance(Position(epoch, 0), t) for t in range(order.steps_per_epoch))
+    return [i for position in steps for i in batch_ids(order, position)]
+
+
+def test_an_epoch_that_the_batch_divides_has_every_record():
+    order = TrainOrder(120, 12, seed=3, block_records=7, window_records=5)
+    assert sorted(epoch_ids(order, 2)) == list(range(120))
+
+
+def test_the_order_of_a_seed_never_changes():
+    # Golden: over blocks, a short last one, streams, windows and two epochs. A saved position lives by it.
+    order = TrainOrder(23, 4, seed=42, streams=2, block_records=3, window_records=5)
+    assert [batch_ids(order, order.advance(order.start, t)) for t in range(7)] == [
+        [7, 8, 4, 3], [22, 21, 5, 9], [6, 1, 10, 16], [0, 13, 15, 11], [14, 12, 18, 17],
+        [14, 13, 7, 21], [3, 12, 22, 2],
+    ]  # fmt: skip
+
+
+def test_blocks_stay_whole_and_come_in_another_order_each_epoch():
+    order = TrainOrder(95, 1, block_records=10, window_records=1)
+    epochs = [epoch_ids(order, epoch) for epoch in range(2)]
+    for ids in epochs:
+        breaks = [a for a, b in itertools.pairwise(ids) if b != a + 1]
+        assert all(i % 10 == 9 or i == 94 for i in breaks)
+    assert epochs[0] != epochs[1] != list(range(95))
+
+
+def test_windows_of_a_stream_are_shuffled_each_in_its_own_way():
+    order = TrainOrder(1000, 1, block_records=1000, window_records=100)  # one block: the places are the ids
+    windows = np.reshape(epoch_ids(order, 0), (10, 100)) % 100
+    assert len(np.unique(windows, axis=0)) == 10
+    assert all(sorted(window) == list(range(100)) for window in windows.tolist())
+
+
+def test_epochs_and_seeds_differ_and_drop_different_tails():
+    orders = [TrainOrder(1000, 64, seed=seed, block_records=1000) for seed in (0, 1)]
+    runs = [epoch_ids(order, epoch) for order in orders for epoch in range(3)]
+    for a, b in itertools.combinations(runs, 2):
+        assert a != b
+        assert set(a) != set(b)
+
+
+@given(st.integers(1, 200), st.integers(1, 40), st.sampled_from([1, 2, 4]))
+def test_evaluation_has_every_record_once_in_order_and_less_than_a_batch_of_padding(N, per_host, count):
+    order = EvalOrder(N, per_host * count)
+    steps = [order.advance(order.start, t) for t in range(order.steps_per_epoch)]
+    rows = [Hosts(h, count).host_rows(order.global_batch) for h in range(count)]
+    ids = [i for p in steps for ranges in rows for i in order.rows(p, ranges).record_ids.tolist()]
+    padding = -N % order.global_batch
+    assert ids == [*range(N), *[-1] * padding]
+    assert [order.remaining(p) for p in steps] == list(range(order.steps_per_epoch, 0, -1))
+    assert order.remaining(order.advance(order.start, order.steps_per_epoch)) == 0
+
+
+def test_a_records_seed_depends_on_seed_epoch_and_record_alone():
+    seeds = {}
+    for batch, streams in ((12, 4), (6, 2)):
+        order = TrainOrder(36, batch, seed=5, streams=streams, block_records=4)
+        for t in range(order.steps_per_epoch):
+            rows = order.rows(order.advance(Position(1, 0), t), [range(batch)])
+            seeds[batch] = seeds.get(batch, {}) | dict(zip(rows.record_ids.tolist(), rows.seeds.tolist(), strict=True))
+    assert seeds[12] == seeds[6]
+    assert len(set(seeds[12].values())) == 36
+    other_epoch = TrainOrder(36, 12, seed=5, streams=4, block_records=4).rows(Position(2, 0), [range(12)])
+    assert not set(other_epoch.seeds.tolist()) & set(seeds[12].values())
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 2**20), st.integers(1, 5000))
+def test_the_default_streams_divide_the_batch_and_have_a_record_each(N, batch):
+    streams = default_streams(batch, N)
+    assert batch % streams == 0
+    assert streams <= min(64, N)
+    assert all(d <= streams or d > min(64, N) for d in divisors(batch))
+
+
+def test_defaults_are_those_of_the_design():
+    order = TrainOrder(1_281_167, 1024, block_records=default_block_records(110_000, 1_281_167))
+    assert order.settings == {
+        "seed": 0, "streams": 64, "block_records": 10, "window_records": 320, "epochs": "drop",
+    }  # fmt: skip
+    assert order.steps_per_epoch == 1251
+    assert (default_block_records(2_500_000, 10**9), default_block_records(0.5, 2 * 10**10)) == (1, 1_000_000)
+    assert (default_block_records(1_000, 1_797), default_block_records(1_000, 60_000)) == (1, 4)
+
+
+def test_one_batch_of_imagenet_sorts_no_epoch_anew():
+    # A count, not a clock: the blocks of an epoch are permuted once, and a window once for all its batches.
+    order = TrainOrder(1_281_167, 1024, block_records=10)
+    for t in range(16):  # 16 rows a stream and batch, windows of 320
+        order.rows(order.advance(order.start, t), [range(1024)])
+    assert order._shuffle._blocks.cache_info().misses == 1
+    assert order._shuffle._window.cache_info().misses == 64
+
+
+def test_a_batch_larger_than_the_split_names_the_way_out():
+    with pytest.raises(BatchSizeError, match=r"global_batch=64 is larger than the split's 10 .* at most 10, .*'span'"):
+        TrainOrder(10, 64, block_records=1)
+    order = TrainOrder(10, 64, block_records=1, epochs="span")
+    assert sorted(set(batch_ids(order, order.start))) == list(range(10))
+    assert order.steps_per_epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"streams": 5}, r"streams=5 must divide global_batch=12 and be at most .* 30 .*: 4, 6\."),
+        ({"streams": 0}, r"streams=0 must divide"),
+        ({"block_records": 0}, "block_records=0 must be at least 1"),
+        ({"window_records": -1}, "window_records=-1 must be at least 1"),
+        ({"epochs": "once"}, "epochs='once' is not known. Known: 'drop', 'span'"),
+    ],
+)
+def test_an_option_that_does_not_fit_says_what_does(options, text):
+    with pytest.raises(OptionError, match=text):
+        TrainOrder(30, 12, **({"block_records": 1} | options))
+
+
+def test_more_streams_than_records_are_refused():
+    with pytest.raises(OptionError, match=r"streams=12 .* at most the split's 5 records. Nearest that do: 3, 4\."):
+        TrainOrder(5, 12, streams=12, block_records=1, epochs="span")
+
+
+@pytest.mark.parametrize("order", [EvalOrder, lambda n, b: TrainOrder(n, b, block_records=1)])
+def test_sizes_that_cannot_be_numbered_are_refused(order):
+    with pytest.raises(EmptySplitError, match="0 records"):
+        order(0, 4)
+    with pytest.raises(OptionError, match=r"`_index` is int32, so at most 2147483647"):
+        order(2**31, 4)
+    with pytest.raises(BatchSizeError, match="global_batch=0"):
+        order(5, 0)

@@ -1,0 +1,180 @@
+"""Files of records of equal length: the records of tf.data's own reader, in any order, and what does not fit."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.datasets import eval_dataset, open_dataset, train_dataset
+from pipeline.formats import FixedLength
+from pipeline.shards.errors import EmptySplitError, OptionError, SchemaError, ShardError, StorageError
+from pipeline.shards.local import LocalStorage
+from pipeline.shards.record import crc32c
+from pipeline.sources.reading import ShardReading
+from pipeline.sources.records import fetch, intact, weighed
+from pipeline.tf_cpu import tf
+
+CIFAR10 = np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))])
+
+
+def write(directory, sizes, record_bytes=5, header=b"", footer=b""):
+    """Files data_0.bin, ... of so many records of noise; all records."""
+    noise, records = np.random.default_rng(0), []
+    for number, size in enumerate(sizes):
+        own = [noise.bytes(record_bytes) for _ in range(size)]
+        (directory / f"data_{number}.bin").write_bytes(header + b"".join(own) + footer)
+        records += own
+    return records
+
+
+def payloads(records, ids):
+    return [intact(record).payload for record in fetch(records, np.array(ids, np.int64))]
+
+
+@pytest.mark.parametrize(("header", "footer"), [(b"", b""), (b"hi", b""), (b"", b"end"), (b"hi", b"end")])
+def test_records_are_those_of_tensorflows_own_reader(tmp_path, header, footer):
+    written = write(tmp_path, (4, 0, 3, 1), header=header, footer=footer)
+    files = sorted(map(str, tmp_path.iterdir()))
+    theirs = tf.data.FixedLengthRecordDataset(files, 5, header_bytes=len(header), footer_bytes=len(footer))
+    records = open_dataset(f"{tmp_path}/*.bin", format=FixedLength(5, len(header), len(footer)))
+    ours = payloads(records, range(8))
+    assert ours == list(theirs.as_numpy_iterator()) == written
+    assert payloads(records, [7, 0, 4, 4]) == [written[7], written[0], written[4], written[4]]
+    assert [record.crc for record in fetch(records, np.arange(8))] == [crc32c(record) for record in written]
+    assert (records.num_records, records.num_bytes, records.crcs, records.whole_files) == (8, 40, None, None)
+    assert records.where(6) == f"{tmp_path}/data_2.bin, record 2 at byte {len(header) + 10}"
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=4).filter(any),
+    st.integers(1, 9000),
+    st.integers(0, 50_000),
+    st.data(),
+)
+def test_any_groups_in_any_order_give_their_records(tmp_path_factory, sizes, record_bytes, ahead, data):
+    directory = tmp_path_factory.mktemp("fixed")
+    written = write(directory, sizes, record_bytes, header=b"abc")
+    records = open_dataset(directory, format=FixedLength(record_bytes, header_bytes=3))
+    ids = st.lists(st.integers(0, len(written) - 1), max_size=30)
+    groups = data.draw(st.lists(ids, max_size=8))
+    reading = records.read(weighed(records, [np.array(group, np.int64) for group in groups]), ahead)
+    found = [[intact(record).payload for record in group] for group in reading]
+    assert found == [[written[i] for i in group] for group in groups]
+    assert reading.held_bytes == 0
+
+
+def test_neighbours_are_read_at_once(tmp_path, monkeypatch):
+    write(tmp_path, (1000, 1000), record_bytes=64)
+    asked, plain = [], LocalStorage.read_ranges
+    monkeypatch.setattr(
+        LocalStorage, "read_ranges", lambda self, r: plain(self, (asked.append(one) or one for one in r))
+    )
+    records = open_dataset(tmp_path, format=FixedLength(64))
+    assert isinstance(records.read([], 0), ShardReading)
+    payloads(records, range(500, 1500))
+    assert [(Path(path).name, at, size) for path, at, size in asked] == [
+        ("data_0.bin", 500 * 64, 500 * 64),
+        ("data_1.bin", 0, 500 * 64),
+    ]
+
+
+def test_cifar10s_binary_files_are_labels_and_images(tmp_path):
+    rows = np.zeros(7, CIFAR10)
+    rows["label"], rows["image"] = range(7), np.random.default_rng(1).integers(0, 256, (7, 3, 32, 32), np.uint8)
+    for number, part in enumerate((rows[:3], rows[3:])):
+        (tmp_path / f"data_batch_{number + 1}.bin").write_bytes(part.tobytes())
+    (tmp_path / "batches.meta.txt").write_text("airplane\nautomobile\n")
+    records = open_dataset(f"{tmp_path}/data_batch_*.bin", format=FixedLength(CIFAR10))
+    source = eval_dataset(records, global_batch=4)
+    batches = list(source.batches())
+    assert np.concatenate([b["label"] for b in batches]).tolist() == [*range(7), 0]
+    assert np.concatenate([b["image"] for b in batches])[:7].tobytes() == rows["image"].tobytes()
+    assert source.expected_crc is None  # nothing says which bytes are due
+    assert train_dataset(records, "[:3]", global_batch=3).num_records == 3
+    with pytest.raises(ShardError, match=r"batches\.meta\.txt has 20 bytes, .* leave out what is no data by a pattern"):
+        open_dataset(tmp_path, format=FixedLength(CIFAR10))
+
+
+@pytest.mark.parametrize(
+    ("size", "format", "text"),
+    [
+        (
+            11,
+            FixedLength(5),
+            r"data\.bin has 11 bytes, which is not a whole number of records of 5 bytes: 2 records and 1 b",
+        ),
+        (4, FixedLength(5), "0 records and 4 bytes"),
+        (11, FixedLength(5, 2, 3), "of 5 bytes between a header of 2 and a footer of 3: 1 records and 1 bytes"),
+        (4, FixedLength(5, 2, 3), "has 4 bytes, .* a footer of 3: not even these"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path, size, format, text):
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(size))
+    with pytest.raises(ShardError, match=text):
+        open_dataset(path, format=format)
+    header, footer = format.header_bytes, format.footer_bytes
+    theirs = tf.data.FixedLengthRecordDataset(str(path), format.record_bytes, header_bytes=header, footer_bytes=footer)
+    if size < header + footer:
+        assert list(theirs) == []  # TensorFlow passes over it in silence
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not an exact multiple of the record length"):
+            list(theirs)
+
+
+def test_a_file_that_became_shorter_is_an_error_and_never_short_data(tmp_path):
+    write(tmp_path, (4, 4))
+    records = open_dataset(tmp_path, format=FixedLength(5))
+    os.truncate(tmp_path / "data_1.bin", 12)
+    with pytest.raises(StorageError, match=r"data_1\.bin ends at byte 12"):
+        fetch(records, np.arange(8))
+
+
+def test_the_fingerprint_is_of_names_sizes_and_format(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, (4, 2) if name < "c" else (2, 4), header=b"xy", footer=b"z" * 8)
+    prints = [
+        open_dataset(tmp_path / name, format=format).fingerprint
+        for name, format in [
+            ("a", FixedLength(5, 2, 8)),
+            ("b", FixedLength(5, 2, 8)),
+            ("c", FixedLength(5, 2, 8)),
+            ("a", FixedLength(5, 5, 5)),
+            ("a", FixedLength(np.dtype([("x", "u1", (5,))]), 2, 8)),
+            ("a", FixedLength(np.dtype([("y", "u1", (5,))]), 2, 8)),
+        ]
+    ]
+    assert prints[0] == prints[1]
+    assert len(set(prints)) == 5
+
+
+@pytest.mark.parametrize(
+    ("record", "others", "error", "text"),
+    [
+        (0, {}, OptionError, r"record=0 must be a number of bytes, 1 to 2\*\*32 - 1, or an np\.dtype"),
+        (2**32, {}, OptionError, "record=4294967296 must be"),
+        ("u1", {}, OptionError, "record='u1' must be"),
+        (5, {"header_bytes": -1}, OptionError, "header_bytes=-1 must not be below 0"),
+        (5, {"footer_bytes": -2}, OptionError, "footer_bytes=-2 must not"),
+        (np.dtype("u1"), {}, SchemaError, "the dtype uint8 has no named fields"),
+    ],
+)
+def test_a_format_that_cuts_nothing_is_refused(record, others, error, text):
+    with pytest.raises(error, match=text):
+        FixedLength(record, **others)
+
+
+def test_files_without_records_and_splits_of_files_are_refused(tmp_path):
+    write(tmp_path, (0, 0), header=b"xy")
+    with pytest.raises(EmptySplitError, match="2 files without a record"):
+        open_dataset(tmp_path, format=FixedLength(5, header_bytes=2))
+    write(tmp_path, (1, 1))
+    with pytest.raises(OptionError, match=r"split='train': .* has no splits.* a part of it '\[:90%\]'"):
+        open_dataset(tmp_path, "train", format=FixedLength(5))
+    with pytest.raises(OptionError, match=r"format=FixedLength.* says how files are cut into records; arrays"):
+        open_dataset({"x": np.arange(3)}, format=FixedLength(5))

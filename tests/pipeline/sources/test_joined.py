@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.datasets import eval_dataset, open_dataset, train_dataset
+from pipeline.hosts import Hosts
+from pipeline.shards.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.schema import Feature, Schema
+from pipeline.sources.joined import Joined, Part, joined
+from pipeline.sources.records import fetch, intact, weighed
+
+SIZES = ((5, 0, 7), (1,), (20, 3))
+
+
+def numbers(records) -> list[int]:
+    return [decode_example(intact(record).payload)["number"][0] for record in records]
+
+
+@st.composite
+def parts(draw, numbers_of) -> tuple[list[Part], list[int]]:
+    """Parts of datasets, the same one more than once, and the numbers in their records."""
+    chosen, expected = [], []
+    for sizes in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=4)):
+        first = draw(st.integers(0, sum(sizes) - 1))
+        which = range(first, draw(st.integers(first + 1, sum(sizes))))
+        chosen.append(Part(open_dataset(numbers_of(*sizes)), which))
+        expected += which
+    return chosen, expected
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_records_of_parts_come_in_any_groups_and_order_with_any_look_ahead(numbers_of, data):
+    chosen, expected = data.draw(parts(numbers_of))
+    records = joined(chosen)
+    assert records.num_records == len(expected)
+    ids = st.lists(st.integers(0, len(expected) - 1), max_size=9)
+    groups = [np.array(group, np.int64) for group in data.draw(st.lists(ids, max_size=6))]
+    reading = records.read(weighed(records, groups), data.draw(st.sampled_from([0, 100, 10**6])))
+    assert [numbers(found) for found in reading] == [[expected[i] for i in group] for group in groups]
+    assert reading.held_bytes == 0
+    everything = fetch(records, np.arange(len(expected)))
+    assert [record.crc for record in everything] == records.crcs.tolist()
+    # A part's size is its share of the source: as good as records are alike, and rounded down.
+    assert abs(records.weigh(np.arange(len(expected))) - records.num_bytes) <= 2 * len(expected) + len(chosen)
+
+
+@given(data=st.data(), block=st.integers(1, 9))
+@settings(max_examples=30)
+def test_blocks_begin_with_every_part_and_stay_inside_it(numbers_of, data, block):
+    chosen, _ = data.draw(parts(numbers_of))
+    records = Joined(chosen)
+    starts = records.block_starts(block)
+    assert starts[0] == 0
+    assert np.all(np.diff(starts) > 0)
+    assert np.all(np.diff(np.append(starts, records.num_records)) <= block)
+    assert set(records.starts[:-1].tolist()) <= set(starts.tolist())
+
+
+def test_one_whole_dataset_is_itself_and_a_part_has_another_fingerprint(numbers_of):
+    directory = numbers_of(5, 0, 7)
+    whole = open_dataset(directory)
+    assert open_dataset([whole]) is whole
+    prints = [whole.fingerprint, *(open_dataset(directory, f"train[:{n}]").fingerprint for n in (5, 6))]
+    prints += [open_dataset([directory] * n).fingerprint for n in (2, 3)]
+    assert len(set(prints)) == 5
+    assert open_dataset(directory, "train[:12]") is not whole
+    assert open_dataset(directory, "train[:12]").fingerprint == whole.fingerprint
+
+
+def test_parts_of_splits_are_read_as_they_are_written(numbers_of):
+    records = open_dataset([numbers_of(5, 0, 7), numbers_of(2)], "train[-2:]+validation[:50%]")
+    assert numbers(fetch(records, np.arange(records.num_records))) == [10, 11, *range(6), 0, 1, 0]
+    assert records.where(0).endswith("(record 10 of 'train')")
+    assert records.where(3).endswith("(record 1 of 'validation')")
+    assert records.name.count("[") == 3
+    again = open_dataset(records, "[6:]")
+    assert numbers(fetch(again, np.arange(3))) == [4, 5, 0]
+    with pytest.raises(
+        OptionError, match=r"split='train\[:5\]': .* has no splits, or they were chosen where it was opened"
+    ):
+        open_dataset(records, "train[:5]")
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_several_datasets_are_evaluated_as_one_and_proven(numbers_of, count):
+    data = [numbers_of(5, 0, 7), numbers_of(1), numbers_of(20, 3)]
+    hosts = [eval_dataset(data, global_batch=8, hosts=Hosts(i, count), keys=("number",)) for i in range(count)]
+    batches = [list(source.batches()) for source in hosts]
+    rows = [np.concatenate([host[t][key] for t in range(5) for host in batches]) for key in ("number", "_mask", "_crc")]
+    assert rows[0][rows[1] > 0].tolist() == [*range(12), 0, *range(23)]
+    assert int(rows[2].sum(dtype=np.uint64)) % 2**32 == hosts[0].expected_crc
+
+
+def test_a_damaged_record_is_named_by_its_own_dataset(numbers_of, tmp_path, write_dataset):
+    directory = write_dataset(tmp_path / "data", {"train": [[{"number": 1, "half": 0.5}]]}, NUMBERS)
+    records = open_dataset([numbers_of(5, 0, 7), directory])
+    shard = tmp_path / "data" / "train-00000-of-00001"
+    shard.write_bytes(shard.read_bytes()[:-5] + b"x" + shard.read_bytes()[-4:])
+    good, bad = fetch(records, np.array([0, 12]))
+    assert numbers([good]) == [0]
+    assert isinstance(bad, CorruptRecordError)
+    assert f"{shard}, record 0 at byte 0" in str(bad)
+
+
+NUMBERS = Schema("numbers", {"number": Feature("int64"), "half": Feature("float32")})
+
+
+def test_of_the_features_those_are_left_that_all_have_alike(numbers_of, tmp_path, write_dataset):
+    schema = Schema("others", {"number": Feature("int64", optional=True), "half": Feature("float32", (2,))})
+    others = write_dataset(tmp_path / "others", {"train": [[{"half": [1, 2]}]]}, schema)
+    records = open_dataset([numbers_of(1), others])
+    assert records.layout == Schema("numbers", {"number": Feature("int64", optional=True)})
+    batch = next(train_dataset(records, global_batch=2).batches())
+    assert batch["number"].tolist() == [0, 0]
+    strangers = write_dataset(tmp_path / "strangers", {"train": [[{"x": 1}]]}, Schema("x", {"x": Feature("int64")}))
+    with pytest.raises(SchemaError, match=r"strangers, split 'train' have nothing in common: .*Join datasets that"):
+        open_dataset([numbers_of(1), strangers])
+
+
+def test_no_dataset_is_refused():
+    with pytest.raises(EmptySplitError, match="no dataset is given"):
+        open_dataset([])

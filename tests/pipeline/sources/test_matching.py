@@ -1,0 +1,52 @@
+"""What one text means by its files."""
+
+import pytest
+
+from pipeline.shards.errors import OptionError
+from pipeline.shards.local import LocalStorage
+from pipeline.sources.matching import matching_files
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    for name in ("b.bin", "a.bin", "a[1].bin", "notes.txt", ".hidden.bin"):
+        (tmp_path / name).write_bytes(b"xyz")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("uri", "names"),
+    [
+        ("{}/a.bin", ["a.bin"]),
+        ("{}/*.bin", ["a.bin", "a[1].bin", "b.bin"]),
+        ("{}/[ab].bin", ["a.bin", "b.bin"]),
+        ("{}/a[1].bin", ["a[1].bin"]),
+        ("{}", ["a.bin", "a[1].bin", "b.bin", "notes.txt"]),
+        ("{}/", ["a.bin", "a[1].bin", "b.bin", "notes.txt"]),
+        ("*.txt", ["notes.txt"]),
+        ("a.bin", ["a.bin"]),
+        (".", ["a.bin", "a[1].bin", "b.bin", "notes.txt"]),
+    ],
+)
+def test_a_file_a_directory_or_a_pattern_names_files(files, uri, names):
+    found = matching_files(uri.format(files), LocalStorage())
+    assert [path.rpartition("/")[2] for path in found] == names
+    assert {stat.bytes for stat in found.values()} == {3}
+    assert all(LocalStorage().read(path) == b"xyz" for path in found)
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("{}/c.bin", r"c\.bin is no file, and no directory with files in it"),
+        ("{}/folder", "folder is no file, and no directory with files in it"),
+        ("{}/*.tfrecord", r"matches no file\. In .* are: a\.bin, a\[1\]\.bin, b\.bin, notes\.txt\."),
+        ("{}/*/a.bin", r"\*/a\.bin is no file"),
+        ("nowhere/*", r"nowhere/\* matches no file\. In nowhere are: nothing"),
+    ],
+)
+def test_what_names_no_file_is_refused(files, uri, text):
+    with pytest.raises(OptionError, match=text):
+        matching_files(uri.format(files), LocalStorage())

@@ -1,0 +1,195 @@
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.shards.errors import (
+    CorruptRecordError,
+    EmptySplitError,
+    ManifestError,
+    OptionError,
+    ShardError,
+    StorageError,
+)
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.index import Location, SplitIndex
+from pipeline.shards.local import LocalStorage
+from pipeline.shards.record import FRAME_BYTES, crc32c, frame
+from pipeline.sources.reader import SplitReader, open_split
+from pipeline.sources.reading import COPY_BYTES, MAX_READ_BYTES, MERGE_GAP_BYTES, ShardReading, read_starts
+from pipeline.sources.records import Group, fetch, intact, weighed
+
+SIZES = (5, 0, 7, 1, 0)
+
+
+@pytest.fixture
+def directory(numbers_of, tmp_path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(numbers_of(*SIZES), tmp_path / "data"))
+
+
+def numbers(records: list[tuple[bytes, int]]) -> list[int]:
+    assert all(crc == crc32c(payload) for payload, crc in records)
+    return [decode_example(payload)["number"][0] for payload, _ in records]
+
+
+def read(reader: SplitReader, ids: np.ndarray) -> list[tuple[bytes, int]]:
+    return list(map(intact, fetch(reader, ids)))
+
+
+@given(groups=st.lists(st.lists(st.integers(0, sum(SIZES) - 1), max_size=10), max_size=5))
+def test_any_records_come_in_the_groups_and_the_order_asked_for(numbers_of, groups):
+    reader = open_split(numbers_of(*SIZES), "train")
+    found = reader.read(weighed(reader, (np.array(ids, np.int64) for ids in groups)))
+    assert [numbers(records) for records in found] == groups
+
+
+def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
+    # On a disk, which does not read ahead: the first batch is not kept waiting for the second.
+    asked = []
+
+    def groups():
+        for ids in ([3, 4], [], [7]):
+            asked.append(ids)
+            yield np.array(ids, np.int64)
+
+    reader = open_split(numbers_of(*SIZES), "train")
+    found = iter(reader.read(weighed(reader, groups())))
+    assert (numbers(next(found)), asked) == ([3, 4], [[3, 4]])
+    assert [numbers(records) for records in found] == [[], [7]]
+
+
+def test_neighbours_cost_one_read(numbers_of, monkeypatch):
+    reader = open_split(numbers_of(*SIZES), "train")
+    asked = []
+    read_ranges = type(reader._storage).read_ranges
+
+    def counting(self, ranges):
+        ranges = list(ranges)
+        asked.extend(ranges)
+        return read_ranges(self, ranges)
+
+    monkeypatch.setattr(type(reader._storage), "read_ranges", counting)
+    read(reader, np.array([11, 4, 0, 2, 6, 5]))
+    assert [Path(path).name for path, _, _ in asked] == ["train-00000-of-00005", "train-00002-of-00005"]
+
+
+def location(*records: tuple[int, int, int]) -> Location:
+    shard, offset, length = np.array(records, np.int64).T
+    return Location(shard, np.arange(len(shard)), offset, length, np.zeros(len(shard), np.uint32))
+
+
+def test_a_read_goes_over_small_gaps_and_stops_at_large_ones_and_at_4_mib():
+    end = 100 + FRAME_BYTES
+    near, far = end + MERGE_GAP_BYTES, end + MERGE_GAP_BYTES + 1
+    assert len(read_starts(location((0, 0, 100), (0, near, 100)))) == 1
+    assert len(read_starts(location((0, 0, 100), (0, far, 100)))) == 2
+    assert len(read_starts(location((0, 0, 100), (1, end, 100)))) == 2
+    half = MAX_READ_BYTES // 2
+    halves = location(*((0, i * half, half - FRAME_BYTES) for i in range(4)))
+    assert read_starts(halves).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_on_a_disk_a_large_record_is_a_read_of_its_own(tmp_path, monkeypatch, remote):
+    sizes = [0, 100, COPY_BYTES, COPY_BYTES + 1, 0, 3 * COPY_BYTES, 2 * COPY_BYTES]
+    payloads, asked, read_ranges = [bytes([i]) * size for i, size in enumerate(sizes)], [], LocalStorage.read_ranges
+    (tmp_path / "shard").write_bytes(b"".join(map(frame, payloads)))
+    index = SplitIndex(np.array(sizes, np.uint32), np.array(list(map(crc32c, payloads)), np.uint32), [len(sizes)])
+
+    def counting(self, ranges):
+        return read_ranges(self, (asked.append(place) or place for place in ranges))
+
+    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
+    monkeypatch.setattr(LocalStorage, "remote", remote)
+    group = Group(np.arange(len(sizes)), sum(sizes))
+    (found,) = ShardReading(LocalStorage(), [str(tmp_path / "shard")], index, [group], 0)
+    assert [intact(record).payload for record in found] == payloads
+    joined = sum(sizes[:3]) + 2 * FRAME_BYTES
+    alone = [joined, *(max(size, 1) for size in sizes[3:])]
+    assert [size for _, _, size in asked] == ([sum(sizes) + 6 * FRAME_BYTES] if remote else alone)
+
+
+def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):
+    shard = directory / "train-00002-of-00005"
+    size = shard.stat().st_size
+    os.truncate(shard, size - 1)
+    text = rf"train-00002-of-00005 has {size - 1} bytes, the manifest says {size} bytes with"
+    with pytest.raises(ShardError, match=text):
+        open_split(str(directory), "train")
+    open_split(str(directory), "validation")  # has shards of its own
+
+
+def test_a_lost_shard_is_named_and_the_others_counted(directory):
+    for number in (0, 2, 3):
+        (directory / f"train-0000{number}-of-00005").unlink()
+    with pytest.raises(ShardError, match=r"train-00000-of-00005 is missing\. And 2 more shards of 'train'\."):
+        open_split(str(directory), "train")
+
+
+def test_an_index_of_another_conversion_is_refused(directory):
+    rows = bytearray((directory / "_index/train.npy").read_bytes())
+    rows[-1] ^= 1
+    (directory / "_index/train.npy").write_bytes(rows)
+    with pytest.raises(ShardError, match=r"train\.npy has crc32c .*, the manifest says"):
+        open_split(str(directory), "train")
+
+
+def flip(path: Path, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("byte", [0, 9, -1], ids=["length", "length crc", "payload crc"])
+def test_a_flipped_bit_of_a_frame_changes_no_record(directory, byte):
+    reader = open_split(str(directory), "train")
+    before, begins = read(reader, np.arange(12)), reader.index.locate(np.array([8, 9])).offset
+    flip(directory / "train-00002-of-00005", begins[int(byte < 0)] + byte)
+    assert read(reader, np.arange(12)) == before
+
+
+@pytest.mark.parametrize("byte", [12, 20, -5], ids=["first", "inner", "last"])
+def test_a_flipped_bit_of_a_payload_names_shard_record_and_offset(directory, byte):
+    shard = directory / "train-00002-of-00005"
+    reader = open_split(str(directory), "train")
+    place = reader.index.locate(np.array([8, 9]))
+    begin, end = place.offset.tolist()
+    flip(shard, begin + byte if byte >= 0 else end + byte)
+    text = rf"train-00002-of-00005, record 3 at byte {begin}: .* the index says"
+    with pytest.raises(CorruptRecordError, match=text):
+        read(reader, np.arange(12))
+    assert numbers(read(reader, np.array([7, 9]))) == [7, 9]  # its neighbours are whole
+
+
+def test_an_intact_record_in_the_wrong_place_is_refused(directory):
+    # Its own checksums are right; only the index knows better.
+    shard = directory / "train-00000-of-00005"
+    reader = open_split(str(directory), "train")
+    first, second = (frame(payload) for payload, _ in read(reader, np.array([3, 4])))
+    assert len(first) == len(second)
+    data = shard.read_bytes()
+    assert data.endswith(first + second)
+    shard.write_bytes(data[: -len(first + second)] + second + first)
+    with pytest.raises(CorruptRecordError, match=r"train-00000-of-00005, record 3 .* crc32c is .*, the index says"):
+        read(reader, np.array([3]))
+
+
+def test_a_shard_truncated_while_it_is_read_is_an_error_and_never_short_data(directory):
+    reader = open_split(str(directory), "train")
+    os.truncate(directory / "train-00000-of-00005", 60)
+    with pytest.raises(StorageError, match=r"train-00000-of-00005 ends at byte 60"):
+        read(reader, np.arange(5))
+
+
+def test_what_is_not_there_is_named(directory, write_dataset, tmp_path):
+    with pytest.raises(ManifestError, match=r"nowhere/manifest\.json does not exist: there is no such directory"):
+        open_split(str(tmp_path / "nowhere"), "train")
+    with pytest.raises(OptionError, match=r"has no split 'trian'\. Did you mean 'train'\?"):
+        open_split(str(directory), "trian")
+    with pytest.raises(EmptySplitError, match="'train' of .* has no records"):
+        open_split(write_dataset(tmp_path / "empty", {"train": [[], []]}), "train")

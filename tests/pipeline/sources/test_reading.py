@@ -1,0 +1,105 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from pipeline.datasets import train_dataset
+from pipeline.orders.order import TrainOrder
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.local import LocalStorage
+from pipeline.sources.reader import open_split
+from pipeline.sources.records import weighed
+
+SIZES = (100, 0, 60, 40)
+N = sum(SIZES)
+
+
+@pytest.fixture
+def ranges(monkeypatch):
+    """All ranges that are read, as they are asked for, when nothing is read for the sake of its neighbours only."""
+    asked, read_ranges = [], LocalStorage.read_ranges
+
+    def counting(self, ranges):
+        return read_ranges(self, (asked.append(place) or place for place in ranges))
+
+    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
+    monkeypatch.setattr("pipeline.sources.reading.MERGE_GAP_BYTES", 0)  # the records are small
+    return asked
+
+
+def batches_of(order, count):
+    positions = (order.advance(order.start, step) for step in range(count))
+    return [order.rows(position, (range(order.global_batch),)).record_ids for position in positions]
+
+
+def numbers(records):
+    return [decode_example(payload)["number"][0] for payload, _ in records]
+
+
+def test_with_the_window_in_sight_a_block_is_one_read(numbers_of, ranges):
+    order = TrainOrder(N, 8, block_records=5, streams=2, window_records=25)
+    batches = batches_of(order, order.steps_per_epoch)
+    reader = open_split(numbers_of(*SIZES), "train")
+    counts = []
+    for ahead in (0, reader.weigh(np.arange(2 * (25 + 5)))):
+        ranges.clear()
+        assert [numbers(records) for records in reader.read(weighed(reader, batches), ahead)] == [
+            ids.tolist() for ids in batches
+        ]
+        counts.append(len(ranges))
+    assert counts[0] > 0.8 * N
+    assert counts[1] <= N // 5 + 2
+
+
+def test_what_it_holds_is_counted_and_bounded_by_what_it_sees(numbers_of):
+    order = TrainOrder(N, 8, block_records=5, streams=2, window_records=25)
+    reader = open_split(numbers_of(*SIZES), "train")
+    for ahead in (0, 500, 2000):
+        reading = reader.read(weighed(reader, batches_of(order, order.steps_per_epoch)), ahead)
+        held = []
+        for records in reading:
+            held.append(reading.held_bytes)
+            assert held[-1] == sum(len(payload) for payload, _ in reading._kept.values())
+            assert held[-1] <= ahead + sum(len(payload) for payload, _ in records)
+        assert held[-1] == 0
+        assert (max(held) > 0) == (ahead > 0)
+
+
+def test_small_data_is_read_once_for_many_epochs(numbers_of, ranges):
+    order = TrainOrder(N, 50, block_records=5)
+
+    def endless():
+        for count, ids in enumerate(itertools.cycle(batches_of(order, 4))):
+            assert count < 1000, "it looks ahead without end"
+            yield ids
+
+    reader = open_split(numbers_of(*SIZES), "train")
+    reading = reader.read(weighed(reader, endless()), 10**5)
+    assert [sorted(numbers(p)) for p in itertools.islice(reading, 20)] == [sorted(i) for i in batches_of(order, 4)] * 5
+    assert len(ranges) == 3  # files that are not empty
+
+
+def test_over_a_network_the_windows_are_held_unless_told_otherwise(numbers_of, ranges, monkeypatch, caplog):
+    caplog.set_level("INFO", "pipeline")
+    monkeypatch.setattr("pipeline.datasets.READ_AHEAD_BYTES", 1)
+
+    def reads(remote, read_ahead_bytes=None):
+        monkeypatch.setattr(LocalStorage, "remote", remote)
+        settings = {"block_records": 5, "streams": 2, "window_records": 25, "read_ahead_bytes": read_ahead_bytes}
+        source = train_dataset(numbers_of(*SIZES), global_batch=8, keys=("number",), **settings)
+        ranges.clear()
+        batches = source.batches()
+        for _ in range(source.steps_per_epoch):
+            next(batches)
+        batches.close()
+        assert batches.join(5)
+        return len(ranges)
+
+    assert reads(remote=False) > 0.8 * N
+    assert reads(remote=True) < 0.4 * N
+    assert reads(remote=False, read_ahead_bytes=10**5) < 0.4 * N
+    assert all("read ahead" in line for line in caplog.messages)
+    monkeypatch.setattr("pipeline.datasets.MAX_WINDOW_BYTES", 100)
+    assert reads(remote=True) > 0.8 * N
+    line, _ = caplog.messages[-2:]
+    assert line.startswith("Reading ahead 100 B of the 3.2 KB in the shuffle windows")

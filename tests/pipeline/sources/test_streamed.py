@@ -1,0 +1,171 @@
+"""Evaluation and training from files that are read whole: exact on any hosts, and resumed on any others."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from pipeline.datasets import Position, eval_dataset, open_dataset, train_dataset
+from pipeline.formats import TextLines
+from pipeline.hosts import Hosts
+from pipeline.plans import plan_records
+from pipeline.shards.errors import CorruptRecordError, FingerprintError, OptionError, SchemaError, ShardError
+from pipeline.shards.example import encode_example
+from pipeline.shards.local import LocalStorage
+from pipeline.shards.record import crc32c, frame
+from pipeline.shards.schema import Feature, Schema
+from pipeline.sources.records import weighed
+
+NUMBER = Schema("number", {"number": Feature("int64")})
+SIZES = (9, 0, 7, 1, 12, 8, 0, 4)
+N, FILES = sum(SIZES), sum(map(bool, SIZES))
+B = 8
+
+
+def example(i):
+    return encode_example(NUMBER, {"number": i})
+
+
+def line(i):
+    return b"%d" % i * (i % 5)
+
+
+KINDS = {
+    "tfrecord": (example, lambda payloads: b"".join(map(frame, payloads)), None),
+    "tfrecord gzip": (example, lambda payloads: gzip.compress(b"".join(map(frame, payloads))), None),
+    "text": (line, lambda payloads: b"".join(payload + b"\n" for payload in payloads), TextLines()),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def written(request, tmp_path_factory):
+    """The records, and the payload of each."""
+    payload, put, format = KINDS[request.param]
+    directory, ends = tmp_path_factory.mktemp("data"), np.cumsum(SIZES).tolist()
+    for number, (size, end) in enumerate(zip(SIZES, ends, strict=True)):
+        (directory / f"{number}.tfrecord").write_bytes(put([payload(i) for i in range(end - size, end)]))
+    return open_dataset(f"{directory}/*", format=format), [payload(i) for i in range(N)]
+
+
+def taken(source, position=None, count=None):
+    batches = source.batches(position)
+    try:
+        return [next(batches) for _ in range(count)] if count is not None else list(batches)
+    finally:
+        batches.close()
+
+
+def whole(hosts):
+    return [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in zip(*hosts, strict=True)]
+
+
+def rows(batches, key):
+    return np.concatenate([batch[key] for batch in batches]).tolist()
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("limit", [None, 11])
+def test_an_evaluation_has_every_record_once_on_any_hosts(written, count, limit):
+    records, payloads = written
+    due = limit or N
+    each = [
+        eval_dataset(records, global_batch=B, hosts=Hosts(h, count), keys=(), limit=limit, read_ahead_bytes=3000)
+        for h in range(count)
+    ]
+    batches = whole([taken(source) for source in each])
+    assert {source.steps_per_epoch for source in each} == {len(batches)} == {-(-due // B)}
+    padding = -due % B
+    assert rows(batches, "_index") == [*range(due), *[-1] * padding]
+    assert rows(batches, "_mask") == [1.0] * due + [0.0] * padding
+    assert rows(batches, "_crc") == [*map(crc32c, payloads[:due]), *[0] * padding]
+    assert [source.expected_crc for source in each] == [None] * count  # nothing says beforehand what is due
+
+
+def trained(records, epochs, count, position, steps, **options):
+    """The global batches of all hosts, each from an Input of its own that went on from a saved state."""
+    options = {"global_batch": B, "epochs": epochs, "seed": 5, "keys": (), **options}
+    saved = train_dataset(records, **options)
+    state = json.dumps(saved.state(position))
+    assert len(state) < 300
+    inputs = [train_dataset(records, hosts=Hosts(h, count), **options) for h in range(count)]
+    return whole([taken(source, source.restore(json.loads(state)), steps) for source in inputs])
+
+
+@pytest.mark.parametrize("epochs", ["drop", "span"])
+def test_training_is_exact_and_goes_on_anywhere_on_any_hosts(written, epochs):
+    records, payloads = written
+    source = train_dataset(records, global_batch=B, epochs=epochs, seed=5, keys=())
+    straight = trained(records, epochs, 1, source.start, 14)
+    for batch in straight:
+        assert batch["_crc"].tolist() == [crc32c(payloads[i]) for i in batch["_index"]]
+    if epochs == "drop":
+        epoch = rows(straight[: N // B], "_index")
+        assert len(epoch) == len(set(epoch)) == N // B * B
+    random = np.random.default_rng(7)
+    for count in (2, 4):
+        stop = int(random.integers(0, 12))
+        before = trained(records, epochs, count, source.start, stop, read_ahead_bytes=1)
+        after = trained(records, epochs, 6 - count, source.advance(source.start, stop), 14 - stop)
+        assert rows([*before, *after], "_index") == rows(straight, "_index")
+        assert rows([*before, *after], "_crc") == rows(straight, "_crc")
+
+
+def test_streams_are_no_more_than_files_and_hosts_neither(written):
+    records, _ = written
+    of_32 = train_dataset(records, global_batch=32, keys=(), epochs="span")
+    assert of_32.state(of_32.start)["streams"] == 4  # of 6 files
+    assert train_dataset(records, global_batch=FILES, hosts=Hosts(0, FILES), keys=())
+    with pytest.raises(OptionError, match=rf"7 hosts cannot share {FILES} files that have no index.*pipeline\.index"):
+        train_dataset(records, global_batch=7, hosts=Hosts(0, 7), keys=())
+
+
+def test_the_state_of_other_files_is_refused(written, tmp_path):
+    records, _ = written
+    (tmp_path / "0.tfrecord").write_bytes(b"".join(frame(example(i)) for i in range(N)))
+    other = train_dataset(f"{tmp_path}/*", global_batch=B, keys=())
+    with pytest.raises(FingerprintError, match="The saved position belongs to data"):
+        other.restore(train_dataset(records, global_batch=B, keys=()).state(Position(0, 0)))
+
+
+def test_an_epoch_of_training_reads_every_file_about_once(tmp_path, monkeypatch):
+    """Windows and blocks in sight: 4 streams over 12 files of 300 records, a batch takes 16 from each."""
+    read, read_ranges = [0], LocalStorage.read_ranges
+
+    def counting(self, ranges):
+        for data in read_ranges(self, ranges):
+            read[0] += len(data)
+            yield data
+
+    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
+    for number in range(12):
+        lines = b"".join(b"%07d" % i * (1 + i % 30) + b"\n" for i in range(300))
+        (tmp_path / f"{number:02d}.txt").write_bytes(lines)
+    records = open_dataset(tmp_path, format=TextLines())
+    sizes = {"streams": 4, "block_records": 1, "window_records": 200}
+    plan = plan_records(records, 64, seed=1, epochs="drop", **sizes)
+    order, position, groups = plan.order, plan.order.start, []
+    for _ in range(order.steps_per_epoch):
+        groups.append(order.rows(position, (range(64),)).record_ids)
+        position = order.advance(position, 1)
+    read[0] = 0
+    reading = records.read(weighed(records, groups), plan.window_bytes)
+    held = [reading.held_bytes for _ in reading]
+    assert read[0] <= 1.5 * sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert max(held) <= plan.window_bytes
+
+
+def test_errors_name_file_and_record_through_an_input(tmp_path):
+    frames = [frame(example(i)) for i in range(40)]
+    damaged = frames[13][:-5] + b"!" + frames[13][-4:]
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(b"".join([*frames[:13], damaged, *frames[14:]]))
+    with pytest.raises(CorruptRecordError, match=rf"{path}, record 13 at byte \d+: its payload has crc32c"):
+        taken(eval_dataset(path, global_batch=4, keys=("number",)))
+    source = eval_dataset(path, global_batch=4, keys=("number",))
+    path.write_bytes(b"".join([*frames[:13], b"\0" * len(frames[13]), *frames[14:]]))
+    with pytest.raises(ShardError, match=rf"{path}, record 13 at byte \d+: the checksum of its length is wrong"):
+        taken(source)
+    path.write_bytes(b"".join([*frames[:37], frame(b"no Example"), *frames[38:]]))
+    with pytest.raises(SchemaError, match=rf"{path}, record 37 \(record 37 of {path}\): "):
+        taken(eval_dataset(path, global_batch=4))  # the schema is that of the first 32
