@@ -54,7 +54,7 @@ def content_of(storage: Storage, file: SequentialFile) -> Content:
 def frames_of(
     storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int], max_bytes: int
 ) -> Iterator[Frame]:
-    """The records, front to back, each with what is wrong with it; a line's offset is where it begins.
+    """The records, front to back, each with what is wrong with it.
 
     batch_bytes: how much to read at a time. max_bytes: no record is larger.
     Raises ShardError naming file and record where the rest of the file is lost; StorageError."""
@@ -117,7 +117,7 @@ def _damaged(file: SequentialFile, record: int, problem: str) -> ShardError:
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
     r"""As TextLineDataset cuts them: at \n, without any \r; what follows the last \n is a line unless it is empty."""
-    record = offset = 0
+    record = 0
     begun: list[bytes] = []
     for piece in pieces:
         *whole, rest = piece.split(b"\n")
@@ -125,13 +125,13 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
             whole[0] = b"".join((*begun, whole[0]))
             begun = []
         for line in whole:
-            yield _line(record, offset, line)
-            record, offset = record + 1, offset + len(line) + 1
+            yield _line(record, line)
+            record += 1
         begun.append(rest)
-    if (last := _line(record, offset, b"".join(begun))).payload:
+    if (last := _line(record, b"".join(begun))).payload:
         yield last
 
 
-def _line(record: int, offset: int, line: bytes) -> Frame:
+def _line(record: int, line: bytes) -> Frame:
     payload = line.replace(b"\r", b"")
-    return Frame(record, offset, payload, crc=crc32c(payload))
+    return Frame(record, 0, payload, crc=crc32c(payload))  # nothing can be wrong with a line, so its offset is not told
