@@ -79,11 +79,11 @@ class Shuffle:
         blocks, ends = self._blocks(epoch)
         begin, last = np.searchsorted(ends, [first, first + count - 1], side="right").tolist()
         # The window's blocks one after the other, and then shuffled: to look up each record's block is dearer.
-        blocks, ends = blocks[begin : last + 1], ends[begin : last + 1]
-        lasts = self._starts[blocks + 1]
-        sizes = lasts - self._starts[blocks]
-        ids = np.repeat(lasts - ends, sizes) + np.arange(ends[0] - sizes[0], ends[-1])
-        ids = ids[first - (ends[0] - sizes[0]) :][:count]
+        lows, stops = self._starts[blocks[begin : last + 1]], self._starts[blocks[begin : last + 1] + 1]
+        lows[0] = stops[0] - (ends[begin] - first)  # of the first and the last block it may have a part only
+        stops[-1] -= ends[last] - (first + count)
+        sizes = stops - lows
+        ids = np.repeat(lows - (np.cumsum(sizes) - sizes), sizes) + np.arange(count)
         return ids[permutation(count, self._seed, WINDOWS, epoch, stream, window)]
 
     def _permuted_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
