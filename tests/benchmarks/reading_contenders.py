@@ -201,7 +201,7 @@ CONTENDERS = {
     "interleave 16 (2 calls, blocks of 16), shuffle 1,024": _tf(True, True, buffer=1024, calls=2, block=16, ahead=2),
     "grain, ArrayRecord, 1 thread": _peer("grain", grain_array_record, True, threads=1),
     "grain, ArrayRecord, 4 threads": _peer("grain", grain_array_record, True, threads=4),
-    "ArrayRecord alone": _peer("array_record", array_record),
+    "ArrayRecord alone": _peer("array_record", array_record, True),
     "webdataset": _peer("webdataset", webdataset, workers=0),
     "webdataset, 2 workers": _peer("webdataset", webdataset, workers=2),
     "MosaicML streaming": _peer("streaming", mosaic, workers=0),
