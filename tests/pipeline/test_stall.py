@@ -150,7 +150,7 @@ def test_batches_close_at_once_during_a_stall_and_let_go_whoever_waits(stalling,
 def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_path, caplog, recipe, shard):
     dataset = stalling(recipe, shard).as_dataset()
     begin = time.monotonic()
-    with pytest.raises(tf.errors.OpError, match=r"StallError: waited 0\.5 s for input from thread 'infeed-read'"):
+    with pytest.raises(tf.errors.OpError, match=r"StallError: waited 0\.5 s for input from thread 'infeed-submit'"):
         list(dataset)
     assert time.monotonic() - begin < SOON
     assert len(dumps(caplog)) == 1
