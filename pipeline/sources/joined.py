@@ -168,7 +168,7 @@ def _common(sources: Sequence[Records]) -> Layout:
     for other in others:
         if isinstance(layout, Schema) and isinstance(other.layout, Schema):
             layout = _shared(layout, other.layout)
-        if not isinstance(layout, Schema) and layout != other.layout:
+        elif layout != other.layout:
             layout = None
         if layout is None:
             raise SchemaError(

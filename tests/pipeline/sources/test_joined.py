@@ -120,6 +120,13 @@ def test_of_the_features_those_are_left_that_all_have_alike(numbers_of, tmp_path
         open_dataset([numbers_of(1), strangers])
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_examples_and_arrays_have_nothing_in_common(numbers_of, turned):
+    several = [numbers_of(2), {"number": np.arange(3)}]
+    with pytest.raises(SchemaError, match="have nothing in common"):
+        open_dataset(several[::-1] if turned else several)
+
+
 def test_no_dataset_is_refused():
     with pytest.raises(EmptySplitError, match="no dataset is given"):
         open_dataset([])
