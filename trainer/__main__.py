@@ -18,7 +18,8 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python -m trainer RECIPE [--help] [options]\n\nRecipes: {', '.join(RECIPES)}")
         return 0
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
-    logging.getLogger("trainer").setLevel(logging.INFO)
+    for ours in ("trainer", "pipeline"):
+        logging.getLogger(ours).setLevel(logging.INFO)
     for orbax in ("absl", "asyncio"):  # it logs a failure several times, with the stacks of its threads; then raises it
         logging.getLogger(orbax).setLevel(logging.CRITICAL)
     name, *options = arguments
