@@ -37,8 +37,8 @@ class DecodedInput(Input):
         batch_bytes = sum(np.empty(spec.shape, spec.dtype).nbytes for spec in tf.nest.flatten(dict(self.spec)))
         needed, limit = self.steps_per_epoch * batch_bytes, int((1 - SPARE) * free_memory_bytes())
         log.info(
-            "caching %s decoded in RAM: %d batches of %s",
-            format_bytes(needed), self.steps_per_epoch, format_bytes(batch_bytes),
+            "%s: caching %s decoded in RAM: %d batches of %s",
+            self._records.name, format_bytes(needed), self.steps_per_epoch, format_bytes(batch_bytes),
         )  # fmt: skip
         if needed > limit:
             raise OptionError(
