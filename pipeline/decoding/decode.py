@@ -2,6 +2,8 @@
 
 An Input runs it from its own thread or inside tf.data: the same function, so the same batches."""
 
+import functools
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +21,8 @@ from pipeline.spec import BYTES, ArraySpec, Layout, delivered, feature_specs, ho
 from pipeline.tf_cpu import tf
 
 __all__ = ["RESERVED", "Decoder"]
+
+log = logging.getLogger("pipeline")
 
 PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
 _STACK_LINE = re.compile(r'Graph execution error|Detected at node|  File "|\s*$')
@@ -49,12 +53,20 @@ class Decoder:
         pad_to: Mapping[str, int | PadTo] | None = None,
         nested: bool = False,
     ) -> None:
-        self._layout, self._host_batch, self._ops = layout, host_batch, tuple(ops)
+        self._layout, self._host_batch, self._ops = layout, host_batch, _listed(ops)
         self._pad_to = with_lengths(pad_to or {})
         self._given = padded_specs(feature_specs(layout), self._pad_to)
         self._specs, reads, made = _planned(self._given, self._ops)
+        if isinstance(keys, str):
+            raise OptionError(f"keys={keys!r} is one text; keys are several. Give [{keys!r}].")
         fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch and not key.startswith("_")]
         self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), self._specs)
+        if keys is None and not fitting:
+            log.warning(
+                "no feature fits a batch, so there are only %s. These are bytes, of any length or begin with _: %s. "
+                "Add an op that makes arrays of a fixed shape, or give their length in pad_to.",
+                ", ".join(RESERVED), ", ".join(sorted(self._specs)),
+            )  # fmt: skip
         counted = {pad.length_into: key for key, pad in self._pad_to.items()}
         self._parsed = sorted({counted.get(key, key) for key in reads | (set(self._keys) - made)})
         self._rows = _row_specs(self._specs, self._keys, pad_values or {})
@@ -67,7 +79,12 @@ class Decoder:
             tf.TensorSpec([None, len(self._ops), 2], tf.int32),
             tf.TensorSpec([host_batch], tf.int32),
         )
-        self._graph = tf.function(self.decode, input_signature=self.signature, autograph=False)
+        self._function = tf.function(self.decode, input_signature=self.signature, autograph=False)
+
+    @functools.cached_property
+    def _graph(self) -> Any:
+        # A call of the tf.function takes 0.3 ms more, and TensorFlow warns of retracing from the 5th Decoder on.
+        return self._function.get_concrete_function()
 
     @property
     def num_ops(self) -> int:
@@ -131,6 +148,18 @@ def _reason(message: str) -> str:
     lines = [line for line in message.splitlines() if not _STACK_LINE.match(line)]
     text = _ASSERTION.sub(r"\1", _GRAPH_NAMES.sub("", " ".join(lines)))
     return " ".join(text.replace("\\'", "'").split())
+
+
+def _listed(ops: Sequence[Op]) -> tuple[Op, ...]:
+    if not isinstance(ops, Iterable):
+        raise OptionError(f"ops={ops!r} must be a list of ops; of one, [op].")
+    for op in ops:
+        if isinstance(op, type) or not all(hasattr(op, name) for name in ("reads", "output_spec", "__call__")):
+            raise OptionError(
+                f"{op!r} in ops is no op: one has `reads`, `output_spec` and `__call__`, see pipeline.ops.Op. Give an "
+                "instance, such as DecodeJpeg('image/encoded')."
+            )
+    return tuple(ops)
 
 
 def _planned(parsed: Specs, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], set[str], set[str]]:

@@ -172,3 +172,33 @@ def test_what_a_batch_cannot_have_is_refused_before_anything_is_read(options, er
 def test_an_unknown_feature_is_not_parsed():
     with pytest.raises(OptionError, match=r"the records have no feature 'iid'\. Did you mean 'id'\?"):
         parse_records(SCHEMA, ["iid"], tf.constant([b""]))
+
+
+def test_many_decoders_in_one_process_make_tensorflow_warn_of_nothing(caplog):
+    for _ in range(6):
+        decoded(Decoder(SCHEMA, 1, keys=["id"]), [record(1)], [0])
+    assert not [r for r in caplog.records if "retracing" in r.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"keys": "id"}, r"keys='id' is one text; keys are several\. Give \['id'\]"),
+        ({"ops": CountBoxes()}, r"ops=CountBoxes\(.* must be a list of ops; of one, \[op\]"),
+        ({"ops": [CountBoxes]}, r"CountBoxes'> in ops is no op: .*see pipeline\.ops\.Op\. Give an instance"),
+        ({"ops": [len]}, "in ops is no op: one has `reads`, `output_spec` and `__call__`"),
+    ],
+)
+def test_what_is_no_list_of_keys_or_ops_is_told_what_is(options, text):
+    with pytest.raises(OptionError, match=text):
+        Decoder(SCHEMA, 1, **options)
+
+
+def test_records_of_which_nothing_fits_a_batch_are_warned_of_unless_that_is_asked_for(caplog):
+    only_bytes = Schema("names", {"name": Feature("bytes")})
+    Decoder(only_bytes, 1, keys=())
+    assert not caplog.messages
+    Decoder(only_bytes, 1)
+    (message,) = caplog.messages
+    assert message.startswith("no feature fits a batch, so there are only _mask, _index, _crc.")
+    assert "begin with _: name. Add an op" in message
