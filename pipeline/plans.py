@@ -16,6 +16,7 @@ from pipeline.orders.order import TrainOrder, default_streams
 from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
 from pipeline.shards.errors import OptionError
 from pipeline.sources.joined import Joined, whole
+from pipeline.sources.opening import Data, open_dataset
 from pipeline.sources.records import Records
 
 __all__ = ["Mixture", "Plan", "mixture", "plan_mixture", "plan_records"]
@@ -32,13 +33,15 @@ class Mixture:
     shares: np.ndarray
 
 
-def mixture(sources: Sequence[Records], weights: Sequence[float]) -> Mixture:
+def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
     """Several sources, of which training draws rows in proportion to these weights, each shuffled for itself.
 
-    The weights need not add up to 1. Raises OptionError unless there is one above 0 for each source."""
+    sources: what open_dataset returned, or takes (then their "train"). The weights need not add up to 1.
+
+    Raises: as open_dataset; OptionError unless there is a weight above 0 for each source."""
     if len(sources) != len(weights):
         raise OptionError(f"{len(sources)} sources have {len(weights)} weights: give one for each.")
-    return Mixture(Joined([whole(records) for records in sources]), check_weights(weights))
+    return Mixture(Joined([whole(open_dataset(source)) for source in sources]), check_weights(weights))
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class Input:
 def _difference(name: str, there: Any, here: Any) -> str:
     """What a saved position and an order disagree on, and the way on."""
     if there is None:
-        kind = "a mixture" if name == "mixture" else "one source"
+        kind = {"mixture": "training on a mixture", "num_records": "an evaluation"}.get(name, "training on one source")
         return f"The saved position has no {name}: it is not of {kind}, as this input is. Give what it belongs to."
     if name == "mixture":
         return (

@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from pipeline.formats import FixedLength, Format, TextLines
-from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.shards.errors import OptionError, ShardError, did_you_mean
 from pipeline.shards.manifest import find_manifest, read_manifest
 from pipeline.shards.schemes import open_storage
 from pipeline.sources.arrays import ArrayRecords
@@ -48,6 +48,8 @@ def open_dataset(
 
     Raises: ManifestError, OptionError, EmptySplitError, ShardError naming what is missing, truncated or replaced,
     before any record is read; SchemaError for datasets whose records have nothing in common."""
+    if not isinstance(format, Format | None):
+        raise OptionError(f"format={format!r} is not known. Known: FixedLength(...), TextLines(), TFRecords().")
     several = [data] if isinstance(data, str | PathLike) or not isinstance(data, Sequence) else data
     return joined([part for one in several for part in _parts(one, split, format, default_split)])
 
@@ -57,7 +59,14 @@ def _parts(data: Data, split: str | None, format: Format | None, default_split: 
         return _parts_at(fspath(data), split, format, default_split)
     if format is not None:
         raise OptionError(f"format={format!r} says how files are cut into records; arrays and open records are.")
-    return _parts_of_records(ArrayRecords(data) if isinstance(data, Mapping) else data, split)
+    if isinstance(data, Mapping):
+        return _parts_of_records(ArrayRecords(data), split)
+    if not hasattr(data, "fingerprint"):
+        raise OptionError(
+            f"{type(data).__name__} is nothing to read. Give a directory, a file or a pattern; arrays as a dict, such "
+            "as {'image': images}; what open_dataset returned; or a list of these."
+        )
+    return _parts_of_records(data, split)
 
 
 def _parts_at(uri: str, split: str | None, format: Format | None, default_split: str) -> list[Part]:
@@ -73,10 +82,15 @@ def _parts_at(uri: str, split: str | None, format: Format | None, default_split:
         splits = foreign_splits(uri, storage, format)
     else:
         schema = format.schema if format else None
-        return _parts_of_records(open_tfrecords(uri, matching_files(uri, storage), storage, schema), split)
+        try:
+            return _parts_of_records(open_tfrecords(uri, matching_files(uri, storage), storage, schema), split)
+        except ShardError as e:
+            if format is None:
+                e.add_note("If these are no TFRecord files, give a format: TextLines() or FixedLength(...).")
+            raise
     if not splits:
         read_manifest(uri, storage)  # raises what is there instead
-    return _parts_of_splits(uri, splits, split or default_split)
+    return _parts_of_splits(uri, splits, default_split if split is None else split)
 
 
 def _parts_of_splits(directory: str, splits: Splits, chosen: str) -> list[Part]:

@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from pipeline.datasets import Position, eval_dataset, train_dataset
+from pipeline.datasets import Position, eval_dataset, open_dataset, train_dataset
+from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.shards.errors import (
@@ -15,6 +16,7 @@ from pipeline.shards.errors import (
     EmptySplitError,
     FingerprintError,
     OptionError,
+    ShardError,
 )
 from pipeline.sources.reader import SplitReader
 from pipeline.tf_cpu import tf
@@ -199,6 +201,37 @@ def test_a_copied_dataset_goes_on_and_a_state_without_its_fields_does_not(images
     assert copied.restore(state) == Position(2, 1)
     with pytest.raises(FingerprintError, match="The saved position has no streams"):
         source.restore({key: value for key, value in state.items() if key != "streams"})
+
+
+def test_positions_of_training_and_of_evaluation_are_told_apart(images):
+    train, evaluation = train_dataset(images, global_batch=8), eval_dataset(images, "train", global_batch=8)
+    with pytest.raises(FingerprintError, match="no seed: it is not of training on one source, as this input is"):
+        train.restore(evaluation.state(evaluation.start))
+    with pytest.raises(FingerprintError, match="no num_records: it is not of an evaluation, as this input is"):
+        evaluation.restore(train.state(train.start))
+
+
+@pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
+def test_less_than_nothing_is_not_read_ahead(images, recipe):
+    with pytest.raises(OptionError, match="read_ahead_bytes=-1 must be 0 or more"):
+        recipe(images, global_batch=8, read_ahead_bytes=-1)
+
+
+def test_what_is_nothing_to_read_is_told_what_is(images):
+    for data in (None, np.zeros(3), 7, (name for name in [images])):
+        with pytest.raises(OptionError, match="is nothing to read. Give a directory, a file or a pattern; arrays as"):
+            train_dataset(data, global_batch=1)
+    with pytest.raises(OptionError, match=r"TextLines'> is not known\. Known: FixedLength\(\.\.\.\), TextLines\(\)"):
+        open_dataset(images, format=TextLines)
+    with pytest.raises(OptionError, match="split='': '' is not a split"):
+        open_dataset(images, "")
+
+
+def test_a_text_that_is_opened_as_tfrecords_is_told_of_formats(tmp_path):
+    (tmp_path / "lines.txt").write_text("one line of text\n" * 9)
+    with pytest.raises(ShardError, match=r"lines\.txt, record 0 at byte 0") as caught:
+        open_dataset(tmp_path / "lines.txt")
+    assert caught.value.__notes__ == ["If these are no TFRecord files, give a format: TextLines() or FixedLength(...)."]
 
 
 def test_a_batch_larger_than_the_split_trains_with_span(images):
