@@ -10,7 +10,7 @@ from trainer.__main__ import main
 
 @pytest.fixture(autouse=True)
 def _quiet_logging():
-    before = {name: logging.getLogger(name).level for name in ("trainer", "absl", "asyncio")}
+    before = {name: logging.getLogger(name).level for name in ("trainer", "pipeline", "absl", "asyncio")}
     yield
     for name, level in before.items():
         logging.getLogger(name).setLevel(level)
@@ -19,6 +19,11 @@ def _quiet_logging():
 def test_help_lists_the_recipes(capsys):
     assert main(["--help"]) == 0
     assert "Recipes: digits" in capsys.readouterr().out
+
+
+def test_what_the_pipeline_says_of_bytes_and_caches_is_printed(capsys):
+    assert main(["digit"]) == 2
+    assert logging.getLogger("pipeline").isEnabledFor(logging.INFO)
 
 
 def test_a_missing_library_names_the_extra_to_install(capsys, monkeypatch):
