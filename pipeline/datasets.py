@@ -74,26 +74,33 @@ def train_dataset(
 ) -> Input:
     """Endless shuffled batches; the global batch is the same for any number of hosts.
 
-    data, split: see open_dataset (None: "train"); or a `mixture`. keys: features of a batch, after ops; None takes
-    every one of fixed shape that is not bytes. Numbers of 64 bits come as 32, all that JAX computes in; one that does
-    not fit is a SchemaError. pad_to: how long the rows of a feature of any length become; a longer one is a
-    SchemaError, and a PadTo says more. nested: batches and spec are nested dicts, cut at the slashes of keys. limit: of
-    the first so many records only. epochs="drop": N // global_batch steps, the dropped tail differs every epoch;
-    "span": batches cross epochs, also how a split smaller than a batch trains, and always how a mixture does, each
-    source at its own pace. streams, block_records, window_records: see TrainOrder; the defaults depend on the data and
-    the batch alone. cache: "ram" or a directory on a local disk keeps the records as they are stored, see `cached`; the
-    batches are the same. read_ahead_bytes: what the reading thread may hold. None: 256 MB; where records come from a
-    bucket, or from files that are read whole, as much as this host's share of the shuffle windows, if that is more, up
-    to 3 GiB: so a block is read in one request. stall_seconds: how long one batch may be waited for; longer is a
-    StallError, with the stacks of all threads in the log.
+    data: what to read, as open_dataset takes or returns it, or a `mixture`.
+    split: which part of it, see open_dataset. None: "train", or all that was opened.
+    global_batch: rows of a batch, over all hosts.
+    hosts: which host this is, of how many. Default: the only one.
+    ops: what is done to each record, in this order, see pipeline.ops.
+    keys: features of a batch, after ops. None: all of fixed shape that are not bytes. Numbers of 64 bits come as 32,
+        all that JAX computes in.
+    pad_to: key -> length of its rows, for features of any length; a PadTo says more.
+    nested: batches and spec are nested dicts, cut at the slashes of keys.
+    limit: only the first so many records.
+    seed: of the order and of ops; another one gives another order.
+    epochs: "drop" has N // global_batch steps, and drops another tail every epoch. "span": batches cross epochs; so
+        does a split smaller than a batch. A mixture has no epochs, each source begins again when it has been read.
+    streams, block_records, window_records: how well and how cheaply it shuffles, see TrainOrder. None: by the data
+        and the batch alone.
+    cache: "ram", or a directory on a local disk, keeps the records as they are stored, see `cached`.
+    read_ahead_bytes: what the reading thread may hold. None: 256 MB; from a bucket, or from files that are read whole,
+        this host's share of the shuffle windows, if that is more, up to 3 GiB: so a block is one request.
+    stall_seconds: how long one batch may be waited for. Then it is a StallError, with all stacks in the log.
+    on_error: what a record does that is damaged, or cannot be parsed or decoded. "raise": ends all, with an error that
+        names it. "skip": the next good record of its source takes its row, the same one on any hosts and after any
+        resume. "mask": its row has `_mask` 0.0. Those left out are in the log and in Input.quarantine.
+    max_bad_records: how many a host may leave out; one more is a BadRecordsError.
+    quarantine_file: a path or gs:// that names those left out, too; hosts and runs add to one file.
 
-    on_error: what a record that is damaged, or cannot be parsed or decoded, does. "raise": ends all with an error that
-    names it. "skip": the next good record of the same source takes its row, on any number of hosts and after any resume
-    the same one. "mask": its row has `_mask` 0.0. Each is in the log and in Input.quarantine, and in quarantine_file (a
-    path or gs://; hosts and runs add to one file). max_bad_records: how many a host may leave out; one more is a
-    BadRecordsError.
-
-    Raises: as open_dataset, and BatchSizeError, before any record is read."""
+    Raises: as open_dataset, BatchSizeError, and OptionError or SchemaError for options that the data do not allow,
+    before any record is read; the batches, see Input.batches."""
     rows = hosts.host_rows(global_batch)
     sizes = {"streams": streams, "block_records": block_records, "window_records": window_records}
     if isinstance(data, Mixture):
@@ -147,15 +154,22 @@ def eval_dataset(
 ) -> Input:
     """Every record exactly once, in data order, in ceil(N / global_batch) batches on every host.
 
-    The last batch is filled with rows whose `_mask` is 0.0; they hold pad_values (default: what pad_to fills with,
-    else 0), are read from nowhere and pass through no op. data, split: see open_dataset (None: "validation"). limit:
-    the first so many records only. keys, pad_to, nested, read_ahead_bytes, stall_seconds, max_bad_records and
-    quarantine_file are as in train_dataset. on_error="mask" leaves bad records out of the metrics, and the evaluation
-    says how many. cache: as in train_dataset, or "decoded": the batches of the first complete pass are kept in RAM, as
-    arrays that cannot be written, and given again. What is in RAM is kept by the Input: make it once, and let input_fn
-    return it for every evaluation.
+    The last batch is filled with rows of padding: `_mask` 0.0, read from nowhere, passed through no op.
 
-    Raises: as train_dataset; a batch larger than the split is no error."""
+    data: what to read, as open_dataset takes or returns it; no `mixture`, which has no end.
+    split: which part of it, see open_dataset. None: "validation", or all that was opened.
+    global_batch, hosts, ops, keys, pad_to, nested: as in train_dataset; a batch may be larger than the split.
+    limit: only the first so many records, for any number of hosts.
+    pad_values: key -> what rows of padding hold. Others hold what pad_to fills with, or 0.
+    cache: as in train_dataset; or "decoded": the batches of the first complete pass are kept in RAM, as arrays that
+        cannot be written, and given again. An Input keeps its own RAM: make it once, and let input_fn return it for
+        every evaluation.
+    read_ahead_bytes: what the reading thread may hold.
+    stall_seconds, max_bad_records, quarantine_file: as in train_dataset.
+    on_error: "raise", or "mask": bad records are left out of the metrics, and the evaluation says how many. "skip"
+        would count others twice, so it is refused.
+
+    Raises: as train_dataset."""
     if isinstance(data, Mixture):
         raise OptionError("a mixture has no end, so no exact epoch. Evaluate each source, or a list of them as one.")
     if on_error == "skip":
@@ -194,6 +208,8 @@ def _input(
     kind: type[Input] = Input,
     **options: Any,
 ) -> Input:
+    if options["read_ahead_bytes"] < 0:
+        raise OptionError(f"read_ahead_bytes={options['read_ahead_bytes']} must be 0 or more; with 0 it is a batch.")
     made = kind(records, order, decoder, rows, **options)
     log.info(
         "%s: %d records, up to %s read ahead", records.name, order.num_records, format_bytes(made.read_ahead_bytes)
