@@ -80,15 +80,18 @@ def train_dataset(
     hosts: which host this is, of how many. Default: the only one.
     ops: what is done to each record, in this order, see pipeline.ops.
     keys: features of a batch, after ops. None: all of fixed shape that are not bytes. Numbers of 64 bits come as 32,
-        all that JAX computes in.
-    pad_to: key -> length of its rows, for features of any length; a PadTo says more.
+        all that JAX computes in; one that does not fit is a SchemaError.
+    pad_to: key -> length of its rows, for features of any length; a longer one is a SchemaError. A PadTo says more.
     nested: batches and spec are nested dicts, cut at the slashes of keys.
     limit: only the first so many records.
     seed: of the order and of ops; another one gives another order.
     epochs: "drop" has N // global_batch steps, and drops another tail every epoch. "span": batches cross epochs; so
         does a split smaller than a batch. A mixture has no epochs, each source begins again when it has been read.
-    streams, block_records, window_records: how well and how cheaply it shuffles, see TrainOrder. None: by the data
-        and the batch alone.
+    streams: from how many places of the data a batch is taken, see TrainOrder. It divides the batch. None: by data and
+        batch alone, as the next two.
+    block_records: how many neighbours are read together: more are cheaper, and shuffled less well.
+    window_records: in what stretch of a stream records are shuffled: more are shuffled better, and take memory where
+        the windows are held.
     cache: "ram", or a directory on a local disk, keeps the records as they are stored, see `cached`.
     read_ahead_bytes: what the reading thread may hold. None: 256 MB; from a bucket, or from files that are read whole,
         this host's share of the shuffle windows, if that is more, up to 3 GiB: so a block is one request.
@@ -146,7 +149,7 @@ def eval_dataset(
     limit: int | None = None,
     pad_values: Mapping[str, float] | None = None,
     cache: Cache | None = None,
-    read_ahead_bytes: int = READ_AHEAD_BYTES,
+    read_ahead_bytes: int | None = None,
     stall_seconds: float = STALL_SECONDS,
     on_error: OnError = "raise",
     max_bad_records: int = MAX_BAD_RECORDS,
@@ -158,13 +161,14 @@ def eval_dataset(
 
     data: what to read, as open_dataset takes or returns it; no `mixture`, which has no end.
     split: which part of it, see open_dataset. None: "validation", or all that was opened.
-    global_batch, hosts, ops, keys, pad_to, nested: as in train_dataset; a batch may be larger than the split.
+    global_batch: rows of a batch, over all hosts; there may be fewer records.
+    hosts, ops, keys, pad_to, nested: as in train_dataset.
     limit: only the first so many records, for any number of hosts.
     pad_values: key -> what rows of padding hold. Others hold what pad_to fills with, or 0.
     cache: as in train_dataset; or "decoded": the batches of the first complete pass are kept in RAM, as arrays that
         cannot be written, and given again. An Input keeps its own RAM: make it once, and let input_fn return it for
         every evaluation.
-    read_ahead_bytes: what the reading thread may hold.
+    read_ahead_bytes: what the reading thread may hold. None: 256 MB.
     stall_seconds, max_bad_records, quarantine_file: as in train_dataset.
     on_error: "raise", or "mask": bad records are left out of the metrics, and the evaluation says how many. "skip"
         would count others twice, so it is refused.
@@ -192,7 +196,7 @@ def eval_dataset(
         decoder,
         rows,
         expected_crc=None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32,
-        read_ahead_bytes=read_ahead_bytes,
+        read_ahead_bytes=READ_AHEAD_BYTES if read_ahead_bytes is None else read_ahead_bytes,
         stall_seconds=stall_seconds,
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
         kind=DecodedInput if cache == "decoded" else Input,

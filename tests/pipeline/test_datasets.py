@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -218,11 +219,12 @@ def test_less_than_nothing_is_not_read_ahead(images, recipe):
 
 
 def test_what_is_nothing_to_read_is_told_what_is(images):
-    for data in (None, np.zeros(3), 7, (name for name in [images])):
+    nothing: list[Any] = [None, np.zeros(3), 7, (name for name in [images])]
+    for data in nothing:
         with pytest.raises(OptionError, match="is nothing to read. Give a directory, a file or a pattern; arrays as"):
             train_dataset(data, global_batch=1)
     with pytest.raises(OptionError, match=r"TextLines'> is not known\. Known: FixedLength\(\.\.\.\), TextLines\(\)"):
-        open_dataset(images, format=TextLines)
+        open_dataset(images, format=cast(Any, TextLines))
     with pytest.raises(OptionError, match="split='': '' is not a split"):
         open_dataset(images, "")
 

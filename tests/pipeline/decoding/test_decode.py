@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,7 +190,7 @@ def test_many_decoders_in_one_process_make_tensorflow_warn_of_nothing(caplog):
         ({"ops": [len]}, "in ops is no op: one has `reads`, `output_spec` and `__call__`"),
     ],
 )
-def test_what_is_no_list_of_keys_or_ops_is_told_what_is(options, text):
+def test_what_is_no_list_of_keys_or_ops_is_told_what_is(options: Any, text: str):
     with pytest.raises(OptionError, match=text):
         Decoder(SCHEMA, 1, **options)
 
