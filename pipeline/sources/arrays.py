@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.shards.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.record import crc32c
-from pipeline.sources.records import Group, Proven, Record
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.spec import feature_specs
 
 __all__ = ["ArrayRecords"]
@@ -45,7 +45,7 @@ class ArrayRecords:
 
     def weigh(self, record_ids: np.ndarray) -> int:
         """See Records."""
-        return len(record_ids) * self.layout.itemsize
+        return len(record_ids) * (self.layout.itemsize + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_ArrayReading":
         """See Records. A row that was changed since the arrays were opened comes as a CorruptRecordError."""
