@@ -140,7 +140,8 @@ def _difference(name: str, there: Any, here: Any) -> str:
     if name == "mixture":
         return (
             "The saved position is of a mixture with other weights, block_records or window_records: the order of "
-            "records is another. Give those that it was saved with."
+            "records is another. Give those that it was saved with. Where window_records was left out, it follows "
+            "from global_batch, too: the saved batch is of another number of 1,024s."
         )
     return (
         f"The saved position has {name}={there!r}, this input {name}={here!r}: the order of records is another. Pass "

@@ -57,6 +57,11 @@ def _parts(data: Data, split: str | None, format: Format | None, default_split: 
         return _parts_at(fspath(data), split, format, default_split)
     if format is not None:
         raise OptionError(f"format={format!r} says how files are cut into records; arrays and open records are.")
+    if not isinstance(data, Mapping) and not hasattr(data, "num_records"):
+        raise OptionError(
+            f"a {type(data).__name__} is no data: {str(data)[:100]!r}. Give a path, a dict of arrays, open records, or "
+            "a list of these."
+        )
     return _parts_of_records(ArrayRecords(data) if isinstance(data, Mapping) else data, split)
 
 
