@@ -116,6 +116,12 @@ def train_dataset(
         records = _limited(open_dataset(data, split), limit)
         plan = plan_records(records, global_batch, seed=seed, epochs=epochs, **sizes)
     _check_files(records, hosts)
+    if hosts.count > plan.order.streams:
+        log.info(
+            "%d hosts share %d streams, so that some read the same blocks. With streams=%d, on all of them, each reads "
+            "its own.",
+            *(hosts.count, plan.order.streams, hosts.count),
+        )
     if cache == "decoded":
         raise OptionError("cache='decoded' is for eval_dataset: batches of training never come again. Known: 'ram'.")
     if cache is not None:  # every host comes to need every record, in one epoch or another

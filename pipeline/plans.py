@@ -17,7 +17,7 @@ from pipeline.orders.shuffle import Shuffle, default_block_records, default_wind
 from pipeline.shards.errors import OptionError
 from pipeline.sources.joined import Joined, whole
 from pipeline.sources.opening import Data, open_dataset
-from pipeline.sources.records import Records
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 
 __all__ = ["Mixture", "Plan", "mixture", "plan_mixture", "plan_records"]
 
@@ -132,5 +132,7 @@ def _window_records(records: Records, block_records: int, streams: int, global_b
 def _window_bytes(records: Records, streams: int, window_records: int, block_records: int) -> int:
     """The windows, and the blocks that stand over their ends."""
     held = min(records.num_records, streams * (window_records + block_records))
+    if records.whole_files is None:
+        return int(held * (_mean_bytes(records) + RECORD_OBJECT_BYTES))
     # Where files are read whole, what is not in sight is passed in vain, so some more: records differ in size.
-    return int(held * _mean_bytes(records) * (1 if records.whole_files is None else WHOLE_FILES_MARGIN))
+    return int(held * _mean_bytes(records) * WHOLE_FILES_MARGIN)

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.background import Background
 from pipeline.orders.order import Rows
-from pipeline.sources.records import Group, Proven, Reading, Record, Records
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Reading, Record, Records
 
 __all__ = ["Delivery", "read_ahead"]
 
@@ -27,8 +27,9 @@ class Delivery:
 
     @property
     def num_bytes(self) -> int:
-        """Of the payloads."""
-        return sum(len(record.payload) for record in self.records if isinstance(record, Proven))
+        """In memory, at least about."""
+        payloads = sum(len(record.payload) for record in self.records if isinstance(record, Proven))
+        return payloads + RECORD_OBJECT_BYTES * len(self.records)
 
 
 def read_ahead(records: Records, batches: Iterable[Rows], ahead_bytes: int) -> Background[Delivery]:

@@ -14,7 +14,7 @@ from pipeline.inputs.batches import DECODING, Batches
 from pipeline.inputs.delivery import read_ahead
 from pipeline.orders.order import Position, Rows
 from pipeline.shards.errors import FingerprintError
-from pipeline.sources.records import Records
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 from pipeline.stall import checked_stall_seconds
 from pipeline.tf_cpu import tf
 
@@ -65,7 +65,8 @@ class Input:
         self._quarantine, self._assembly = quarantine, Assembly(records, decoder, quarantine)
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         # More than the split is never useful ahead.
-        self.read_ahead_bytes = min(read_ahead_bytes, 4 * records.num_bytes)
+        split_bytes = records.num_bytes + RECORD_OBJECT_BYTES * records.num_records
+        self.read_ahead_bytes = min(read_ahead_bytes, 4 * split_bytes)
         self.spec: Mapping[str, Any] = decoder.spec
         self.num_records, self.steps_per_epoch = order.num_records, order.steps_per_epoch
         self.fingerprint, self.expected_crc = records.fingerprint, expected_crc
@@ -139,7 +140,8 @@ def _difference(name: str, there: Any, here: Any) -> str:
     if name == "mixture":
         return (
             "The saved position is of a mixture with other weights, block_records or window_records: the order of "
-            "records is another. Give those that it was saved with."
+            "records is another. Give those that it was saved with. Where window_records was left out, it follows "
+            "from global_batch, too: the saved batch is of another number of 1,024s."
         )
     return (
         f"The saved position has {name}={there!r}, this input {name}={here!r}: the order of records is another. Pass "

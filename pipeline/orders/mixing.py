@@ -121,13 +121,15 @@ class MixOrder:
 
     def _drawn(self, stream: int, had: np.ndarray, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Record ids and epochs of rows, of which each is the next of its source."""
-        ids, epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
-        for source in np.unique(sources).tolist():
-            shuffle, mine = self._shuffles[source], sources == source
+        counts, pieces = np.bincount(sources), []
+        for source in np.flatnonzero(counts).tolist():
+            shuffle, first = self._shuffles[source], self._first_ids[source]
             epoch, at = divmod(int(had[source]), shuffle.length(stream))
-            pieces = list(shuffle.records(stream, epoch, at, int(mine.sum())))
-            ids[mine] = np.concatenate([ids for _, ids in pieces]) + self._first_ids[source]
-            epochs[mine] = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
+            pieces += [(e, ids + first) for e, ids in shuffle.records(stream, epoch, at, int(counts[source]))]
+        rows = np.argsort(sources, kind="stable")  # source by source, as the pieces are
+        ids, epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
+        ids[rows] = np.concatenate([ids for _, ids in pieces])
+        epochs[rows] = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
         return ids, epochs
 
     def _mixed_round(self, stream: int, number: int) -> np.ndarray:

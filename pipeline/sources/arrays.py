@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.shards.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.record import crc32c
-from pipeline.sources.records import Group, Proven, Record
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.spec import feature_specs
 
 __all__ = ["ArrayRecords"]
@@ -28,7 +28,7 @@ class ArrayRecords:
     remote = False
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self._arrays = {name: np.asarray(arrays[name]) for name in sorted(arrays, key=str)}
+        self._arrays = {name: _array(name, arrays[name]) for name in sorted(arrays, key=str)}
         self.num_records = _checked_length(self._arrays)
         self.name = f"arrays ({', '.join(self._arrays)})"
         self.layout = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in self._arrays.items()])
@@ -45,7 +45,7 @@ class ArrayRecords:
 
     def weigh(self, record_ids: np.ndarray) -> int:
         """See Records."""
-        return len(record_ids) * self.layout.itemsize
+        return len(record_ids) * (self.layout.itemsize + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_ArrayReading":
         """See Records. A row that was changed since the arrays were opened comes as a CorruptRecordError."""
@@ -98,6 +98,13 @@ def _row_bytes(array: np.ndarray, record_ids: np.ndarray) -> Iterator[memoryview
     view = array.reshape(-1).view(np.uint8).data
     size = array.nbytes // len(array) if len(array) else 0
     return (view[at : at + size] for at in (record_ids * size).tolist())
+
+
+def _array(name: str, rows: Any) -> np.ndarray:
+    try:
+        return np.asarray(rows)
+    except ValueError as e:
+        raise SchemaError(f"{name!r} is no array: {e} Pad rows of several lengths, or write a dataset of them.") from e
 
 
 def _checked_length(arrays: Mapping[str, np.ndarray]) -> int:

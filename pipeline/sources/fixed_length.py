@@ -14,7 +14,7 @@ from pipeline.shards.index import Location
 from pipeline.shards.record import crc32c
 from pipeline.shards.storage import Stat, Storage
 from pipeline.sources.reading import ShardReading
-from pipeline.sources.records import Group
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
 from pipeline.spec import Layout, Opaque
 
 __all__ = ["FixedLengthRecords"]
@@ -43,7 +43,7 @@ class FixedLengthRecords:
         record = np.lib.format.dtype_to_descr(self.layout) if isinstance(self.layout, np.dtype) else format.record
         lines = [f"{record} {format.header_bytes} {format.footer_bytes}\n"]
         lines += [f"{path.rpartition('/')[2]} {stat}\n" for path, stat in files.items()]
-        self.fingerprint = blake2b("".join(lines).encode(), digest_size=16).hexdigest()
+        self.fingerprint = blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
     def locate(self, record_ids: np.ndarray) -> Location:
         """Where records are, as SplitIndex says it."""
@@ -59,7 +59,7 @@ class FixedLengthRecords:
 
     def weigh(self, record_ids: np.ndarray) -> int:
         """See Records."""
-        return len(record_ids) * self._format.record_bytes
+        return len(record_ids) * (self._format.record_bytes + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_FixedLengthReading":
         """See Records. No damage shows here but a file that has become shorter: a StorageError."""

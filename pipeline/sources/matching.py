@@ -21,8 +21,8 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
         return _file(uri, storage) or _directory(uri, storage)
     directory = directory or slash or "."
     there = _visible(directory, storage)
-    if uri in there:  # names may hold brackets
-        return {uri: there[uri]}
+    if (named := join(directory, name)) in there:  # names may hold brackets
+        return {named: there[named]}
     matching = {path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)}
     if not matching:
         names = [path.rpartition("/")[2] for path in there]

@@ -14,8 +14,8 @@ from pipeline.shards.schema import Schema
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, join
 from pipeline.sources.keys import key_of
-from pipeline.sources.reading import ShardReading, framed_bytes
-from pipeline.sources.records import Group, fetch, intact
+from pipeline.sources.reading import ShardReading
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, fetch, intact
 
 __all__ = ["SplitReader", "open_split"]
 
@@ -87,8 +87,8 @@ class SplitReader:
         return np.arange(0, self.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        """How many bytes these records take on disk."""
-        return framed_bytes(self.index, record_ids)
+        """See Records."""
+        return int(self.index.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ShardReading:
         """See Records. A damaged record comes as a CorruptRecordError naming shard, record and offset."""

@@ -10,13 +10,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pipeline.shards.errors import CorruptRecordError
-from pipeline.shards.index import Location, SplitIndex
+from pipeline.shards.index import Location
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES, proven_crc
 from pipeline.shards.storage import Storage
 from pipeline.sources.lookahead import Lookahead
-from pipeline.sources.records import Group, Proven, Record
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 
-__all__ = ["ShardReading", "framed_bytes", "read_starts"]
+__all__ = ["ShardReading", "read_starts"]
 
 MERGE_GAP_BYTES = 16 * 1024  # reading over a gap of this size costs what one more request does (local: ~5 us)
 MAX_READ_BYTES = 4 * 1024**2
@@ -72,7 +72,7 @@ class ShardReading(Iterable[list[Record]]):
             self._planned.append((group, self._reads_planned))
             for read in reads:
                 self._asked.append(read)
-                self.held_bytes += read.payload_bytes
+                self.held_bytes += read.held_bytes
                 yield self._paths[read.shard], read.offset, read.size
             # Small data is kept whole: there is something to deliver for ever, and nothing to read.
             idle_bytes = 0 if reads else idle_bytes + self._lookahead.due_weight
@@ -90,11 +90,12 @@ class ShardReading(Iterable[list[Record]]):
         offsets = where.offset[starts] + self.header_bytes
         sizes = where.offset[ends - 1] + self.header_bytes + where.length[ends - 1] - offsets
         sizes = np.maximum(sizes, 1)  # no range is empty, though a payload may be: the byte is of its footer
-        columns = (where.shard[starts], offsets, sizes, np.add.reduceat(where.length, starts), starts, ends)
+        held = np.add.reduceat(where.length + RECORD_OBJECT_BYTES, starts)
+        columns = (where.shard[starts], offsets, sizes, held, starts, ends)
         records = _rows(ids, where.record, where.offset, where.length, where.crc)
         return [
-            _Read(shard, offset, size, payload_bytes, records[first:end])
-            for shard, offset, size, payload_bytes, first, end in _rows(*columns)
+            _Read(shard, offset, size, held_bytes, records[first:end])
+            for shard, offset, size, held_bytes, first, end in _rows(*columns)
         ]
 
     def _keep(self, read: "_Read", data: bytes) -> None:
@@ -120,7 +121,7 @@ class ShardReading(Iterable[list[Record]]):
             records = [self._kept[record_id] for record_id in group.tolist()]
             for record_id in self._lookahead.used(group):
                 del self._kept[record_id]
-                self.held_bytes -= int(self._index.lengths[record_id])
+                self.held_bytes -= int(self._index.lengths[record_id]) + RECORD_OBJECT_BYTES
             yield records
 
 
@@ -130,17 +131,12 @@ class _Read(NamedTuple):
     shard: int
     offset: int
     size: int
-    payload_bytes: int
+    held_bytes: int
     records: list[tuple[int, ...]]  # number in the split, number in the shard, offset of the frame, length, crc32c
 
 
 def _rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def framed_bytes(index: SplitIndex, record_ids: np.ndarray) -> int:
-    """How many bytes these records take on disk."""
-    return int(index.lengths[record_ids].sum(dtype=np.int64)) + FRAME_BYTES * len(record_ids)
 
 
 def read_starts(location: Location, join_bytes: int = MAX_READ_BYTES) -> np.ndarray:

@@ -11,6 +11,7 @@ from pipeline.shards.errors import CorruptRecordError
 from pipeline.spec import Layout
 
 __all__ = [
+    "RECORD_OBJECT_BYTES",
     "Composed",
     "Group",
     "Measured",
@@ -24,6 +25,8 @@ __all__ = [
     "source_starts",
     "weighed",
 ]
+
+RECORD_OBJECT_BYTES = 250  # what a record in sight takes beside its payload: of short ones, most of it
 
 
 class Proven(NamedTuple):
@@ -104,7 +107,7 @@ class Records(Protocol):
         ...
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        """How many bytes these records take, at least about."""
+        """How many bytes these records take in memory, at least about: payloads, and RECORD_OBJECT_BYTES of each."""
         ...
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:

@@ -19,9 +19,9 @@ from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Stat, Storage, in_parallel
 from pipeline.sources.infer import SchemaGuess
-from pipeline.sources.records import Group
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
 from pipeline.sources.sequential import Content, Kind, SequentialFile, content_of, frames_of
-from pipeline.sources.streaming import RECORD_OBJECT_BYTES, CountedFile, StreamedReading
+from pipeline.sources.streaming import CountedFile, StreamedReading
 from pipeline.spec import Layout, Opaque
 
 __all__ = ["StreamedRecords", "open_lines", "open_tfrecords"]

@@ -14,12 +14,11 @@ from pipeline.shards.errors import CorruptRecordError, ShardError
 from pipeline.shards.frames import Frame
 from pipeline.shards.storage import Storage
 from pipeline.sources.lookahead import Lookahead
-from pipeline.sources.records import Group, Proven, Record
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.sources.sequential import Content, SequentialFile, frames_of
 
-__all__ = ["RECORD_OBJECT_BYTES", "CountedFile", "StreamedReading"]
+__all__ = ["CountedFile", "StreamedReading"]
 
-RECORD_OBJECT_BYTES = 250  # what a record in sight takes beside its payload: of short lines, most of it
 MAX_CURSORS = 128  # 64 streams, each on its way from one file to the next
 LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = 1 << 16, 1 << 20, 1 << 24  # read of a file at a time
 

@@ -156,6 +156,14 @@ def test_a_position_of_another_mixture_is_refused(mixed, other, text):
         train_dataset(mixed(**other), global_batch=4).restore(saved.state(saved.start))
 
 
+def test_windows_that_follow_from_another_batch_say_so(mixed):
+    saved = train_dataset(mixed(), global_batch=1024, streams=4)
+    with pytest.raises(FingerprintError, match=r"window_records was left out, it follows from global_batch, too"):
+        train_dataset(mixed(), global_batch=2048, streams=4).restore(saved.state(saved.start))
+    given = [train_dataset(mixed(), global_batch=b, streams=4, window_records=5) for b in (1024, 2048)]
+    assert given[1].restore(given[0].state(given[0].start)) == given[0].start
+
+
 @pytest.mark.parametrize("weights", [(1, 0), (1, -1), (1, float("nan")), (1, float("inf")), (1, 1e-9)])
 def test_weights_that_mean_nothing_are_refused(mixed, weights):
     with pytest.raises(OptionError, match=r"one number above 0 is needed for each source|at least 9\.5e-07 is"):

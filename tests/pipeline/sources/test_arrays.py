@@ -117,6 +117,9 @@ def test_a_memory_mapped_file_serves_as_an_array(tmp_path):
         ({"o": np.array([b"a", b"bc"], object)}, SchemaError, "'o' is an array of object, .* pad them"),
         ({"z": np.zeros(2, "c8")}, SchemaError, "field 'z' is complex64"),
         ({"e": np.zeros((2, 0))}, SchemaError, "field 'e' is .*, which takes no bytes"),
+        ({"r": [[1], [1, 2]]}, SchemaError, "'r' is no array: .* Pad rows of several lengths"),
+        (None, OptionError, r"NoneType is nothing to read\. Give a directory, a file or a pattern; arrays as a dict"),
+        ([["dir"]], OptionError, r"list is nothing to read\. .*; or a list of these"),
     ],
 )
 def test_what_cannot_be_records_is_refused_with_what_to_do(arrays, error, text):

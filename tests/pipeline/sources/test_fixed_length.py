@@ -67,6 +67,11 @@ def test_any_groups_in_any_order_give_their_records(tmp_path_factory, sizes, rec
     assert reading.held_bytes == 0
 
 
+def test_a_name_need_not_be_utf_8(tmp_path):
+    (tmp_path / os.fsdecode(b"\xff.bin")).write_bytes(b"abcd")
+    assert open_dataset(tmp_path, format=FixedLength(2)).num_records == 2
+
+
 def test_neighbours_are_read_at_once(tmp_path, monkeypatch):
     write(tmp_path, (1000, 1000), record_bytes=64)
     asked, plain = [], LocalStorage.read_ranges

@@ -27,6 +27,7 @@ def files(tmp_path, monkeypatch):
         ("{}/", ["a.bin", "a[1].bin", "b.bin", "notes.txt"]),
         ("*.txt", ["notes.txt"]),
         ("a.bin", ["a.bin"]),
+        ("a[1].bin", ["a[1].bin"]),
         (".", ["a.bin", "a[1].bin", "b.bin", "notes.txt"]),
     ],
 )

@@ -1,14 +1,19 @@
 import itertools
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from pipeline.datasets import train_dataset
-from pipeline.orders.order import TrainOrder
+from pipeline.formats import FixedLength
+from pipeline.inputs.delivery import read_ahead
+from pipeline.orders.order import Rows, TrainOrder
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.local import LocalStorage
+from pipeline.sources.opening import open_dataset
 from pipeline.sources.reader import open_split
-from pipeline.sources.records import weighed
+from pipeline.sources.records import RECORD_OBJECT_BYTES, weighed
 
 SIZES = (100, 0, 60, 40)
 N = sum(SIZES)
@@ -53,14 +58,15 @@ def test_with_the_window_in_sight_a_block_is_one_read(numbers_of, ranges):
 
 def test_what_it_holds_is_counted_and_bounded_by_what_it_sees(numbers_of):
     order = TrainOrder(N, 8, block_records=5, streams=2, window_records=25)
-    reader = open_split(numbers_of(*SIZES), "train")
-    for ahead in (0, 500, 2000):
-        reading = reader.read(weighed(reader, batches_of(order, order.steps_per_epoch)), ahead)
+    reader, batches = open_split(numbers_of(*SIZES), "train"), batches_of(order, order.steps_per_epoch)
+    largest = max(map(reader.weigh, batches))
+    for ahead in (0, 5000, 20_000):
+        reading = reader.read(weighed(reader, batches), ahead)
         held = []
-        for records in reading:
+        for _ in reading:
             held.append(reading.held_bytes)
-            assert held[-1] == sum(len(payload) for payload, _ in reading._kept.values())
-            assert held[-1] <= ahead + sum(len(payload) for payload, _ in records)
+            assert held[-1] == sum(RECORD_OBJECT_BYTES + len(payload) for payload, _ in reading._kept.values())
+            assert held[-1] <= ahead + 2 * largest  # one that needs no read waits with the next
         assert held[-1] == 0
         assert (max(held) > 0) == (ahead > 0)
 
@@ -102,4 +108,24 @@ def test_over_a_network_the_windows_are_held_unless_told_otherwise(numbers_of, r
     monkeypatch.setattr("pipeline.datasets.MAX_WINDOW_BYTES", 100)
     assert reads(remote=True) > 0.8 * N
     line, _ = caplog.messages[-2:]
-    assert line.startswith("Reading ahead 100 B of the 3.2 KB in the shuffle windows")
+    assert line.startswith("Reading ahead 100 B of the 18.2 KB in the shuffle windows")
+
+
+@pytest.mark.parametrize("kind", ["file", "arrays"])
+def test_short_records_take_no_more_memory_than_long_ones(tmp_path, kind):
+    rows = np.arange(800_000, dtype=np.uint32).reshape(-1, 4)
+    rows.tofile(tmp_path / "short.bin")
+    given = (tmp_path / "short.bin", {"format": FixedLength(16)}) if kind == "file" else ({"x": rows}, {})
+    records, budget = open_dataset(given[0], **given[1]), 2_000_000
+    batches = (Rows(np.arange(at, at + 100), np.zeros(100, np.uint64)) for at in range(0, 200_000, 100))
+    tracemalloc.start()
+    ahead, before, peak = read_ahead(records, batches, budget), -1, 0
+    try:
+        next(ahead)
+        while peak > before:  # until it waits
+            time.sleep(0.2)
+            before, (_, peak) = peak, tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        ahead.close()
+    assert peak < 2.5 * budget
