@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipeline.budgets import READ_AHEAD_BYTES, check_hosts, training_bytes
 from pipeline.caches.cache import Cache, CachedRecords, cached
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op
@@ -44,8 +45,6 @@ __all__ = [
 
 log = logging.getLogger("pipeline")
 
-READ_AHEAD_BYTES = 256_000_000
-MAX_WINDOW_BYTES = 3 * 1024**3
 STALL_SECONDS = 600.0
 
 
@@ -115,13 +114,7 @@ def train_dataset(
     else:
         records = _limited(open_dataset(data, split), limit)
         plan = plan_records(records, global_batch, seed=seed, epochs=epochs, **sizes)
-    _check_files(records, hosts)
-    if hosts.count > plan.order.streams:
-        log.info(
-            "%d hosts share %d streams, so that some read the same blocks. With streams=%d, on all of them, each reads "
-            "its own.",
-            *(hosts.count, plan.order.streams, hosts.count),
-        )
+    check_hosts(records, hosts, plan.order.streams)
     if cache == "decoded":
         raise OptionError("cache='decoded' is for eval_dataset: batches of training never come again. Known: 'ram'.")
     if cache is not None:  # every host comes to need every record, in one epoch or another
@@ -129,7 +122,7 @@ def train_dataset(
     decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, nested=nested)
     if read_ahead_bytes is None:
         share = sum(map(len, rows)) / global_batch
-        read_ahead_bytes = _read_ahead_bytes(records, int(plan.window_bytes * share))
+        read_ahead_bytes = training_bytes(records, int(plan.window_bytes * share))
     return _input(
         records,
         plan.order,
@@ -233,26 +226,3 @@ def _limited(records: Records, limit: int | None) -> Records:
     if limit < 1:
         raise OptionError(f"limit={limit} must be at least 1; None takes all {records.num_records} records.")
     return joined([Part(records, range(min(limit, records.num_records)))])
-
-
-def _check_files(records: Records, hosts: Hosts) -> None:
-    if records.whole_files is not None and hosts.count > records.whole_files:
-        raise OptionError(
-            f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that have no index, because "
-            "each must have files of its own. Index them, and any number of hosts can: python -m pipeline.index "
-            "'DIR/PATTERN' (compressed ones have to be written anew: python -m converters.tfrecord_to_gcs)."
-        )
-
-
-def _read_ahead_bytes(records: Records, window_bytes: int) -> int:
-    """For training: what of the windows has to be held for large reads, or else the ordinary budget."""
-    if not records.remote and records.whole_files is None:
-        return READ_AHEAD_BYTES
-    if window_bytes > MAX_WINDOW_BYTES:
-        log.info(
-            "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Give read_ahead_bytes to "
-            "take all, or a smaller window_records.",
-            format_bytes(MAX_WINDOW_BYTES),
-            format_bytes(window_bytes),
-        )
-    return max(READ_AHEAD_BYTES, min(window_bytes, MAX_WINDOW_BYTES))

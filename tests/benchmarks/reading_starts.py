@@ -16,7 +16,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
-from pipeline.datasets import READ_AHEAD_BYTES, train_dataset
+from pipeline.budgets import READ_AHEAD_BYTES
+from pipeline.datasets import train_dataset
 from pipeline.orders.order import Position, TrainOrder
 from pipeline.orders.shuffle import default_block_records
 from pipeline.sources.reader import open_split
