@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-__all__ = ["quiet_stderr"]
+__all__ = ["quiet_libraries", "quiet_stderr"]
 
 
 @contextlib.contextmanager
@@ -21,3 +21,14 @@ def quiet_stderr() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """The same, but what Python prints is shown: another thread may just then say why the process ends."""
+    with (
+        os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace") as heard,
+        quiet_stderr(),
+        contextlib.redirect_stderr(heard),
+    ):
+        yield

@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 
-from pipeline.quiet import quiet_stderr
+from pipeline.quiet import quiet_libraries
 
 __all__ = ["tf"]
 
@@ -14,7 +14,7 @@ __all__ = ["tf"]
 # TensorFlow's libraries say a lot as they load (CPU features, no GPU driver), before they read any log level.
 _wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0"
 
-with contextlib.nullcontext() if _wanted else quiet_stderr():
+with contextlib.nullcontext() if _wanted else quiet_libraries():
     try:
         import tensorflow as tf
     except ModuleNotFoundError as e:

@@ -1,0 +1,14 @@
+import os
+import subprocess
+import sys
+
+from pipeline.quiet import quiet_libraries
+
+
+def test_libraries_and_children_are_not_heard_and_python_is(capfd):
+    with quiet_libraries():
+        os.write(2, b"a library\n")
+        subprocess.run([sys.executable, "-c", "import sys; print('a child', file=sys.stderr)"], check=True)
+        print("why the process ends", file=sys.stderr)
+    print("behind", file=sys.stderr)
+    assert capfd.readouterr().err == "why the process ends\nbehind\n"
