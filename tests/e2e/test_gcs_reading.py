@@ -116,9 +116,8 @@ def test_a_stalled_get_ends_in_an_error_with_all_stacks_within_the_bound(shards,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_the_command_says_in_one_line_that_its_input_stalls_beside_the_stacks(shards, gcs_server, tmp_path, split):
-    gcs_server.fail(f"GET.*{split}-.*-of-.*alt=media", Stall(), times=None)
+def test_the_command_says_in_one_line_that_its_input_stalls_beside_the_stacks(shards, gcs_server, tmp_path):
+    gcs_server.fail("GET.*validation-.*-of-.*alt=media", Stall(), times=None)
     command = [sys.executable, "-m", "trainer", "digits", f"--data-dir={shards}", f"--workdir={tmp_path}/model"]
     command += ["--max-steps=2", "--iterations-per-loop=1", "--stall-seconds=15"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=dict(os.environ))
@@ -128,7 +127,7 @@ def test_the_command_says_in_one_line_that_its_input_stalls_beside_the_stacks(sh
     assert last.startswith("error: waited 15 s for input")
     assert last.endswith("(waiting for the input: none came)")
     assert "Traceback" not in done.stderr
-    assert (tmp_path / "model/checkpoints/2").exists() == (split == "validation")
+    assert (tmp_path / "model/checkpoints/2").exists()  # training was done
 
 
 STALLED = """
