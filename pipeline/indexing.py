@@ -3,7 +3,6 @@
 pipeline.index publishes it. Memory is a few MB and a record a thread, and 8 bytes a
 record, 32 while the index is made."""
 
-import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,13 +23,12 @@ from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import record_key
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Schema
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.shards.storage import Stat, Storage, files_at_once, join
 from pipeline.sources.infer import SchemaGuess, joined
 
 __all__ = ["IndexedFile", "IndexedSplit", "index_files"]
 
 PIECE_BYTES = 4 * 1024**2
-_THREADS, _REMOTE_THREADS = 8, 4  # a bucket reads up to 64 MiB ahead in each
 
 
 @dataclass
@@ -93,8 +91,7 @@ def index_files(
     """The files of a split as they are found to be, in order, several read at once.
 
     schema: what every record has to fit; None to see what they have in common. read: told of every so many bytes."""
-    threads = min(_REMOTE_THREADS if storage.remote else _THREADS, os.cpu_count() or 1)
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="infeed-index")
+    pool = ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-index")
     work = _Work(storage, directory, split, schema, read)
     try:
         yield from pool.map(work.read_file, files.items())

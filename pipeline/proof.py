@@ -2,7 +2,6 @@
 
 verify prints what it finds. Memory is a few MB a thread, however large the split."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,13 +21,12 @@ from pipeline.shards.index import SplitIndex, load_index
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file
 from pipeline.shards.schema import PASSED_ON
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.shards.storage import Stat, Storage, files_at_once, join
 from pipeline.sources.keys import key_of
 
 __all__ = ["Problem", "SplitProof"]
 
 PIECE_BYTES = 4 * 1024**2
-_THREADS, _REMOTE_THREADS = 8, 4  # a bucket reads up to 64 MiB ahead in each
 
 
 class Problem(NamedTuple):
@@ -79,8 +77,7 @@ class SplitProof:
         yield from self._open_index()
         self._there = self._storage.list(self.manifest.directory)
         yield from self._strays()
-        threads = min(_REMOTE_THREADS if self._storage.remote else _THREADS, os.cpu_count() or 1)
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="infeed-verify")
+        pool = ThreadPoolExecutor(files_at_once(self._storage), thread_name_prefix="infeed-verify")
         try:
             for proof in pool.map(self._prove, range(len(self.entry.shards))):
                 self._add(proof)

@@ -28,8 +28,8 @@ def main(arguments: list[str]) -> int:
             raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
         import tyro
 
-        from trainer.distributed import Distributed, join
-        from trainer.watchdog import telling_others
+        from trainer.cluster.distributed import Distributed, join
+        from trainer.cluster.watchdog import telling_others
 
         recipe = importlib.import_module(RECIPES[name])
         fields = [("recipe", recipe.Config), ("distributed", Distributed, Distributed())]

@@ -10,13 +10,13 @@ import jax
 
 from pipeline.shards.errors import InputError
 from trainer.config import TrainerConfig
-from trainer.feed import Feeder, chunks
 from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, as_input, batch_struct, check_rows
-from trainer.loop import steps_that_fit
+from trainer.loop.feed import Feeder, chunks
+from trainer.loop.plan import steps_that_fit
+from trainer.loop.program import Program
 from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state
-from trainer.steps import Program, Step
-from trainer.task import Task
+from trainer.task import Step, Task
 
 __all__ = ["Job", "Opened"]
 

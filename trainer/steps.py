@@ -1,23 +1,18 @@
-"""The training and evaluation step, and the programs made of them: one step, or k steps in one dispatch."""
+"""The training step and the evaluation step: pure functions of what is carried and a batch."""
 
-from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 
-from trainer.config import LoopMode
-from trainer.mesh import Placement
-from trainer.metrics import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, per_record, records
+from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, per_record, records
 from trainer.state import TrainState
-from trainer.task import Batch, Task, Variables
+from trainer.task import Batch, Step, Task, Variables
 
-__all__ = ["BAD_ROWS", "CRC_SUM", "FINITE", "RECORDS", "EvalState", "Program", "Step", "eval_step", "train_step"]
+__all__ = ["BAD_ROWS", "CRC_SUM", "FINITE", "RECORDS", "EvalState", "Step", "eval_step", "train_step"]
 
 FINITE, RECORDS, BAD_ROWS, CRC_SUM = "_finite", "_records", "_bad_rows", "_crc_sum"
-Step = Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]
 
 
 def train_step(task: Task) -> Step:
@@ -67,77 +62,6 @@ def eval_step(task: Task) -> Step:
         return state, {name: masked_sum(value, batch["_mask"]) for name, value in values.items()} | proof
 
     return step
-
-
-class Program:
-    """A step compiled for one batch and, where it scans, for k stacked ones: at most two executables.
-
-    They take exactly the shapes and shardings they were made for; nothing recompiles in silence."""
-
-    def __init__(
-        self,
-        step: Step,
-        carry: Any,
-        host_struct: Any,
-        placement: Placement,
-        *,
-        global_batch: int,
-        k: int,
-        mode: LoopMode,
-    ) -> None:
-        self.k = k
-        self.executables: dict[int, Any] = {}
-        self._placement, self._step = placement, step
-        self._one_struct = placement.global_struct(host_struct, global_batch)
-        self._many_struct = placement.global_struct(host_struct, global_batch, k)
-        self._carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), carry)
-        self._one = self._jit(step).trace(self._carry, self._one_struct)
-        on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
-        slow_in_loops = on_cpu and has_convolution(self._one.jaxpr)
-        self.scans = k > 1 and (mode == "scan" or (mode == "auto" and not slow_in_loops))
-
-    def compile(self, lengths: Collection[int]) -> None:
-        """Compiles what dispatches of these lengths need: the single step, the scan, or both."""
-        if 1 not in self.executables and (not self.scans or 1 in lengths):
-            self.executables[1] = self._one.lower().compile()
-        if self.k not in self.executables and self.scans and self.k in lengths:
-            scan = self._jit(lambda carry, batches: lax.scan(self._step, carry, batches))
-            self.executables[self.k] = scan.trace(self._carry, self._many_struct).lower().compile()
-
-    def place(self, host_batch: Any, stacked: bool) -> Any:
-        """The host's rows of one batch, or of k stacked ones, on the devices."""
-        return self._placement.place(host_batch, self._many_struct if stacked else self._one_struct)
-
-    def __call__(self, carry: Any, batches: tuple[Any, ...], stacked: bool) -> tuple[Any, list[dict[str, Any]]]:
-        """Dispatches without waiting. The scalars come stacked [k] from a scan, else one dict a step."""
-        if stacked:
-            carry, scalars = self.executables[self.k](carry, batches[0])
-            return carry, [scalars]
-        scalars_of = []
-        for batch in batches:
-            carry, scalars = self.executables[1](carry, batch)
-            scalars_of.append(scalars)
-        return carry, scalars_of
-
-    def _jit(self, function: Callable[..., Any]) -> Any:
-        shardings = (jax.tree.map(lambda x: x.sharding, self._carry), self._placement.replicated)
-        return jax.jit(function, donate_argnums=0, out_shardings=shardings)
-
-
-def has_convolution(jaxpr: Any) -> bool:
-    """Whether a convolution is anywhere in a (closed) jaxpr, also inside its calls and branches."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    return any(
-        equation.primitive.name == "conv_general_dilated" or any(map(has_convolution, _inner(equation.params)))
-        for equation in jaxpr.eqns
-    )
-
-
-def _inner(params: dict[str, Any]) -> Iterator[Any]:
-    for value in params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if hasattr(item, "eqns") or hasattr(item, "jaxpr"):
-                yield item
 
 
 def _all_finite(tree: Any) -> jax.Array:

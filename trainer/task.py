@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from pipeline.shards.errors import OptionError
 
-__all__ = ["Batch", "LossFn", "Metric", "Partition", "Task", "Variables"]
+__all__ = ["Batch", "LossFn", "Metric", "Partition", "Step", "Task", "Variables"]
 
 Batch = Mapping[str, Any]
 RESERVED = ("loss", "grad_norm")
@@ -27,6 +27,7 @@ class Variables(NamedTuple):
 
 LossFn = Callable[[Variables, Batch, jax.Array, bool], tuple[jax.Array, Variables, Any]]
 Metric = Callable[[Any, Batch], jax.Array]
+Step = Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]  # of training or evaluation
 Partition = Callable[[str, tuple[int, ...]], PartitionSpec]
 
 

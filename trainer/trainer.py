@@ -9,18 +9,18 @@ import jax
 
 from pipeline.shards.errors import OptionError
 from pipeline.shards.storage import join
-from trainer.checkpoint import Checkpoints
+from trainer.calls.evaluation import EvalResult, Evaluation, compare_paddings
+from trainer.calls.preflight import agree, facts_of
+from trainer.calls.training import TrainResult, train_run
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.store import open_store
+from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig, check_positive_int
-from trainer.evaluation import EvalResult, Evaluation, compare_paddings
+from trainer.events.writer import EventWriter
 from trainer.inputs import InputFn
 from trainer.job import Job, Opened
 from trainer.mesh import Placement
-from trainer.preflight import agree, facts_of
-from trainer.store import open_store
-from trainer.summaries import EventWriter
 from trainer.task import Task
-from trainer.training import TrainResult, train_run
-from trainer.watchdog import Watchdog
 
 __all__ = ["Trainer"]
 

@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["free_memory_bytes"]
+__all__ = ["free_memory_bytes", "room_for_a_cache"]
+
+SPARE = 0.1  # of the free memory, for everything else
 
 # cgroup v2, v1: the bound, what is used of it, and the name of that part of it which the kernel drops when asked.
 _FILES = (
@@ -20,6 +22,11 @@ def free_memory_bytes(root: Path = Path("/")) -> int:
 
     Where the kernel does not say (no Linux) all of the machine's memory counts as free."""
     return max(0, min([_of_machine(root), *_left_in_cgroups(root)]))
+
+
+def room_for_a_cache() -> int:
+    """Bytes of the free memory that one cache may take."""
+    return int((1 - SPARE) * free_memory_bytes())
 
 
 def _of_machine(root: Path) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from pipeline.caches.memory import free_memory_bytes
+from pipeline.caches.memory import room_for_a_cache
 from pipeline.shards.errors import OptionError
 from pipeline.shards.sizes import format_bytes
 from pipeline.sources.records import Group, Proven, Record, Records
@@ -14,7 +14,6 @@ from pipeline.sources.records import Group, Proven, Record, Records
 __all__ = ["RamStore"]
 
 RECORD_BYTES = 64  # beside its payload, of each record: the object, its place in the list, its checksum
-SPARE = 0.1  # of the free memory, for everything else
 
 log = logging.getLogger("pipeline")
 
@@ -27,7 +26,7 @@ class RamStore:
 
     def __init__(self, records: Records, share: float) -> None:
         needed = int(share * (records.num_bytes + RECORD_BYTES * records.num_records))
-        self._room = limit = int((1 - SPARE) * free_memory_bytes())
+        self._room = limit = room_for_a_cache()
         log.info("%s: caching up to %s in RAM", records.name, format_bytes(needed))
         if needed > limit:
             raise OptionError(

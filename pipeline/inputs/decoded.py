@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.caches.memory import free_memory_bytes
+from pipeline.caches.memory import room_for_a_cache
 from pipeline.inputs.batches import Batch, Batches
 from pipeline.inputs.input import Input
 from pipeline.orders.order import Position
@@ -20,7 +20,6 @@ from pipeline.tf_cpu import tf
 
 __all__ = ["DecodedInput"]
 
-SPARE = 0.1  # of the free memory, for everything else
 
 log = logging.getLogger("pipeline")
 
@@ -35,7 +34,7 @@ class DecodedInput(Input):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         batch_bytes = sum(np.empty(spec.shape, spec.dtype).nbytes for spec in tf.nest.flatten(dict(self.spec)))
-        needed, limit = self.steps_per_epoch * batch_bytes, int((1 - SPARE) * free_memory_bytes())
+        needed, limit = self.steps_per_epoch * batch_bytes, room_for_a_cache()
         log.info(
             "%s: caching %s decoded in RAM: %d batches of %s",
             self._records.name, format_bytes(needed), self.steps_per_epoch, format_bytes(batch_bytes),

@@ -4,15 +4,17 @@ Everything that reads or writes shards goes through it; schemes.py opens the one
 whole: a directory joined with a name. A file becomes visible whole or not at all."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import google_crc32c
 
-__all__ = ["Sink", "Stat", "Storage", "file_crc32c", "in_parallel", "join"]
+__all__ = ["Sink", "Stat", "Storage", "file_crc32c", "files_at_once", "in_parallel", "join"]
 
 _AT_ONCE = 32
+_FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # a bucket reads up to 64 MiB ahead in each
 _PIECE_BYTES = 8 * 1024**2
 
 T = TypeVar("T")
@@ -106,6 +108,12 @@ class Storage(Protocol):
 def join(directory: str, name: str) -> str:
     """One whole path."""
     return f"{directory.rstrip('/') or '/'}/{name}" if directory != "/" else f"/{name}"
+
+
+def files_at_once(storage: Storage) -> int:
+    """How many files to read through at a time, each by a thread of its own that also looks into the bytes."""
+    most = _REMOTE_FILES_AT_ONCE if storage.remote else _FILES_AT_ONCE
+    return min(most, os.cpu_count() or 1)
 
 
 def in_parallel(function: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -5,7 +5,6 @@ epochs, positions and exact evaluation need it. Order, hosts and TensorFlow are 
 
 import itertools
 import logging
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from pipeline.shards.errors import EmptySplitError, SchemaError
 from pipeline.shards.frames import Compression, compression_of
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import Stat, Storage, in_parallel
+from pipeline.shards.storage import Stat, Storage, files_at_once, in_parallel
 from pipeline.sources.infer import SchemaGuess
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
 from pipeline.sources.sequential import Content, Kind, SequentialFile, content_of, frames_of
@@ -28,7 +27,6 @@ __all__ = ["StreamedRecords", "open_lines", "open_tfrecords"]
 
 SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # files, evenly spaced, and the first records of each
 SAMPLE_READ_BYTES = 1 << 20
-_THREADS, _REMOTE_THREADS = 8, 4  # a bucket reads up to 64 MiB ahead in each
 _COUNTED = "when it was counted, at opening, it had"
 
 log = logging.getLogger("pipeline")
@@ -143,7 +141,7 @@ def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> li
     """What is in each file, several gone through at once."""
     size, began = format_bytes(sum(file.bytes for file in files)), time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
-    pool = ThreadPoolExecutor(min(_REMOTE_THREADS if storage.remote else _THREADS, os.cpu_count() or 1))
+    pool = ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count")
     try:
         contents = list(pool.map(lambda file: content_of(storage, file), files))
     finally:

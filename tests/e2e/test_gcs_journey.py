@@ -18,8 +18,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from converters import imagenet_to_gcs
 from pipeline.shards import gcs_calls
-from trainer import bucket_path
 from trainer.__main__ import main
+from trainer.checkpointing import bucket_path
 
 pytestmark = pytest.mark.long
 

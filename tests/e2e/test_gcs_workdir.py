@@ -120,7 +120,7 @@ def test_two_processes_share_a_work_directory_in_a_bucket(gcs_server, start_comm
 def test_a_bucket_that_takes_no_arrays_ends_the_run_with_one_line(bucket, gcs_server, start_command):
     gcs_server.fail("^P.*name=model/checkpoints/20/state/ocdbt.process_0/", Status(503), times=None)
     short_waits = (
-        "import runpy; from trainer import bucket_path;"
+        "import runpy; from trainer.checkpointing import bucket_path;"
         "bucket_path.TENSORSTORE_RETRIES |= {'initial_delay': '50ms', 'max_delay': '200ms'};"
         "runpy.run_module('line_worker', run_name='__main__')"
     )

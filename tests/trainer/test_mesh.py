@@ -7,8 +7,8 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.shards.errors import BatchSizeError, OptionError
 from trainer.inputs import batch_struct
+from trainer.loop.program import has_convolution
 from trainer.mesh import Placement
-from trainer.steps import has_convolution
 
 
 def test_one_host_makes_all_rows_for_any_number_of_devices():

@@ -13,8 +13,8 @@ import tyro
 
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
+from trainer.calls.evaluation import EvalResult
 from trainer.config import TrainerConfig
-from trainer.evaluation import EvalResult
 from trainer.inputs import InputContext, InputFn
 from trainer.models.cnn import SmallCnn
 from trainer.nnx_task import nnx_task

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from pipeline.shards.errors import HostError
-from trainer.store import Store, StoreError
+from trainer.cluster.store import Store, StoreError
 
 __all__ = ["POLL_SECONDS", "Failure", "Roll", "poll"]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipeline.shards.errors import EvaluationError
+from trainer.calls.preflight import difference, facts_of
 from trainer.job import Job
 from trainer.mesh import Placement
-from trainer.preflight import difference, facts_of
 from trainer.trainer import Trainer
 
 BAD = [0, 17, 18, 99]

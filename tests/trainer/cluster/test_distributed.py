@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pipeline.shards.errors import OptionError
-from trainer.distributed import Distributed, join
+from trainer.cluster.distributed import Distributed, join
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,8 @@ def test_processes_that_do_not_meet_in_time_end_with_one_line():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    code = "from trainer.distributed import *; join(Distributed(coordinator_address='127.0.0.1:%d', num_processes=2,"
+    code = "from trainer.cluster.distributed import *; join("
+    code += "Distributed(coordinator_address='127.0.0.1:%d', num_processes=2,"
     done = subprocess.run(
         [sys.executable, "-c", f"{code % port} process_id=1, connect_seconds=1))"],
         check=False, capture_output=True, text=True, timeout=60,

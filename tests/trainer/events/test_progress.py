@@ -3,7 +3,7 @@
 import io
 import logging
 
-from trainer.progress import ProgressLine
+from trainer.events.progress import ProgressLine
 
 
 class Clock:

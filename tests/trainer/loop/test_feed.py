@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.shards.errors import InputError, StallError, StorageError
-from trainer.feed import Feeder, chunks
 from trainer.inputs import batch_struct
+from trainer.loop.feed import Feeder, chunks
 
 
 def batch(value, rows=2):

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from pipeline.shards.errors import HostError, InputError
+from trainer.calls.preflight import agree, difference, facts_of
+from trainer.cluster.store import LocalStore
+from trainer.cluster.watchdog import Watchdog
 from trainer.job import Job
 from trainer.mesh import Placement
-from trainer.preflight import agree, difference, facts_of
-from trainer.store import LocalStore
-from trainer.watchdog import Watchdog
 
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch):
     """Collects what would be the last words of this very process."""
     words = []
-    monkeypatch.setattr("trainer.watchdog.break_apart", words.append)
+    monkeypatch.setattr("trainer.cluster.watchdog.break_apart", words.append)
     return words
 
 
@@ -80,7 +80,7 @@ def test_a_missing_host_0_is_named_by_the_others(outcomes):
 def test_hosts_with_work_directories_of_their_own_are_told_before_a_checkpoint_waits_for_them(
     outcomes, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("trainer.preflight.SHARED_DISK_SECONDS", 0.2)
+    monkeypatch.setattr("trainer.calls.preflight.SHARED_DISK_SECONDS", 0.2)
     (text, *others) = outcomes([{"seed": 3}] * 2, workdir="model of host {}")
     assert others == [text]
     assert text.startswith(

@@ -1,18 +1,18 @@
-"""The loop: plans dispatches, launches them, and reads their scalars one dispatch late.
+"""The loop: launches dispatches, and reads their scalars one dispatch late.
 
 Generic over what is carried: training carries a TrainState, evaluation the Variables."""
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from trainer.feed import Chunk
-from trainer.steps import Program
+from trainer.loop.feed import Chunk
+from trainer.loop.program import Program
 
-__all__ = ["Look", "plan", "run", "steps_that_fit"]
+__all__ = ["Look", "run"]
 
 
 @dataclass(frozen=True)
@@ -22,26 +22,6 @@ class Look:
     start: int
     length: int
     scalars: dict[str, np.ndarray]
-
-
-def plan(start: int, end: int, k: int, marks: Iterable[int] = ()) -> Iterator[int]:
-    """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a multiple of a mark.
-
-    The k-step dispatches stand on a grid that begins anew after every mark: they depend on the absolute step only,
-    so a run that stops anywhere and goes on meets the same ones."""
-    marks = tuple(marks)
-    step = start
-    while step < end:
-        begin = max((step // mark * mark for mark in marks), default=0)
-        stop = min((step // mark * mark + mark for mark in marks), default=end)
-        length = k if (step - begin) % k == 0 and step + k <= min(stop, end) else 1
-        yield length
-        step += length
-
-
-def steps_that_fit(k: int, marks: Iterable[int], step_bytes: int, cap_bytes: int) -> int:
-    """The steps of one dispatch: k, less where a super-batch would exceed the cap or cross the nearest mark."""
-    return max(1, min(k, cap_bytes // max(1, step_bytes), *marks))
 
 
 def run(

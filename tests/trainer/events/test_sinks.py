@@ -11,8 +11,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from pipeline.shards.errors import StorageError
 from pipeline.shards.gcs import GcsStorage
 from pipeline.shards.storage import join
-from trainer.event_sinks import PartsSink
-from trainer.summaries import EventWriter
+from trainer.events.sinks import PartsSink
+from trainer.events.writer import EventWriter
 
 READER = """
     import json, sys, types

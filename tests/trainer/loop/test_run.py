@@ -5,8 +5,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.feed import Chunk
-from trainer.loop import plan, run, steps_that_fit
+from trainer.loop.feed import Chunk
+from trainer.loop.plan import plan, steps_that_fit
+from trainer.loop.run import run
 
 counts = st.integers(1, 60)
 

@@ -16,10 +16,10 @@ import jax
 from pipeline.shards.errors import HostError, StorageError
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import join
+from trainer.cluster.roll import poll
+from trainer.cluster.watchdog import Watchdog
 from trainer.inputs import on_error_of, path_name
 from trainer.job import Job, Opened
-from trainer.roll import poll
-from trainer.watchdog import Watchdog
 
 __all__ = ["agree", "difference", "facts_of"]
 

@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from pipeline.shards.errors import CheckpointError, InfeedError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
-from trainer.bucket_path import orbax_path
+from trainer.checkpointing.bucket_path import orbax_path
 from trainer.exits import abandon_threads
 from trainer.inputs import path_name
 from trainer.state import TrainState

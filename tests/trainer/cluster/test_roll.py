@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipeline.shards.errors import HostError
-from trainer.roll import Failure, Roll, poll
-from trainer.store import LocalStore, StoreError
+from trainer.cluster.roll import Failure, Roll, poll
+from trainer.cluster.store import LocalStore, StoreError
 
 
 def rolls(count, timeout_seconds=5.0):

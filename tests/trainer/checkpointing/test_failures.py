@@ -13,15 +13,15 @@ from fake_gcs.server import Stall, Status
 
 from pipeline.shards.errors import NanError
 from trainer import exits
-from trainer.checkpoint import Checkpoints
+from trainer.checkpointing.checkpoint import Checkpoints
 
 SAVES = """
 import json, os, sys, time
 import jax.numpy as jnp
 from pipeline.shards import gcs_calls
 from pipeline.shards.errors import InfeedError
-from trainer import bucket_path
-from trainer.checkpoint import Checkpoints, Saved
+from trainer.checkpointing import bucket_path
+from trainer.checkpointing.checkpoint import Checkpoints, Saved
 from trainer.exits import end
 from trainer.state import TrainState
 from trainer.task import Variables
@@ -75,7 +75,7 @@ def told(open_bucket, gcs_server):
             gcs_server.fail(pattern.replace("/", "(?:/|%2F)"), fault, times=None)
         workdirs = [f"{bucket}/{name}" for name in ("works", "unread", "closed", "broken", "arrays", "stalled")]
         command = [sys.executable, "-c", SAVES, *workdirs]
-        root = Path(__file__).parents[2]
+        root = Path(__file__).parents[3]
         # The time limit is for a process that waits for a thread at its end.
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=90, cwd=root)
     assert done.returncode == 2

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from pipeline.shards.errors import InfeedError
+from trainer.cluster.roll import POLL_SECONDS, Failure, Roll, poll
+from trainer.cluster.store import Store, open_store
 from trainer.exits import EXIT_HOST_FAILED, break_apart, is_apart, leave
-from trainer.roll import POLL_SECONDS, Failure, Roll, poll
-from trainer.store import Store, open_store
 
 __all__ = ["Watchdog", "telling_others"]
 

@@ -10,8 +10,8 @@ from fake_gcs.server import Status
 
 from pipeline.shards import gcs_calls
 from pipeline.shards.errors import StorageError
-from trainer import bucket_path
-from trainer.bucket_path import BucketPath, orbax_path
+from trainer.checkpointing import bucket_path
+from trainer.checkpointing.bucket_path import BucketPath, orbax_path
 
 
 @pytest.fixture

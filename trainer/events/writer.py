@@ -11,7 +11,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ign
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
 from pipeline.shards.record import frame
-from trainer.event_sinks import Sink, open_sink
+from trainer.events.sinks import Sink, open_sink
 
 __all__ = ["EventWriter"]
 

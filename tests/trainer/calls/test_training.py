@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from pipeline.shards.errors import BatchSizeError, CheckpointError, FingerprintError, InputError, NanError, OptionError
-from trainer.checkpoint import Checkpoints
+from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.trainer import Trainer
 
 

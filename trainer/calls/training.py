@@ -11,15 +11,16 @@ import numpy as np
 
 from pipeline.shards.errors import NanError, StorageError
 from pipeline.shards.storage import join
-from trainer.checkpoint import Checkpoints, Saved
-from trainer.feed import Feeder
+from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.events.progress import ProgressLine, Speed
+from trainer.events.writer import EventWriter
 from trainer.inputs import on_error_of
 from trainer.job import Job, Opened
-from trainer.loop import Look, plan, run
-from trainer.progress import ProgressLine, Speed
+from trainer.loop.feed import Feeder
+from trainer.loop.plan import plan
+from trainer.loop.run import Look, run
 from trainer.state import TrainState, init_state
 from trainer.steps import FINITE, train_step
-from trainer.summaries import EventWriter
 
 __all__ = ["TrainResult", "train_run"]
 

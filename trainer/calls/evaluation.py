@@ -10,8 +10,9 @@ import numpy as np
 from pipeline.shards.errors import EvaluationError
 from trainer.inputs import Input, on_error_of
 from trainer.job import Job, Opened
-from trainer.loop import Look, plan, run
-from trainer.metrics import PADDINGS
+from trainer.loop.plan import plan
+from trainer.loop.run import Look, run
+from trainer.metrics.masking import PADDINGS
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS, EvalState, eval_step
 from trainer.task import Variables
 

@@ -8,7 +8,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from pipeline.shards.errors import InputError
 from pipeline.shards.record import crc32c, masked
-from trainer.summaries import EventWriter
+from trainer.events.writer import EventWriter
 from trainer.trainer import Trainer
 
 

@@ -1,0 +1,1 @@
+"""What each call of the Trainer does, one module a call."""

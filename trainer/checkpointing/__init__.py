@@ -1,0 +1,1 @@
+"""Checkpoints on a disk or in a bucket."""

@@ -1,0 +1,1 @@
+"""What a run tells: TensorBoard events and the progress line."""
