@@ -1,7 +1,7 @@
 """What training and evaluation share: a task, its settings, its devices, and how an input is opened for them."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,8 +11,9 @@ import jax
 from pipeline.shards.errors import InputError
 from trainer.config import TrainerConfig
 from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, as_input, batch_struct, check_rows
+from trainer.interruptible import Check
 from trainer.loop.feed import Feeder, chunks
-from trainer.loop.plan import steps_that_fit
+from trainer.loop.plan import Steps, steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state
@@ -70,12 +71,12 @@ class Job:
         spec = self.placement.global_struct(opened.struct, opened.global_batch)
         return abstract_state(self.task, spec, self.placement)
 
-    def steps_a_dispatch(self, opened: Opened, marks: Iterable[int]) -> int:
-        """iterations_per_loop, cut to the nearest mark and so that a super-batch fits the device's memory."""
+    def steps_a_dispatch(self, opened: Opened, marks: Iterable[int], wanted: int | None = None) -> int:
+        """`wanted` (default: the config's), cut to the nearest mark and so that a super-batch fits the devices."""
         leaves = jax.tree.leaves(opened.struct)
         row_bytes = sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in leaves)
         step_bytes = row_bytes * (opened.global_batch // self.placement.replicas)
-        wanted, cap = self.config.iterations_per_loop, self.config.superbatch_bytes
+        wanted, cap = wanted or self.config.steps_per_loop, self.config.superbatch_bytes
         k = steps_that_fit(wanted, (), step_bytes, cap)
         if k < wanted:
             log.info("%d steps a dispatch, not %d: a step has %d bytes a device", k, wanted, step_bytes)
@@ -95,13 +96,16 @@ class Job:
 
     @contextmanager
     def feeding(
-        self, program: Program, opened: Opened, position: Any, start: int, lengths: Sequence[int] | None
+        self,
+        program: Program,
+        opened: Opened,
+        position: Any,
+        steps: Steps,
+        check: Check = lambda: None,
     ) -> Iterator[Feeder]:
-        """The input's chunks of these lengths from `position` on. The program compiles while the first are read.
-
-        Without `lengths` the input is read one batch at a time until it ends."""
+        """The chunks of `steps` from the input's `position` on. The program compiles while the first are read."""
         batches = opened.source.batches(position)
-        source = chunks(batches, start, lengths, opened.struct, program.place, scans=program.scans)
+        source = chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program)
         with closing(Feeder(source, batches, self.config.stall_seconds + OWN_BOUND_SECONDS)) as feeder:
-            program.compile(set(lengths or [1]))
+            program.compile(steps.compiled, check)
             yield feeder

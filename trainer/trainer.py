@@ -9,10 +9,13 @@ import jax
 
 from pipeline.shards.errors import OptionError
 from pipeline.shards.storage import join
+from trainer.calls.call import Call
 from trainer.calls.evaluation import EvalResult, Evaluation, compare_paddings
 from trainer.calls.preflight import agree, facts_of
 from trainer.calls.training import TrainResult, train_run
 from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.polls import Polls
+from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import open_store
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig, check_positive_int
@@ -45,16 +48,16 @@ class Trainer:
         checkpoint, so the result is that of a straight run. Raises NanError, naming the step, before a broken state
         is saved; InputError for an input that ends early or changes its shapes."""
         max_steps = _goal(steps, max_steps, self.config.max_steps)
-        with self._call() as (watchdog, checkpoints):
-            start = checkpoints.latest() or 0
+        with self._call() as call:
+            start = call.checkpoints.latest() or 0
             end = start + steps if steps is not None else max_steps
             if start >= end:
-                self._agree(watchdog, None, start, end)
+                self._agree(call, None, start, end)
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
                 return TrainResult(start, start, None, {}, None, 0)
             opened = self._job.open("train", input_fn, start)
-            self._agree(watchdog, opened, start, end)
-            return train_run(self._job, checkpoints, opened, start, end)
+            self._agree(call, opened, start, end)
+            return train_run(call, self._job, opened, start, end)
 
     def evaluate(self, input_fn: InputFn, *, step: int | None = None, check_padding: bool = False) -> EvalResult:
         """Means over one exact epoch, with the newest checkpoint or that of `step`.
@@ -63,12 +66,12 @@ class Trainer:
         batch, where the task otherwise sees zeros; EvaluationError unless all metrics have the same bits.
         Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
         due gives proven=False); CheckpointError where there is no checkpoint."""
-        with self._call() as (watchdog, checkpoints):
-            step = checkpoints.require(step)
+        with self._call() as call:
+            step = call.checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
-            self._agree(watchdog, opened, step, step, check_padding=check_padding)
-            saved = checkpoints.restore(step, self._job.abstract_state(opened))
-            evaluation = Evaluation(self._job, opened, saved.state.variables, step)
+            self._agree(call, opened, step, step, check_padding=check_padding)
+            saved = call.checkpoints.restore(step, self._job.abstract_state(opened))
+            evaluation = Evaluation(call, self._job, opened, saved.state.variables, step)
             result = evaluation.epoch()
             if check_padding:
                 # A plain iterable is read up: input_fn makes the next.
@@ -80,21 +83,24 @@ class Trainer:
         return result
 
     @contextmanager
-    def _call(self) -> Iterator[tuple[Watchdog, Checkpoints]]:
+    def _call(self) -> Iterator[Call]:
         checkpoints = Checkpoints(self.config.workdir, self.config.keep_max, self.config.save_seconds)
+        store = open_store()
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
-            Watchdog(open_store(), self.config.host_timeout_seconds, checkpoints.saving) as watchdog,
+            Preemption(store) as preemption,
+            Watchdog(store, self.config.host_timeout_seconds, checkpoints.saving) as watchdog,
             checkpoints,
             watchdog.reporting(),
         ):
-            yield watchdog, checkpoints
+            yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints)
+            preemption.check()  # it came too late for the loop; all is done, so nothing is lost
 
-    def _agree(self, watchdog: Watchdog, opened: Opened | None, start: int, end: int, **others: Any) -> None:
+    def _agree(self, call: Call, opened: Opened | None, start: int, end: int, **others: Any) -> None:
         def facts() -> dict[str, Any]:
             return facts_of(self._job, opened, start, end) | others
 
-        agree(watchdog, facts, self.config.workdir, self.config.stall_seconds)
+        agree(call.watchdog, facts, self.config.workdir, self.config.stall_seconds)
 
 
 def _goal(steps: int | None, max_steps: int | None, default: int | None) -> int:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.shards.errors import EvaluationError
+from trainer.calls.call import Call
 from trainer.inputs import Input, on_error_of
 from trainer.job import Job, Opened
-from trainer.loop.plan import plan
+from trainer.loop.plan import Steps
 from trainer.loop.run import Look, run
 from trainer.metrics.masking import PADDINGS
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS, EvalState, eval_step
@@ -52,12 +53,12 @@ class Evaluation:
 
     padding_rows: rows of the last epoch that did not count, over all hosts."""
 
-    def __init__(self, job: Job, opened: Opened, variables: Variables, step: int) -> None:
-        self._job, self._opened, self._step = job, opened, step
+    def __init__(self, call: Call, job: Job, opened: Opened, variables: Variables, step: int) -> None:
+        self._call, self._job, self._opened, self._step = call, job, opened, step
         self.padding_rows = 0
         epoch = opened.source.steps_per_epoch
         k = job.steps_a_dispatch(opened, [epoch] if epoch else [])
-        self._lengths = None if epoch is None else list(plan(0, epoch, k))
+        self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
         self._state = EvalState(variables, job.placement.scalar(np.int32(0)))
         self._program = job.program(eval_step(job.task), self._state, opened, k)
 
@@ -69,9 +70,9 @@ class Evaluation:
         opened = self._opened if source is None else replace(self._opened, source=source)
         state = self._state._replace(padding=self._job.placement.scalar(np.int32(padding)))
         totals = _Totals(opened.source)
-        with self._job.feeding(self._program, opened, opened.source.start, 0, self._lengths) as feeder:
+        with self._job.feeding(self._program, opened, opened.source.start, self._steps, self._call.check) as feeder:
             started = time.perf_counter()
-            self._state = run(state, feeder, self._program, totals.add)
+            self._state, _ = run(state, 0, feeder, self._program, totals.add, self._call)
         totals.check()
         if totals.masked:
             log.warning("evaluation: %d bad records are left out, the means are over %d", totals.masked, totals.records)

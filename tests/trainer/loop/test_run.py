@@ -60,8 +60,16 @@ def test_looks_lag_one_dispatch_and_are_complete_at_a_mark():
         events.append(f"look {seen.scalars['loss'].tolist()}")
 
     chunks = [Chunk(i, 1, (i,), False) for i in range(4)]
-    carry = run(10, chunks, program, look, {2}, lambda step, carry: events.append(f"mark {step} {carry}"))
-    assert carry == 14
+
+    class At2:
+        def due(self, step):
+            return step == 2
+
+        def attend(self, step, carry):
+            events.append(f"mark {step} {carry}")
+            return carry, True
+
+    assert run(10, 0, chunks, program, look, At2()) == (14, 4)
     assert events == [
         *("launch 0", "launch 1", "look [0.0]", "look [1.0]", "mark 2 12"),
         *("launch 2", "launch 3", "look [2.0]", "look [3.0]"),
