@@ -22,6 +22,7 @@ POSITIVE_INTS = (
     "superbatch_bytes",
     "model_parallelism",
 )
+OPTIONAL_POSITIVE_INTS = ("eval_batch_size", "max_steps", "checkpoint_every_steps", "fast_dev_run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,9 @@ class TrainerConfig:
     """Newest checkpoints to keep."""
     log_every: int = 100
     """Steps between log lines, rounded up to the end of a dispatch. TensorBoard has every step."""
+    fast_dev_run: int | None = None
+    """Only so many steps of training, then an evaluation of one batch: to see that everything works. Starts anew, and
+    writes no checkpoint, no events and no result."""
     model_parallelism: int = 1
     """Devices that hold one copy of the model together: the mesh's "model" axis. What is split over it says the Task's
     partition. The rest of the devices are its "data" axis."""
@@ -75,7 +79,7 @@ class TrainerConfig:
         for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be above 0.")
-        for name in ("eval_batch_size", "max_steps", "checkpoint_every_steps"):
+        for name in OPTIONAL_POSITIVE_INTS:
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         if self.loop_mode not in LOOP_MODES:

@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.shards.errors import NanError, StorageError
-from pipeline.shards.storage import join
+from pipeline.shards.errors import NanError
 from trainer.checkpointing.checkpoint import Checkpoints, Saved
 from trainer.events.progress import ProgressLine, Speed
-from trainer.events.writer import EventWriter
+from trainer.events.reports import Reports
 from trainer.inputs import on_error_of
 from trainer.job import Job, Opened
 from trainer.loop.feed import Feeder
@@ -93,10 +92,8 @@ class _Watch:
     def __init__(self, job: Job, feeder: Feeder, start: int, end: int) -> None:
         self.last: dict[str, float] = {}
         self._feeder, self._start, self._batch = feeder, start, job.config.global_batch_size
-        self._events = self._line = None
-        if jax.process_index() == 0:
-            self._events = EventWriter(join(job.config.workdir, "train"), resumed_at=start + 1 if start else None)
-            self._line = ProgressLine(start, end, self._batch, job.config.log_every)
+        self._reports = Reports(job.config, "train", after=start)
+        self._line = ProgressLine(start, end, self._batch, job.config.log_every) if jax.process_index() == 0 else None
         self._began = time.perf_counter()
         self._seconds = 0.0
 
@@ -109,39 +106,33 @@ class _Watch:
         self.last = {name: float(values[-1]) for name, values in look.scalars.items()}
 
     def _write(self, look: Look, count: int) -> None:
-        if self._events is None or self._line is None:
+        if self._line is None:
             return
         columns = {name: values.tolist() for name, values in look.scalars.items()}
-        for i in range(count):
-            self._events.scalars(look.start + i + 1, {name: column[i] for name, column in columns.items()})
-        step = look.start + look.length
-        speed = self._line.update(step, columns["loss"][-1], self._feeder.wait_seconds)
+        rows = [{name: column[i] for name, column in columns.items()} for i in range(count)]
+        speed = self._line.update(look.start + look.length, columns["loss"][-1], self._feeder.wait_seconds)
         if speed is not None:
-            self._events.scalars(step, speed.scalars())
-            self._events.flush()
+            rows[-1] |= speed.scalars()
+        for step, row in enumerate(rows, look.start + 1):
+            self._reports.scalars(step, row)
+        if speed is not None:
+            self._reports.flush()
 
     def speed(self, steps: int) -> Speed:
         """Over `steps` steps, from the first dispatch to the last look."""
         return Speed.of(steps, self._batch, self._seconds, self._feeder.wait_seconds)
 
     def publish(self) -> None:
-        """Lets TensorBoard see all points so far."""
-        if self._events is not None:
-            self._events.flush(now=True)
+        """Lets readers see all points so far."""
+        self._reports.flush(now=True)
 
     def __enter__(self) -> "_Watch":
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._events is None or self._line is None:
-            return
-        self._line.close()
-        try:
-            self._events.close()
-        except StorageError as lost:
-            if error is None:
-                raise
-            log.warning("%s", lost)  # what ended the run says more
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._line is not None:
+            self._line.close()
+        self._reports.__exit__(kind, error, trace)
 
 
 def _nan_error(look: Look, i: int) -> NanError:
