@@ -46,6 +46,10 @@ class TrainerConfig:
     """Newest checkpoints to keep."""
     log_every: int = 100
     """Steps between log lines, rounded up to the end of a dispatch. TensorBoard has every step."""
+    profile_steps: str | None = None
+    """Two steps, as in 100:120: what runs from the end of the first to the end of the second is traced into
+    <workdir>/profile, for TensorBoard's profile plugin or XProf. Dispatches begin and end there: in multiples of
+    iterations_per_loop, whole ones are seen."""
     fast_dev_run: int | None = None
     """Only so many steps of training, then an evaluation of one batch: to see that everything works. Starts anew, and
     writes no checkpoint, no events and no result."""
@@ -84,6 +88,11 @@ class TrainerConfig:
                 check_positive_int(name, getattr(self, name))
         if self.loop_mode not in LOOP_MODES:
             raise OptionError(f"loop_mode={self.loop_mode!r} is not one of {', '.join(LOOP_MODES)}.")
+        if self.profile_steps is not None and not self.profile_range:
+            raise OptionError(
+                f"profile_steps={self.profile_steps!r} is not two steps, the second above the first. Give them as in "
+                "'100:120', which traces steps 101 to 120."
+            )
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
 
@@ -91,6 +100,12 @@ class TrainerConfig:
     def resolved_eval_batch_size(self) -> int:
         """eval_batch_size, or the training one where it is not given."""
         return self.eval_batch_size or self.global_batch_size
+
+    @property
+    def profile_range(self) -> range | None:
+        """profile_steps as numbers; None where it is not given, or not two steps."""
+        found = re.fullmatch(r"(\d+):(\d+)", self.profile_steps or "")
+        return range(int(found[1]), int(found[2])) if found else None
 
     def to_json(self) -> dict[str, Any]:
         """The settings as they were resolved, for the checkpoint."""

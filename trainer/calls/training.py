@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.shards.errors import NanError
 from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.events.profile import Profile
 from trainer.events.progress import ProgressLine, Speed
 from trainer.events.reports import Reports
 from trainer.inputs import on_error_of
@@ -48,7 +49,8 @@ def train_run(job: Job, checkpoints: Checkpoints, opened: Opened, start: int, en
     marks = [every] if every else []
     k = job.steps_a_dispatch(opened, marks)
     program = job.program(train_step(job.task), state, opened, k)
-    lengths = list(plan(start, end, k, marks))
+    profile = Profile(config, start, end)
+    lengths = list(plan(start, end, k, marks, profile.stops))
     log.info(
         "training steps %d to %d: batch %d on %d %s device(s), %d steps a dispatch%s",
         *(start, end, opened.global_batch, job.placement.mesh.size, jax.default_backend(), k),
@@ -61,12 +63,17 @@ def train_run(job: Job, checkpoints: Checkpoints, opened: Opened, start: int, en
         feeder = stack.enter_context(job.feeding(program, opened, position, start, lengths))
         watch = stack.enter_context(_Watch(job, feeder, start, end))
 
+        stack.enter_context(profile).at(start)
+
         def save(step: int, state: TrainState) -> None:
+            profile.at(step)
+            if step not in saves:
+                return
             watch.publish()  # a run that goes on from here writes no earlier points
             input_state = source.state(source.advance(position, step - start))
             checkpoints.save(Saved(step, state, input_state, config.to_json()))
 
-        state = run(state, feeder, program, watch.look, saves, save)
+        state = run(state, feeder, program, watch.look, saves | profile.stops, save)
     if bad := getattr(source, "quarantine", ()):  # a pipeline dataset's
         log.warning("training: %d bad records were met on this host (%s)", len(bad), on_error_of(source))
     return TrainResult(start, end, state, watch.last, watch.speed(end - start), len(program.executables))

@@ -1,21 +1,21 @@
 """Which steps go into which dispatch: arithmetic only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 __all__ = ["plan", "steps_that_fit"]
 
 
-def plan(start: int, end: int, k: int, marks: Iterable[int] = ()) -> Iterator[int]:
-    """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a multiple of a mark.
+def plan(start: int, end: int, k: int, marks: Iterable[int] = (), stops: Collection[int] = ()) -> Iterator[int]:
+    """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a stop or a mark's multiple.
 
-    The k-step dispatches stand on a grid that begins anew after every mark: they depend on the absolute step only,
-    so a run that stops anywhere and goes on meets the same ones."""
+    The k-step dispatches stand on a grid that begins anew after every mark and stop: they depend on the absolute step
+    only, so a run that stops anywhere and goes on meets the same ones."""
     marks = tuple(marks)
     step = start
     while step < end:
-        begin = max((step // mark * mark for mark in marks), default=0)
-        stop = min((step // mark * mark + mark for mark in marks), default=end)
-        length = k if (step - begin) % k == 0 and step + k <= min(stop, end) else 1
+        begin = max([0, *(step // mark * mark for mark in marks), *(stop for stop in stops if stop <= step)])
+        limit = min([end, *(step // mark * mark + mark for mark in marks), *(stop for stop in stops if stop > step)])
+        length = k if (step - begin) % k == 0 and step + k <= limit else 1
         yield length
         step += length
 
