@@ -26,6 +26,7 @@ POSITIVE_INTS = (
     "superbatch_bytes",
     "model_parallelism",
 )
+OPTIONAL_POSITIVE_INTS = ("eval_batch_size", "max_steps", "checkpoint_every_steps", "fast_dev_run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,13 @@ class TrainerConfig:
     """Newest checkpoints to keep."""
     log_every: int = 100
     """Steps between log lines, rounded up to the end of a dispatch. TensorBoard has every step."""
+    profile_steps: str | None = None
+    """Two steps, as in 100:120: what runs from the end of the first to the end of the second is traced into
+    <workdir>/profile, for TensorBoard's profile plugin or XProf. Dispatches begin and end there: in multiples of
+    iterations_per_loop, whole ones are seen."""
+    fast_dev_run: int | None = None
+    """Only so many steps of training, then an evaluation of one batch: to see that everything works. Starts anew, and
+    writes no checkpoint, no events and no result."""
     model_parallelism: int = 1
     """Devices that hold one copy of the model together: the mesh's "model" axis. What is split over it says the Task's
     partition. The rest of the devices are its "data" axis."""
@@ -80,12 +88,17 @@ class TrainerConfig:
         self._check_times()
         for name in POSITIVE_INTS:
             check_positive_int(name, getattr(self, name))
-        for name in ("eval_batch_size", "max_steps", "checkpoint_every_steps"):
+        for name in OPTIONAL_POSITIVE_INTS:
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         for name, allowed in (("loop_mode", LOOP_MODES), ("on_nan", ON_NAN)):
             if getattr(self, name) not in allowed:
                 raise OptionError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}.")
+        if self.profile_steps is not None and not self.profile_range:
+            raise OptionError(
+                f"profile_steps={self.profile_steps!r} is not two steps, the second above the first. Give them as in "
+                "'100:120', which traces steps 101 to 120."
+            )
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
 
@@ -116,6 +129,12 @@ class TrainerConfig:
     def steps_per_loop(self) -> int:
         """iterations_per_loop, where it is a number; else what evaluation takes in its place."""
         return self.iterations_per_loop if isinstance(self.iterations_per_loop, int) else STEPS_PER_LOOP
+
+    @property
+    def profile_range(self) -> range | None:
+        """profile_steps as numbers; None where it is not given, or not two steps."""
+        found = re.fullmatch(r"(\d+):(\d+)", self.profile_steps or "")
+        return range(int(found[1]), int(found[2])) if found else None
 
     def to_json(self) -> dict[str, Any]:
         """The settings as they were resolved, for the checkpoint."""

@@ -2,13 +2,10 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-import jax
-
 from pipeline.shards.errors import OptionError
-from pipeline.shards.storage import join
 from trainer.calls.call import Call
 from trainer.calls.evaluation import EvalResult, Evaluation, compare_paddings
 from trainer.calls.preflight import agree, facts_of
@@ -19,7 +16,7 @@ from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import open_store
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig, check_positive_int
-from trainer.events.writer import EventWriter
+from trainer.events.reports import Reports
 from trainer.inputs import InputFn
 from trainer.job import Job, Opened
 from trainer.mesh import Placement
@@ -77,9 +74,8 @@ class Trainer:
                 # A plain iterable is read up: input_fn makes the next.
                 again = (lambda: None) if opened.resumable else lambda: self._job.open("eval", input_fn).source
                 compare_paddings(evaluation, result, again)
-        if jax.process_index() == 0:
-            with closing(EventWriter(join(self.config.workdir, "eval"))) as events:
-                events.scalars(step, result.metrics)
+        with Reports(self.config, "eval") as reports:
+            reports.scalars(step, result.metrics)
         return result
 
     @contextmanager

@@ -29,6 +29,12 @@ from trainer.config import TrainerConfig
         ({"log_every": 0}, "log_every=0"),
         ({"superbatch_bytes": 0}, "superbatch_bytes=0"),
         ({"loop_mode": "fast"}, "loop_mode='fast' is not one of auto, scan, step"),
+        (
+            {"profile_steps": "100"},
+            "profile_steps='100' is not two steps, the second above the first. Give .*'100:120'",
+        ),
+        ({"profile_steps": "20:20"}, "profile_steps='20:20' is not two steps"),
+        ({"fast_dev_run": 0}, "fast_dev_run=0 is not allowed"),
         ({"seed": -1}, r"seed=-1 is not an int in 0\.\.2\*\*32 - 1"),
     ],
 )

@@ -9,6 +9,7 @@ from trainer.calls.call import Call
 from trainer.calls.pace import Pace
 from trainer.cluster.polls import Decision
 from trainer.config import TrainerConfig, seconds_of
+from trainer.events.profile import Profile
 from trainer.loop.plan import MEASURED_STEPS
 from trainer.state import TrainState
 
@@ -29,11 +30,12 @@ class Evaluating(Protocol):
 class Between:
     """What training does with its state between two steps. Each may take long.
 
-    save(step, state). evaluate: every so many steps, and at the end. lengthen(k): from here on k steps a dispatch."""
+    save(step, state). lengthen(k): from here on k steps a dispatch. evaluate: every so many steps, and at the end."""
 
     save: Callable[[int, TrainState], None]
-    evaluate: Evaluating | None
     lengthen: Callable[[int], None]
+    profile: Profile
+    evaluate: Evaluating | None
 
 
 class TrainingPauses:
@@ -69,7 +71,7 @@ class TrainingPauses:
         by_steps = _falls_on(step, self._config.checkpoint_every_steps)
         self._saves = step > self._saved and (ends or by_steps or decision.save or self._evaluates)
         self._finds_pace = self._pace is not None and step == self._start + MEASURED_STEPS < self._end
-        return self._saves or self._evaluates or ends or self._finds_pace
+        return self._saves or self._evaluates or ends or self._finds_pace or step in self._between.profile.stops
 
     def _wants_evaluation(self, step: int, ends: bool) -> bool:
         evaluate = self._between.evaluate
@@ -79,6 +81,7 @@ class TrainingPauses:
 
     def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
         """See Pauses."""
+        self._between.profile.at(step)
         if self._saves:
             self._between.save(step, carry)
             self._saved, self._saved_at = step, self._clock()

@@ -9,20 +9,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.shards.errors import StorageError
-from pipeline.shards.storage import join
 from trainer.calls.call import Call
 from trainer.calls.finite import FiniteCheck
 from trainer.calls.pace import Pace
 from trainer.calls.pausing import Between, Evaluating, TrainingPauses
 from trainer.checkpointing.checkpoint import Saved
+from trainer.events.profile import Profile
 from trainer.events.progress import ProgressLine, Speed
-from trainer.events.writer import EventWriter
+from trainer.events.reports import Reports
 from trainer.exits import Preempted
 from trainer.inputs import on_error_of
 from trainer.job import Job, Opened
 from trainer.loop.feed import Feeder
-from trainer.loop.plan import Steps
+from trainer.loop.plan import Marks, Steps
 from trainer.loop.run import Look, run
 from trainer.state import TrainState, init_state
 from trainer.steps import BAD_LEAF, train_step
@@ -56,12 +55,14 @@ def train_run(
     Raises Preempted, with all that was done saved, when a process of the run was asked to end."""
     config, source = job.config, opened.source
     state, position = _begin(call, job, opened, start)
+    profile = Profile(config, start, end)
     evaluate_every = evaluating.every_steps if evaluating else None
-    marks = [every for every in (config.checkpoint_every_steps, evaluate_every) if every]
+    every = [every for every in (config.checkpoint_every_steps, evaluate_every) if every]
+    marks = Marks(every, profile.stops)
     pace = None
     if config.loop_seconds:
-        pace = Pace(config.loop_seconds, lambda steps: job.steps_a_dispatch(opened, marks, steps))
-    k = 1 if pace else job.steps_a_dispatch(opened, marks)
+        pace = Pace(config.loop_seconds, lambda steps: job.steps_a_dispatch(opened, every, steps))
+    k = 1 if pace else job.steps_a_dispatch(opened, every)
     program = job.program(train_step(job.task, config.on_nan), state, opened, k)
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
     log.info(
@@ -93,7 +94,7 @@ def train_run(
             if pace:
                 pace.look()
 
-        between = Between(save, evaluating, lengthen)
+        between = Between(save, lengthen, stack.enter_context(profile), evaluating)
         pauses = TrainingPauses(call, config, start, end, between, pace)
         state, step = run(state, start, feeder, program, look, pauses)
     if bad := getattr(source, "quarantine", ()):  # a pipeline dataset's
@@ -127,10 +128,8 @@ class _Watch:
         self._check = FiniteCheck(job.config.on_nan, state)
         self.last: dict[str, float] = {}
         self._feeder, self._start, self._batch = feeder, start, job.config.global_batch_size
-        self._events = self._line = None
-        if jax.process_index() == 0:
-            self._events = EventWriter(join(job.config.workdir, "train"), resumed_at=start + 1 if start else None)
-            self._line = ProgressLine(start, end, self._batch, job.config.log_every)
+        self._reports = Reports(job.config, "train", after=start)
+        self._line = ProgressLine(start, end, self._batch, job.config.log_every) if jax.process_index() == 0 else None
         self._began = time.perf_counter()
         self._seconds = 0.0
 
@@ -142,36 +141,30 @@ class _Watch:
         self.last = {name: float(values[-1]) for name, values in look.scalars.items()}
 
     def _write(self, look: Look, count: int) -> None:
-        if self._events is None or self._line is None:
+        if self._line is None:
             return
         columns = {name: values.tolist() for name, values in look.scalars.items()}
-        for i in range(count):
-            self._events.scalars(look.start + i + 1, {name: column[i] for name, column in columns.items()})
-        step = look.start + look.length
-        speed = self._line.update(step, columns["loss"][-1], self._feeder.wait_seconds)
+        rows = [{name: column[i] for name, column in columns.items()} for i in range(count)]
+        speed = self._line.update(look.start + look.length, columns["loss"][-1], self._feeder.wait_seconds)
         if speed is not None:
-            self._events.scalars(step, speed.scalars())
-            self._events.flush()
+            rows[-1] |= speed.scalars()
+        for step, row in enumerate(rows, look.start + 1):
+            self._reports.scalars(step, row)
+        if speed is not None:
+            self._reports.flush()
 
     def speed(self, steps: int) -> Speed:
         """Over `steps` steps, from the first dispatch to the last look."""
         return Speed.of(steps, self._batch, self._seconds, self._feeder.wait_seconds)
 
     def publish(self) -> None:
-        """Lets TensorBoard see all points so far."""
-        if self._events is not None:
-            self._events.flush(now=True)
+        """Lets readers see all points so far."""
+        self._reports.flush(now=True)
 
     def __enter__(self) -> "_Watch":
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._events is None or self._line is None:
-            return
-        self._line.close()
-        try:
-            self._events.close()
-        except StorageError as lost:
-            if error is None:
-                raise
-            log.warning("%s", lost)  # what ended the run says more
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._line is not None:
+            self._line.close()
+        self._reports.__exit__(kind, error, trace)

@@ -1,12 +1,28 @@
 """Which steps go into which dispatch: arithmetic only."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["MEASURED_STEPS", "Steps", "plan", "steps_that_fit", "timed_plan"]
+__all__ = ["MEASURED_STEPS", "Marks", "Steps", "plan", "steps_that_fit", "timed_plan"]
 
 MEASURED_STEPS = 10  # single dispatches, from which the length of all others follows
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Steps that no dispatch crosses: the multiples of each of `every`, and those in `once`."""
+
+    every: Collection[int] = ()
+    once: Collection[int] = ()
+
+    def last(self, step: int) -> int:
+        """The nearest mark at or before this step; 0 where there is none."""
+        return max([0, *(step // each * each for each in self.every), *(one for one in self.once if one <= step)])
+
+    def following(self, step: int, end: int) -> int:
+        """The nearest one after this step, or the end."""
+        return min([end, *(step // each * each + each for each in self.every), *(o for o in self.once if o > step)])
 
 
 @dataclass(frozen=True)
@@ -21,13 +37,13 @@ class Steps:
     compiled: frozenset[int]
 
     @classmethod
-    def planned(cls, start: int, end: int, k: int, marks: Iterable[int] = ()) -> "Steps":
+    def planned(cls, start: int, end: int, k: int, marks: Marks = Marks()) -> "Steps":
         """See `plan`."""
         lengths = list(plan(start, end, k, marks))
         return cls(start, end, lengths, frozenset(lengths))
 
     @classmethod
-    def timed(cls, start: int, end: int, k: Callable[[], int], marks: Iterable[int] = ()) -> "Steps":
+    def timed(cls, start: int, end: int, k: Callable[[], int], marks: Marks = Marks()) -> "Steps":
         """See `timed_plan`."""
         return cls(start, end, timed_plan(start, end, k, marks), frozenset([1]))
 
@@ -37,26 +53,24 @@ class Steps:
         return cls(0, None, itertools.repeat(1), frozenset([1]))
 
 
-def plan(start: int, end: int, k: int, marks: Iterable[int] = (), origin: int = 0) -> Iterator[int]:
-    """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a multiple of a mark.
+def plan(start: int, end: int, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:
+    """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a mark.
 
     The k-step dispatches stand on a grid that begins at `origin` and anew after every mark: they depend on the
     absolute step only, so a run that stops anywhere and goes on meets the same ones."""
-    marks = tuple(marks)
     step = start
     while step < end:
-        begin = max(origin, *(step // mark * mark for mark in marks), 0)
-        stop = min((step // mark * mark + mark for mark in marks), default=end)
-        length = k if (step - begin) % k == 0 and step + k <= min(stop, end) else 1
+        begin = max(origin, marks.last(step))
+        length = k if (step - begin) % k == 0 and step + k <= marks.following(step, end) else 1
         yield length
         step += length
 
 
-def timed_plan(start: int, end: int, k: Callable[[], int], marks: Iterable[int] = ()) -> Iterator[int]:
+def timed_plan(start: int, end: int, k: Callable[[], int], marks: Marks = Marks()) -> Iterator[int]:
     """MEASURED_STEPS single steps, then the plan for k(), which may wait until they are measured.
 
     Where the k-step dispatches stand depends on the clock; what they compute does not."""
-    marks, measured = tuple(marks), min(start + MEASURED_STEPS, end)
+    measured = min(start + MEASURED_STEPS, end)
     yield from plan(start, measured, 1, marks)
     if measured < end:
         yield from plan(measured, end, k(), marks, origin=measured)
