@@ -35,6 +35,8 @@ class TrainerConfig:
     """Records a training step, over all devices of all hosts."""
     eval_batch_size: int | None = None
     """Records an evaluation step, over all devices of all hosts. Default: global_batch_size."""
+    predict_batch_size: int | None = None
+    """Records a prediction step, over all devices of all hosts. Default: that of evaluation."""
     max_steps: int | None = None
     """Train until the state has made so many steps, counted from the very first run."""
     iterations_per_loop: int = 100
@@ -75,7 +77,7 @@ class TrainerConfig:
         for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be above 0.")
-        for name in ("eval_batch_size", "max_steps", "checkpoint_every_steps"):
+        for name in ("eval_batch_size", "predict_batch_size", "max_steps", "checkpoint_every_steps"):
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         if self.loop_mode not in LOOP_MODES:
@@ -88,9 +90,18 @@ class TrainerConfig:
         """eval_batch_size, or the training one where it is not given."""
         return self.eval_batch_size or self.global_batch_size
 
+    @property
+    def resolved_predict_batch_size(self) -> int:
+        """predict_batch_size, or that of evaluation where it is not given."""
+        return self.predict_batch_size or self.resolved_eval_batch_size
+
     def to_json(self) -> dict[str, Any]:
         """The settings as they were resolved, for the checkpoint."""
-        return dataclasses.asdict(self) | {"eval_batch_size": self.resolved_eval_batch_size}
+        sizes = {
+            "eval_batch_size": self.resolved_eval_batch_size,
+            "predict_batch_size": self.resolved_predict_batch_size,
+        }
+        return dataclasses.asdict(self) | sizes
 
 
 def check_positive_int(name: str, value: object) -> None:

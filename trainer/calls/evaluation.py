@@ -61,6 +61,10 @@ class Evaluation:
         self._state = EvalState(variables, job.placement.scalar(np.int32(0)))
         self._program = job.program(eval_step(job.task), self._state, opened, k)
 
+    def renew(self, variables: Variables, step: int) -> None:
+        """Goes on with another model of the same shapes, by the same program."""
+        self._state, self._step = self._state._replace(variables=variables), step
+
     def epoch(self, padding: int = 0, source: Input | None = None) -> EvalResult:
         """Runs the whole input once, with PADDINGS[padding] in rows that do not count.
 

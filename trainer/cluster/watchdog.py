@@ -48,10 +48,12 @@ class Watchdog:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._alone:
             return
-        self.roll.left("raised" if error else "done")
+        # Dropping an iterator is no failure.
+        raised = error is not None and not isinstance(error, GeneratorExit)
+        self.roll.left("raised" if raised else "done")
         self._left.set()
         self._thread.join()
-        if error and not self.roll.ended_together():
+        if raised and not self.roll.ended_together():
             break_apart(self.roll.depart)
 
     def check(self) -> None:
@@ -79,7 +81,7 @@ class Watchdog:
             self.check()  # of the call before, which this host may have left in peace
             yield
         except BaseException as error:
-            if self._alone:
+            if self._alone or isinstance(error, GeneratorExit):
                 raise
             self._raising.set()
             failure = self._reported(error)
