@@ -26,7 +26,13 @@ POSITIVE_INTS = (
     "superbatch_bytes",
     "model_parallelism",
 )
-OPTIONAL_POSITIVE_INTS = ("eval_batch_size", "max_steps", "checkpoint_every_steps", "fast_dev_run")
+OPTIONAL_POSITIVE_INTS = (
+    "eval_batch_size",
+    "predict_batch_size",
+    "max_steps",
+    "checkpoint_every_steps",
+    "fast_dev_run",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,8 @@ class TrainerConfig:
     """Records a training step, over all devices of all hosts."""
     eval_batch_size: int | None = None
     """Records an evaluation step, over all devices of all hosts. Default: global_batch_size."""
+    predict_batch_size: int | None = None
+    """Records a prediction step, over all devices of all hosts. Default: that of evaluation."""
     max_steps: int | None = None
     """Train until the state has made so many steps, counted from the very first run."""
     max_time: str | None = None
@@ -120,6 +128,11 @@ class TrainerConfig:
         return self.eval_batch_size or self.global_batch_size
 
     @property
+    def resolved_predict_batch_size(self) -> int:
+        """predict_batch_size, or that of evaluation where it is not given."""
+        return self.predict_batch_size or self.resolved_eval_batch_size
+
+    @property
     def loop_seconds(self) -> float | None:
         """iterations_per_loop, where it is a time."""
         timed = isinstance(self.iterations_per_loop, str)
@@ -138,7 +151,11 @@ class TrainerConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The settings as they were resolved, for the checkpoint."""
-        return dataclasses.asdict(self) | {"eval_batch_size": self.resolved_eval_batch_size}
+        sizes = {
+            "eval_batch_size": self.resolved_eval_batch_size,
+            "predict_batch_size": self.resolved_predict_batch_size,
+        }
+        return dataclasses.asdict(self) | sizes
 
 
 def check_workdir(workdir: str) -> None:

@@ -1,7 +1,7 @@
 """What training and evaluation share: a task, its settings, its devices, and how an input is opened for them."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,6 +23,7 @@ __all__ = ["Job", "Opened"]
 
 log = logging.getLogger("trainer")
 
+Mode = Literal["train", "eval", "predict"]
 OWN_BOUND_SECONDS = 1.0  # an input with a bound of its own knows more, so its error should come first
 
 
@@ -30,7 +31,7 @@ OWN_BOUND_SECONDS = 1.0  # an input with a bound of its own knows more, so its e
 class Opened:
     """An input, with the spec of its host batches as jax sees it and the size of a global batch."""
 
-    mode: Literal["train", "eval"]
+    mode: Mode
     source: Input
     struct: dict[str, Any]
     global_batch: int
@@ -49,10 +50,11 @@ class Job:
     config: TrainerConfig
     placement: Placement
 
-    def open(self, mode: Literal["train", "eval"], input_fn: InputFn, start_step: int = 0) -> Opened:
+    def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> Opened:
         """Calls input_fn and checks what it promises against the batch size."""
         config = self.config
-        batch = config.global_batch_size if mode == "train" else config.resolved_eval_batch_size
+        sizes = {"eval": config.resolved_eval_batch_size, "predict": config.resolved_predict_batch_size}
+        batch = sizes.get(mode, config.global_batch_size)
         hosts = self.placement.hosts(batch)
         host_batch = sum(len(rows) for rows in hosts.host_rows(batch))
         device_batch = batch // self.placement.replicas
@@ -71,19 +73,25 @@ class Job:
         spec = self.placement.global_struct(opened.struct, opened.global_batch)
         return abstract_state(self.task, spec, self.placement)
 
-    def steps_a_dispatch(self, opened: Opened, marks: Iterable[int], wanted: int | None = None) -> int:
-        """`wanted` (default: the config's), cut to the nearest mark and so that a super-batch fits the devices."""
+    def steps_a_dispatch(
+        self, opened: Opened, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0
+    ) -> int:
+        """`wanted` (default: the config's), cut to the nearest mark and so that a super-batch fits the devices.
+
+        out_bytes: what a step leaves on a device beside that."""
         leaves = jax.tree.leaves(opened.struct)
         row_bytes = sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in leaves)
-        step_bytes = row_bytes * (opened.global_batch // self.placement.replicas)
+        step_bytes = row_bytes * (opened.global_batch // self.placement.replicas) + out_bytes
         wanted, cap = wanted or self.config.steps_per_loop, self.config.superbatch_bytes
         k = steps_that_fit(wanted, (), step_bytes, cap)
         if k < wanted:
             log.info("%d steps a dispatch, not %d: a step has %d bytes a device", k, wanted, step_bytes)
         return steps_that_fit(k, marks, step_bytes, cap)
 
-    def program(self, step: Step, carry: Any, opened: Opened, k: int) -> Program:
-        """`step` as a program for this input; compiled by `feeding`."""
+    def program(
+        self, step: Step, carry: Any, opened: Opened, k: int, outs: Callable[[bool], Any] | None = None
+    ) -> Program:
+        """`step` as a program for this input; compiled by `feeding`. outs: as Program takes them."""
         return Program(
             step,
             carry,
@@ -92,6 +100,7 @@ class Job:
             global_batch=opened.global_batch,
             k=k,
             mode=self.config.loop_mode,
+            outs=outs,
         )
 
     @contextmanager

@@ -1,13 +1,15 @@
-"""The training step and the evaluation step: pure functions of what is carried and a batch."""
+"""The steps of training, evaluation and prediction: pure functions of what is carried and a batch."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from pipeline.shards.errors import InputError, OptionError, did_you_mean
 from trainer.config import OnNan
-from trainer.inputs import path_name
+from trainer.inputs import INDEX, MASK, path_name
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, per_record, records
 from trainer.state import TrainState
 from trainer.task import Batch, Step, Task, Variables
@@ -16,16 +18,20 @@ __all__ = [
     "BAD_LEAF",
     "BAD_ROWS",
     "CRC_SUM",
+    "LOSS",
+    "PROOF",
     "RECORDS",
+    "ROWS",
     "EvalState",
-    "Step",
     "checked_leaves",
     "eval_step",
+    "predict_step",
     "train_step",
 ]
 
 LOSS = "the loss"  # among the checked leaves
 BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
+PROOF, ROWS = "proof", "rows"  # what a prediction step gives
 
 
 def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
@@ -75,7 +81,7 @@ def eval_step(task: Task) -> Step:
     `_bad_rows` and `_crc_sum`. The state goes through so that both steps run in one loop; donated, it costs no copy."""
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, jax.Array]]:
-        proof = {RECORDS: records(batch), BAD_ROWS: bad_rows(batch), CRC_SUM: due_crc(batch)}
+        proof = _proof(batch)
         batch = blank_padding(batch, state.padding)
         losses, _, outputs = task.loss_fn(state.variables, batch, jax.random.key(0), False)
         values = per_record(losses, outputs, batch, task.metrics)
@@ -106,3 +112,44 @@ def checked_leaves(loss: Any, gradients: Any, state: TrainState) -> list[tuple[s
 def _first_bad(leaves: list[jax.Array]) -> jax.Array:
     finite = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
     return jnp.where(jnp.all(finite), -1, jnp.argmin(finite)).astype(jnp.int32)
+
+
+def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
+    """(Variables, batch) -> the same variables, and `proof`, the sums of eval_step, with `rows`: the predictions of
+    these names (None: all), and the batch's `_mask` and `_index`, each [b, ...].
+
+    OptionError for a name that the task does not predict; InputError, naming it, for what has not one row a record."""
+
+    def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
+        assert task.predict_fn is not None
+        predictions = task.predict_fn(variables, blank_padding(batch))
+        _check_predictions(predictions, batch[MASK].shape[0])
+        for key in keys or ():
+            if key not in predictions:
+                raise OptionError(f"the task does not predict {key!r}.{did_you_mean(key, predictions)}")
+        rows = {key: predictions[key] for key in (predictions if keys is None else keys)}
+        rows |= {key: batch[key] for key in (MASK, INDEX) if key in batch}
+        return variables, {PROOF: _proof(batch), ROWS: rows}
+
+    return step
+
+
+def _check_predictions(predictions: Any, batch_rows: int) -> None:
+    if not isinstance(predictions, Mapping):
+        raise InputError(
+            f"predict_fn gave a {type(predictions).__name__}. It must give a dict such as {{'class': array}}, with one "
+            "row a record in every array."
+        )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(dict(predictions)):
+        if jnp.shape(leaf)[:1] != (batch_rows,):
+            raise InputError(
+                f"the prediction {path_name(path)} has the shape {list(jnp.shape(leaf))}; expected "
+                f"[{batch_rows}, ...], one row a record."
+            )
+    for key in predictions:
+        if not isinstance(key, str) or key.startswith("_"):
+            raise InputError(f"predict_fn names a prediction {key!r}. A name is a str that does not begin with _.")
+
+
+def _proof(batch: Batch) -> dict[str, jax.Array]:
+    return {RECORDS: records(batch), BAD_ROWS: bad_rows(batch), CRC_SUM: due_crc(batch)}

@@ -1,6 +1,7 @@
-"""The Trainer: trains and evaluates a Task from any input. The front door of the package."""
+"""The Trainer: trains a Task, evaluates it, predicts with it, from any input. The front door of the package."""
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 from pipeline.shards.errors import OptionError
 from trainer.calls.call import Call
 from trainer.calls.evaluation import EvalResult, Evaluation, compare_paddings
+from trainer.calls.following import Waits, follow
+from trainer.calls.prediction import Prediction, check_predict
 from trainer.calls.preflight import agree, facts_of
 from trainer.calls.training import TrainResult, train_run
 from trainer.checkpointing.checkpoint import Checkpoints
@@ -28,14 +31,15 @@ log = logging.getLogger("trainer")
 
 
 class Trainer:
-    """Trains and evaluates `task` on these jax devices (default: all).
+    """Trains, evaluates and predicts with `task` on these jax devices (default: all).
 
     Keeps nothing between calls but what is in the work directory, so each call goes on from the newest checkpoint."""
 
     def __init__(self, task: Task, config: TrainerConfig, devices: Sequence[Any] | None = None) -> None:
         self.config = config
         self._job = Job(task, config, Placement.of(devices, config.model_parallelism))
-        for batch in (config.global_batch_size, config.resolved_eval_batch_size):
+        others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
+        for batch in (config.global_batch_size, *others):
             self._job.placement.hosts(batch)  # a size that the devices do not divide fails here, not hours later
 
     def train(self, input_fn: InputFn, *, steps: int | None = None, max_steps: int | None = None) -> TrainResult:
@@ -56,14 +60,18 @@ class Trainer:
             self._agree(call, opened, start, end)
             return train_run(call, self._job, opened, start, end)
 
-    def evaluate(self, input_fn: InputFn, *, step: int | None = None, check_padding: bool = False) -> EvalResult:
+    def evaluate(
+        self, input_fn: InputFn, *, step: int | None = None, name: str | None = None, check_padding: bool = False
+    ) -> EvalResult:
         """Means over one exact epoch, with the newest checkpoint or that of `step`.
 
+        name: of several evaluations, each of another input; its events go to <workdir>/eval_<name>, else to eval.
         check_padding: run the epoch twice more, with NaN and with the largest values in the rows that fill the last
         batch, where the task otherwise sees zeros; EvaluationError unless all metrics have the same bits.
         Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
         due gives proven=False); CheckpointError where there is no checkpoint."""
-        with self._call() as call:
+        directory = _events_directory(name)
+        with self._call(read_only=True) as call:
             step = call.checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
             self._agree(call, opened, step, step, check_padding=check_padding)
@@ -74,14 +82,69 @@ class Trainer:
                 # A plain iterable is read up: input_fn makes the next.
                 again = (lambda: None) if opened.resumable else lambda: self._job.open("eval", input_fn).source
                 compare_paddings(evaluation, result, again)
-        with Reports(self.config, "eval") as reports:
-            reports.scalars(step, result.metrics)
+        self._report(directory, result)
         return result
 
+    def evaluate_continuously(
+        self,
+        input_fn: InputFn,
+        *,
+        name: str | None = None,
+        timeout_seconds: float = 3600.0,
+        poll_seconds: float = 10.0,
+    ) -> Iterator[EvalResult]:
+        """Evaluates the checkpoints that another process saves in the work directory, as they come.
+
+        Of several new ones the newest; the log names those that are skipped. It ends after the checkpoint of
+        TrainerConfig.max_steps, and when for timeout_seconds no new one has come. Every evaluation calls input_fn
+        anew; all run the same program. Nothing is written but the events. One that is removed while it is read is
+        left for a newer one. CheckpointError for one that is damaged, and where there has never been any."""
+        directory = _events_directory(name)
+        waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
+        results = follow(self._job, input_fn, self._call, self._agree, waits)
+
+        def published() -> Iterator[EvalResult]:
+            for result in results:
+                self._report(directory, result)
+                yield result
+
+        return published()
+
+    def predict(
+        self, input_fn: InputFn, *, keys: Sequence[str] | None = None, step: int | None = None, gather: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """What the task's predict_fn gives, one dict of NumPy values a record, in the order of the data set.
+
+        With the newest checkpoint or that of `step`. Padding and masked bad records are left out; `_index` is the
+        record's number, where the input numbers them. keys: only these predictions; default: all.
+        With several hosts each gets the rows that its devices hold; gather: every host gets all. They iterate alike:
+        the next is computed while a host works on one, and a host that stops waits for the others to stop, at most
+        half of host_timeout_seconds; where they go on, all end with a HostError. Alone, it may be dropped at any time.
+        Nothing is done before the first record is asked for. An array in a record is a view: copy what you keep.
+        Raises EvaluationError, before the last records, unless each one that is due came exactly once; and what
+        evaluate raises."""
+        check_predict(self._job.task, keys)
+        return self._predictions(input_fn, keys, step, gather)
+
+    def _predictions(
+        self, input_fn: InputFn, keys: Sequence[str] | None, step: int | None, gather: bool
+    ) -> Iterator[dict[str, Any]]:
+        with self._call(read_only=True) as call:
+            with call.checkpoints:  # whoever stops early must not wait in them for the other hosts
+                step = call.checkpoints.require(step)
+                opened = self._job.open("predict", input_fn)
+                self._agree(call, opened, step, step, keys=keys, gather=gather)
+                variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
+            yield from Prediction(call, self._job, opened, variables, keys, gather).records()
+
+    def _report(self, directory: str, result: EvalResult) -> None:
+        with Reports(self.config, directory) as reports:
+            reports.scalars(result.step, result.metrics)
+
     @contextmanager
-    def _call(self) -> Iterator[Call]:
-        checkpoints = Checkpoints(self.config.workdir, self.config.keep_max, self.config.save_seconds)
-        store = open_store()
+    def _call(self, read_only: bool = False) -> Iterator[Call]:
+        config, store = self.config, open_store()
+        checkpoints = Checkpoints(config.workdir, config.keep_max, config.save_seconds, read_only=read_only)
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
             Preemption(store) as preemption,
@@ -97,6 +160,18 @@ class Trainer:
             return facts_of(self._job, opened, start, end) | others
 
         agree(call.watchdog, facts, self.config.workdir, self.config.stall_seconds)
+
+
+def _events_directory(name: str | None) -> str:
+    """Of the work directory, for an evaluation of this name. OptionError unless it can be a directory's."""
+    if name is None:
+        return "eval"
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
+        raise OptionError(
+            f"name={name!r} cannot name a directory. Allowed are up to 100 letters, digits, '.', '_' and '-'; the "
+            "events go to <workdir>/eval_<name>."
+        )
+    return f"eval_{name}"
 
 
 def _goal(steps: int | None, max_steps: int | None, default: int | None) -> int:

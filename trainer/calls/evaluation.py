@@ -62,6 +62,16 @@ class Evaluation:
         self._state = EvalState(variables, job.placement.scalar(np.int32(0)))
         self._program = job.program(eval_step(job.task), self._state, opened, k)
 
+    @property
+    def variables(self) -> Variables:
+        """The model, in the arrays that are there after an epoch."""
+        return self._state.variables
+
+    def renew(self, call: Call, variables: Variables, step: int) -> None:
+        """Goes on with another model of the same shapes, by the same program."""
+        self._call, self._step = call, step
+        self._state = self._state._replace(variables=variables)
+
     def epoch(self, padding: int = 0, source: Input | None = None) -> EvalResult:
         """Runs the whole input once, with PADDINGS[padding] in rows that do not count.
 

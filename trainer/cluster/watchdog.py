@@ -48,11 +48,11 @@ class Watchdog:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._alone:
             return
-        agreed = error is None or (isinstance(error, Preempted) and error.together)
-        self.roll.left("done" if agreed else "raised")
+        raised = not _in_peace(error)
+        self.roll.left("raised" if raised else "done")
         self._left.set()
         self._thread.join()
-        if not agreed and not self.roll.ended_together():
+        if raised and not self.roll.ended_together():
             break_apart(self.roll.depart)
 
     def check(self) -> None:
@@ -80,7 +80,7 @@ class Watchdog:
             self.check()  # of the call before, which this host may have left in peace
             yield
         except BaseException as error:
-            if self._alone or (isinstance(error, Preempted) and error.together):
+            if self._alone or _in_peace(error):
                 raise
             self._raising.set()
             failure = self._reported(error)
@@ -125,6 +125,11 @@ class Watchdog:
             self.roll.ended_together()
         self.roll.depart()
         leave(EXIT_PREEMPTED if failure.preempted else EXIT_HOST_FAILED)
+
+
+def _in_peace(error: BaseException | None) -> bool:
+    """Whether nobody has to be told: all hosts end here, or an iterator was dropped."""
+    return error is None or isinstance(error, GeneratorExit) or (isinstance(error, Preempted) and error.together)
 
 
 @contextmanager

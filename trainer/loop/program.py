@@ -29,12 +29,15 @@ class Program:
         global_batch: int,
         k: int,
         mode: LoopMode,
+        outs: Callable[[bool], Any] | None = None,
     ) -> None:
+        """outs(stacked): shardings of what a step gives beside the carry, stacked or not. Default: whole copies."""
         self.executables: dict[int, Any] = {}
         self._placement, self._step, self._host_struct, self._global_batch = placement, step, host_struct, global_batch
+        self._outs = outs or (lambda _: placement.replicated)
         self._one_struct = placement.global_struct(host_struct, global_batch)
         self._carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), carry)
-        self._one = self._jit(step).trace(self._carry, self._one_struct)
+        self._one = self._jit(step, False).trace(self._carry, self._one_struct)
         on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
         slow_in_loops = on_cpu and has_convolution(self._one.jaxpr)
         self._may_scan = mode == "scan" or (mode == "auto" and not slow_in_loops)
@@ -52,7 +55,7 @@ class Program:
         if 1 not in self.executables and (not self.scans or 1 in lengths):
             self.executables[1] = interruptible(self._one.lower().compile, check)
         if self.k not in self.executables and self.scans and self.k in lengths:
-            scan = self._jit(lambda carry, batches: lax.scan(self._step, carry, batches))
+            scan = self._jit(lambda carry, batches: lax.scan(self._step, carry, batches), True)
             lowered = scan.trace(self._carry, self._many_struct).lower()
             self.executables[self.k] = interruptible(lowered.compile, check)
 
@@ -60,8 +63,8 @@ class Program:
         """The host's rows of one batch, or of k stacked ones, on the devices."""
         return self._placement.place(host_batch, self._many_struct if stacked else self._one_struct)
 
-    def __call__(self, carry: Any, batches: tuple[Any, ...], stacked: bool) -> tuple[Any, list[dict[str, Any]]]:
-        """Dispatches without waiting. The scalars come stacked [k] from a scan, else one dict a step."""
+    def __call__(self, carry: Any, batches: tuple[Any, ...], stacked: bool) -> tuple[Any, list[Any]]:
+        """Dispatches without waiting. The scalars come stacked [k, ...] from a scan, else one dict a step."""
         if stacked:
             carry, scalars = self.executables[self.k](carry, batches[0])
             return carry, [scalars]
@@ -71,8 +74,8 @@ class Program:
             scalars_of.append(scalars)
         return carry, scalars_of
 
-    def _jit(self, function: Callable[..., Any]) -> Any:
-        shardings = (jax.tree.map(lambda x: x.sharding, self._carry), self._placement.replicated)
+    def _jit(self, function: Callable[..., Any], stacked: bool) -> Any:
+        shardings = (jax.tree.map(lambda x: x.sharding, self._carry), self._outs(stacked))
         return jax.jit(function, donate_argnums=0, out_shardings=shardings)
 
 
