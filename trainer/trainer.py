@@ -16,6 +16,7 @@ from trainer.config import TrainerConfig, check_positive_int
 from trainer.events.reports import Reports
 from trainer.inputs import InputFn
 from trainer.job import Job, Opened
+from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
 from trainer.task import Task
 
@@ -31,9 +32,17 @@ class Trainer:
 
     def __init__(self, task: Task, config: TrainerConfig, devices: Sequence[Any] | None = None) -> None:
         self.config = config
+        if config.compilation_cache_dir:
+            use_compilation_cache(config.compilation_cache_dir)
         self._job = Job(task, config, Placement.of(devices, config.model_parallelism))
         for batch in (config.global_batch_size, config.resolved_eval_batch_size):
             self._job.placement.hosts(batch)  # a size that the devices do not divide fails here, not hours later
+        if config.fast_dev_run:
+            log.warning(
+                "fast_dev_run: %d steps of training, and an evaluation of one batch with a model that has not learnt; "
+                "no checkpoint and no events are written",
+                config.fast_dev_run,
+            )
 
     def train(self, input_fn: InputFn, *, steps: int | None = None, max_steps: int | None = None) -> TrainResult:
         """Trains `steps` more steps, or to `max_steps` in all (default: the config's), and saves a checkpoint.
@@ -43,8 +52,8 @@ class Trainer:
         is saved; InputError for an input that ends early or changes its shapes."""
         max_steps = _goal(steps, max_steps, self.config.max_steps)
         with self._call() as (watchdog, checkpoints):
-            start = checkpoints.latest() or 0
-            end = start + steps if steps is not None else max_steps
+            start = 0 if self.config.fast_dev_run else checkpoints.latest() or 0
+            end = self.config.fast_dev_run or (start + steps if steps is not None else max_steps)
             if start >= end:
                 self._agree(watchdog, None, start, end)
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
@@ -61,11 +70,14 @@ class Trainer:
         Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
         due gives proven=False); CheckpointError where there is no checkpoint."""
         with self._call() as (watchdog, checkpoints):
-            step = checkpoints.require(step)
+            step = 0 if self.config.fast_dev_run else checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
             self._agree(watchdog, opened, step, step, check_padding=check_padding)
-            saved = checkpoints.restore(step, self._job.abstract_state(opened))
-            evaluation = Evaluation(self._job, opened, saved.state.variables, step)
+            if self.config.fast_dev_run:
+                state = self._job.fresh_state(opened)
+            else:
+                state = checkpoints.restore(step, self._job.abstract_state(opened)).state
+            evaluation = Evaluation(self._job, opened, state.variables, step)
             result = evaluation.epoch()
             if check_padding:
                 # A plain iterable is read up: input_fn makes the next.

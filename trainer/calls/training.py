@@ -19,7 +19,7 @@ from trainer.job import Job, Opened
 from trainer.loop.feed import Feeder
 from trainer.loop.plan import plan
 from trainer.loop.run import Look, run
-from trainer.state import TrainState, init_state
+from trainer.state import TrainState
 from trainer.steps import FINITE, train_step
 
 __all__ = ["TrainResult", "train_run"]
@@ -67,7 +67,7 @@ def train_run(job: Job, checkpoints: Checkpoints, opened: Opened, start: int, en
 
         def save(step: int, state: TrainState) -> None:
             profile.at(step)
-            if step not in saves:
+            if step not in saves or config.fast_dev_run:
                 return
             watch.publish()  # a run that goes on from here writes no earlier points
             input_state = source.state(source.advance(position, step - start))
@@ -84,8 +84,7 @@ def _begin(job: Job, checkpoints: Checkpoints, opened: Opened, start: int) -> tu
     if not opened.resumable:
         log.info("the input is a plain iterable: a resumed run starts it anew, it has no position to go on from")
     if start == 0:
-        spec = job.placement.global_struct(opened.struct, opened.global_batch)
-        return init_state(job.task, config.seed, spec, job.placement), source.start
+        return job.fresh_state(opened), source.start
     saved = checkpoints.restore(start, job.abstract_state(opened))
     now = config.to_json()
     changed = [f"{key} {saved.config[key]!r} -> {now[key]!r}" for key in now if saved.config.get(key) != now[key]]

@@ -8,16 +8,10 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from tensorboard.compat.proto.summary_pb2 import (  # pyright: ignore[reportAttributeAccessIssue]
-    Summary,
-    SummaryMetadata,
-)
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.compat.proto.tensor_pb2 import TensorProto  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboard.compat.proto.types_pb2 import (  # pyright: ignore[reportAttributeAccessIssue]
-    DT_DOUBLE,
-    DT_STRING,
-)
+from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING  # pyright: ignore[reportAttributeAccessIssue]
 
 from pipeline.shards.errors import OptionError
 

@@ -118,7 +118,7 @@ def run(config: Config) -> None:
     trainer = Trainer(task, config.trainer)
     speed = trainer.train(train_input).speed if config.mode == "train" else None
     result = trainer.evaluate(eval_input, check_padding=config.check_padding)
-    if jax.process_index() > 0:
+    if jax.process_index() > 0 or config.trainer.fast_dev_run:
         return
     path = _publish(config.trainer.workdir, "eval_result.json", _report(result))
     if speed:
