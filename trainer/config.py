@@ -19,6 +19,7 @@ STEPS_PER_LOOP = 100
 MiB = 1024 * 1024
 # Any scheme but gs://, and gs:/, which pathlib makes of it and which would be a directory here.
 OTHER_PLACE = re.compile(r"(?!gs://[^/])[a-z][a-z0-9+.-]+:/")
+LOCAL_PLACE = re.compile(r"(?![a-z][a-z0-9+.-]+:/).")
 POSITIVE_INTS = (
     "global_batch_size",
     "keep_max",
@@ -32,6 +33,7 @@ OPTIONAL_POSITIVE_INTS = (
     "max_steps",
     "checkpoint_every_steps",
     "fast_dev_run",
+    "overfit_batches",
 )
 
 
@@ -74,6 +76,12 @@ class TrainerConfig:
     fast_dev_run: int | None = None
     """Only so many steps of training, then an evaluation of one batch: to see that everything works. Starts anew, and
     writes no checkpoint, no events and no result."""
+    overfit_batches: int | None = None
+    """Train on the first so many batches of the input alone, again and again, as they came the first time: a model that
+    cannot learn these by heart is broken. They stay in memory. Evaluation is as ever."""
+    compilation_cache_dir: str | None = None
+    """Local directory in which compiled programs are kept, so that the next run need not compile them; host 0 writes
+    it. Who can write there can run code here."""
     model_parallelism: int = 1
     """Devices that hold one copy of the model together: the mesh's "model" axis. What is split over it says the Task's
     partition. The rest of the devices are its "data" axis."""
@@ -94,6 +102,11 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         check_workdir(self.workdir)
         self._check_times()
+        if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(self.compilation_cache_dir):
+            raise OptionError(
+                f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. Give one, as in "
+                "~/.cache/infeed."
+            )
         for name in POSITIVE_INTS:
             check_positive_int(name, getattr(self, name))
         for name in OPTIONAL_POSITIVE_INTS:

@@ -10,13 +10,14 @@ import jax
 
 from pipeline.shards.errors import InputError
 from trainer.config import TrainerConfig
+from trainer.first_batches import first_batches
 from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, as_input, batch_struct, check_rows
 from trainer.interruptible import Check
 from trainer.loop.feed import Feeder, chunks
 from trainer.loop.plan import Steps, steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement
-from trainer.state import TrainState, abstract_state
+from trainer.state import TrainState, abstract_state, init_state
 from trainer.task import Step, Task
 
 __all__ = ["Job", "Opened"]
@@ -61,6 +62,10 @@ class Job:
         context = InputContext(
             mode, batch, host_batch, device_batch, hosts, config.seed, start_step, config.stall_seconds
         )
+        if mode == "train" and config.overfit_batches:
+            input_fn = first_batches(input_fn, config.overfit_batches, repeat=True)
+        if mode == "eval" and config.fast_dev_run:
+            input_fn = first_batches(input_fn, 1, repeat=False)
         source = as_input(input_fn(context))
         if MASK not in source.spec:
             raise InputError(f"the input's spec has no {MASK}. An Input delivers {MASK} float32 [b] with every batch.")
@@ -72,6 +77,11 @@ class Job:
         """Shapes and shardings of the state that the task makes for this input."""
         spec = self.placement.global_struct(opened.struct, opened.global_batch)
         return abstract_state(self.task, spec, self.placement)
+
+    def fresh_state(self, opened: Opened, check: Check = lambda: None) -> TrainState:
+        """The state that a run begins with. check: called while that is compiled, and may raise."""
+        spec = self.placement.global_struct(opened.struct, opened.global_batch)
+        return init_state(self.task, self.config.seed, spec, self.placement, check)
 
     def steps_a_dispatch(
         self, opened: Opened, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0

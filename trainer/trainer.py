@@ -22,6 +22,7 @@ from trainer.config import TrainerConfig, check_positive_int
 from trainer.events.reports import Reports
 from trainer.inputs import InputFn
 from trainer.job import Job, Opened
+from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
 from trainer.task import Task
 
@@ -37,10 +38,18 @@ class Trainer:
 
     def __init__(self, task: Task, config: TrainerConfig, devices: Sequence[Any] | None = None) -> None:
         self.config = config
+        if config.compilation_cache_dir:
+            use_compilation_cache(config.compilation_cache_dir)
         self._job = Job(task, config, Placement.of(devices, config.model_parallelism))
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
             self._job.placement.hosts(batch)  # a size that the devices do not divide fails here, not hours later
+        if config.fast_dev_run:
+            log.warning(
+                "fast_dev_run: %d steps of training, and an evaluation of one batch with a model that has not learnt; "
+                "no checkpoint and no events are written",
+                config.fast_dev_run,
+            )
 
     def train(self, input_fn: InputFn, *, steps: int | None = None, max_steps: int | None = None) -> TrainResult:
         """Trains `steps` more steps, or to `max_steps` in all (default: the config's), and saves a checkpoint.
@@ -49,9 +58,10 @@ class Trainer:
         checkpoint, so the result is that of a straight run. Raises NanError, naming the step, before a broken state
         is saved; InputError for an input that ends early or changes its shapes."""
         max_steps = _goal(steps, max_steps, self.config.max_steps)
+        fast = self.config.fast_dev_run
         with self._call() as call:
-            start = call.checkpoints.latest() or 0
-            end = start + steps if steps is not None else max_steps
+            start = 0 if fast else call.checkpoints.latest() or 0
+            end = fast or (start + steps if steps is not None else max_steps)
             if start >= end:
                 self._agree(call, None, start, end)
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
@@ -70,13 +80,16 @@ class Trainer:
         batch, where the task otherwise sees zeros; EvaluationError unless all metrics have the same bits.
         Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
         due gives proven=False); CheckpointError where there is no checkpoint."""
-        directory = _events_directory(name)
+        directory, fast = _events_directory(name), self.config.fast_dev_run
         with self._call(read_only=True) as call:
-            step = call.checkpoints.require(step)
+            step = 0 if fast else call.checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
             self._agree(call, opened, step, step, check_padding=check_padding)
-            saved = call.checkpoints.restore(step, self._job.abstract_state(opened))
-            evaluation = Evaluation(call, self._job, opened, saved.state.variables, step)
+            if fast:
+                state = self._job.fresh_state(opened, call.check)
+            else:
+                state = call.checkpoints.restore(step, self._job.abstract_state(opened)).state
+            evaluation = Evaluation(call, self._job, opened, state.variables, step)
             result = evaluation.epoch()
             if check_padding:
                 # A plain iterable is read up: input_fn makes the next.

@@ -34,6 +34,8 @@ from trainer.config import TrainerConfig
             "profile_steps='100' is not two steps, the second above the first. Give .*'100:120'",
         ),
         ({"profile_steps": "20:20"}, "profile_steps='20:20' is not two steps"),
+        ({"compilation_cache_dir": "gs://b/x"}, "compilation_cache_dir='gs://b/x' is not a local directory. Give one"),
+        ({"overfit_batches": 0}, "overfit_batches=0 is not allowed"),
         ({"fast_dev_run": 0}, "fast_dev_run=0 is not allowed"),
         ({"seed": -1}, r"seed=-1 is not an int in 0\.\.2\*\*32 - 1"),
     ],

@@ -23,7 +23,7 @@ from trainer.job import Job, Opened
 from trainer.loop.feed import Feeder
 from trainer.loop.plan import Marks, Steps
 from trainer.loop.run import Look, run
-from trainer.state import TrainState, init_state
+from trainer.state import TrainState
 from trainer.steps import BAD_LEAF, train_step
 
 __all__ = ["TrainResult", "train_run"]
@@ -78,6 +78,8 @@ def train_run(
         watch = stack.enter_context(_Watch(job, feeder, state, start, end))
 
         def save(step: int, state: TrainState) -> None:
+            if config.fast_dev_run:
+                return
             watch.publish()  # a run that goes on from here writes no earlier points
             input_state = source.state(source.advance(position, step - start))
             call.checkpoints.save(Saved(step, state, input_state, config.to_json()))
@@ -112,8 +114,7 @@ def _begin(call: Call, job: Job, opened: Opened, start: int) -> tuple[TrainState
     if not opened.resumable:
         log.info("the input is a plain iterable: a resumed run starts it anew, it has no position to go on from")
     if start == 0:
-        spec = job.placement.global_struct(opened.struct, opened.global_batch)
-        return init_state(job.task, config.seed, spec, job.placement, call.check), source.start
+        return job.fresh_state(opened, call.check), source.start
     saved = call.checkpoints.restore(start, job.abstract_state(opened))
     now = config.to_json()
     changed = [f"{key} {saved.config[key]!r} -> {now[key]!r}" for key in now if saved.config.get(key) != now[key]]
