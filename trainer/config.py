@@ -22,6 +22,7 @@ POSITIVE_INTS = (
     "superbatch_bytes",
     "model_parallelism",
 )
+OPTIONAL_POSITIVE_INTS = ("eval_batch_size", "max_steps", "checkpoint_every_steps", "keep_every_steps", "restore_step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,15 @@ class TrainerConfig:
     """Steps between checkpoints; one more is written at the end. None: only at the end."""
     keep_max: int = 3
     """Newest checkpoints to keep."""
+    keep_every_steps: int | None = None
+    """Checkpoints of steps that are multiples of it are kept for ever."""
+    keep_best: str | None = None
+    """An evaluation's metric: the checkpoint with its best value is kept as well."""
+    keep_best_mode: Literal["max", "min"] = "max"
+    """Whether the best keep_best is the largest or the smallest."""
+    restore_step: int | None = None
+    """Go on from the checkpoint of this step, not from the newest. Those after it are removed when the run first saves;
+    from then on a restart with the same value goes on from the newest again."""
     log_every: int = 100
     """Steps between log lines, rounded up to the end of a dispatch. TensorBoard has every step."""
     model_parallelism: int = 1
@@ -75,11 +85,13 @@ class TrainerConfig:
         for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be above 0.")
-        for name in ("eval_batch_size", "max_steps", "checkpoint_every_steps"):
+        for name in OPTIONAL_POSITIVE_INTS:
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         if self.loop_mode not in LOOP_MODES:
             raise OptionError(f"loop_mode={self.loop_mode!r} is not one of {', '.join(LOOP_MODES)}.")
+        if self.keep_best_mode not in ("max", "min"):
+            raise OptionError(f"keep_best_mode={self.keep_best_mode!r} is not one of max, min.")
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
 

@@ -46,7 +46,7 @@ class Trainer:
         is saved; InputError for an input that ends early or changes its shapes."""
         max_steps = _goal(steps, max_steps, self.config.max_steps)
         with self._call() as (watchdog, checkpoints):
-            start = checkpoints.latest() or 0
+            start = checkpoints.resume_step()
             end = start + steps if steps is not None else max_steps
             if start >= end:
                 self._agree(watchdog, None, start, end)
@@ -81,7 +81,7 @@ class Trainer:
 
     @contextmanager
     def _call(self) -> Iterator[tuple[Watchdog, Checkpoints]]:
-        checkpoints = Checkpoints(self.config.workdir, self.config.keep_max, self.config.save_seconds)
+        checkpoints = Checkpoints(self.config)
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
             Watchdog(open_store(), self.config.host_timeout_seconds, checkpoints.saving) as watchdog,

@@ -81,8 +81,7 @@ def _begin(job: Job, checkpoints: Checkpoints, opened: Opened, start: int) -> tu
         spec = job.placement.global_struct(opened.struct, opened.global_batch)
         return init_state(job.task, config.seed, spec, job.placement), source.start
     saved = checkpoints.restore(start, job.abstract_state(opened))
-    now = config.to_json()
-    changed = [f"{key} {saved.config[key]!r} -> {now[key]!r}" for key in now if saved.config.get(key) != now[key]]
+    changed = saved.changes(config.to_json())
     log.info("going on from the checkpoint of step %d%s", start, "; changed: " * bool(changed) + ", ".join(changed))
     return saved.state, source.restore(saved.input_state)
 
