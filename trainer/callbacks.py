@@ -47,7 +47,7 @@ class EvaluationEnd:
 
 
 class Callback:
-    """Does nothing at any of these; override what you need. Called in the main thread of every host, in the order given.
+    """Does nothing at any of these; override what you need. Called in the main thread of every host, in their order.
 
     `reports` writes scalars, images, histograms and texts (on host 0 alone, so that nobody has to ask). `stop(why)`
     ends the training within three dispatches, saved; the word of host 0 counts. What a callback raises ends the run

@@ -37,8 +37,9 @@ log = logging.getLogger("trainer")
 class Trainer:
     """Trains, evaluates and predicts with `task` on these jax devices (default: all).
 
-    Each call ends with a Preempted, a SystemExit of code 75, when SIGTERM has reached one of the run's processes: all
-    that was done is saved, and the same call goes on from there. Keeps nothing between calls but what is in the work directory, so each call goes on from the newest checkpoint."""
+    Keeps nothing between calls but what is in the work directory, so each call goes on from the newest checkpoint.
+    When SIGTERM reaches a process of the run, a call ends on all hosts with Preempted, a SystemExit of code 75: all
+    that was done is saved, and the same program goes on from there."""
 
     def __init__(
         self,
@@ -229,9 +230,7 @@ def _goal(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Ca
     for name, value in (("steps", steps), ("max_steps", max_steps)):
         if value is not None:
             check_positive_int(name, value)
-    if steps is not None:
-        return lambda start: start + steps
     end = max_steps or config.max_steps or config.fast_dev_run
-    if end is None:
+    if steps is None and end is None:
         raise OptionError("no end is given. Give steps or max_steps to train, or max_steps in the TrainerConfig.")
-    return lambda start: end
+    return lambda start: (end or 0) if steps is None else start + steps

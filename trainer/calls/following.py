@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from pipeline.shards.errors import CheckpointError, HostError, OptionError
 from trainer.calls.alternating import OneProgram

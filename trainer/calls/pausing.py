@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainer.calls.call import Call
@@ -36,16 +35,24 @@ class Wish:
         self.why = self.why or why
 
 
-@dataclass(frozen=True)
-class Between:
-    """What training does with its state between two steps. Each may take long.
+class Between(Protocol):
+    """What training does with its state between two steps. Each may take long."""
 
-    save(step, state). lengthen(k): from here on k steps a dispatch. evaluate(step, state) -> the same state."""
+    @property
+    def profile(self) -> Profile: ...  # noqa: D102
+    @property
+    def evaluates(self) -> bool: ...  # noqa: D102
+    def save(self, step: int, state: TrainState, /) -> None:
+        """Begins to write a checkpoint."""
+        ...
 
-    save: Callable[[int, TrainState], None]
-    lengthen: Callable[[int], None]
-    profile: Profile
-    evaluate: Callable[[int, TrainState], TrainState] | None
+    def evaluate(self, step: int, state: TrainState, /) -> TrainState:
+        """The same state, once it is evaluated."""
+        ...
+
+    def lengthen(self, k: int, /) -> None:
+        """From here on k steps a dispatch."""
+        ...
 
 
 class TrainingPauses:
@@ -84,9 +91,8 @@ class TrainingPauses:
         return self._saves or self._evaluates or ends or self._finds_pace or step in self._between.profile.stops
 
     def _wants_evaluation(self, step: int, ends: bool) -> bool:
-        if self._between.evaluate is None or self.stopped.preempted:
-            return False
-        return ends or _falls_on(step, self._every_eval)
+        wanted = self._between.evaluates and not self.stopped.preempted
+        return wanted and (ends or _falls_on(step, self._every_eval))
 
     def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
         """See Pauses."""
@@ -94,7 +100,7 @@ class TrainingPauses:
         if self._saves:
             self._between.save(step, carry)
             self._saved, self._saved_at = step, self._clock()
-        if self._evaluates and self._between.evaluate:
+        if self._evaluates:
             carry = self._between.evaluate(step, carry)
         if self._finds_pace and self._pace:
             key = f"pace/{self._start}"

@@ -2,6 +2,8 @@
 
 import logging
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +11,7 @@ import jax
 from trainer.callbacks import CheckpointEnd
 from trainer.calls.call import Call
 from trainer.calls.pace import Pace
-from trainer.calls.pausing import Between, Evaluating, TrainingPauses, Wish
+from trainer.calls.pausing import Evaluating, TrainingPauses, Wish
 from trainer.calls.watch import Watch
 from trainer.checkpointing.checkpoint import Saved
 from trainer.events.profile import Profile
@@ -17,6 +19,7 @@ from trainer.exits import Preempted
 from trainer.inputs import on_error_of
 from trainer.job import Job, Opened
 from trainer.loop.plan import Marks, Steps
+from trainer.loop.program import Program
 from trainer.loop.run import Look, run
 from trainer.results import TrainResult
 from trainer.state import TrainState
@@ -33,18 +36,15 @@ def train_run(
     """Trains steps start..end, from the checkpoint of `start` if that is above 0.
 
     Raises Preempted, with all that was done saved, when a process of the run was asked to end."""
-    config, source = job.config, opened.source
+    config = job.config
     state, position = _begin(call, job, opened, start)
     profile = Profile(config, start, end)
     every_eval = evaluating.every_steps if evaluating else None
     every = [n for n in (config.checkpoint_every_steps, every_eval) if n]
-    marks = Marks(every, profile.stops)
-    pace = None
-    if config.loop_seconds:
-        pace = Pace(config.loop_seconds, lambda steps: job.steps_a_dispatch(opened, every, steps))
+    pace = Pace(config.loop_seconds, partial(job.steps_a_dispatch, opened, every)) if config.loop_seconds else None
     k = 1 if pace else job.steps_a_dispatch(opened, every)
     program = job.program(train_step(job.task, config.on_nan), state, opened, k)
-    steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
+    steps = _steps(start, end, pace or k, Marks(every, profile.stops))
     log.info(
         "training steps %d to %d: batch %d on %d %s device(s), %s steps a dispatch%s",
         *(start, end, opened.global_batch, job.placement.mesh.size, jax.default_backend()),
@@ -57,39 +57,12 @@ def train_run(
         feeder = stack.enter_context(job.feeding(program, opened, position, steps, call.check))
         wish = Wish()
         watch = stack.enter_context(Watch(job, feeder, state, start, end, wish))
-
-        def save(step: int, state: TrainState) -> None:
-            if config.fast_dev_run:
-                return
-            watch.publish()  # a run that goes on from here writes no earlier points
-            input_state = source.state(source.advance(position, step - start))
-            call.checkpoints.save(Saved(step, state, input_state, config.to_json()))
-            for callback in job.callbacks:
-                callback.on_checkpoint(CheckpointEnd(step, state, watch.reports, wish))
-
-        def evaluate(step: int, state: TrainState) -> TrainState:
-            assert evaluating is not None
-            with watch.away():
-                return evaluating(step, state, wish)
-
-        def lengthen(k: int) -> None:
-            assert pace is not None
-            log.info("%d steps a dispatch, for %s", k, config.iterations_per_loop)
-            with watch.away():
-                program.lengthen(k)
-                pace.settle(k)
-                program.compile({k}, call.check)
-
-        def look(look: Look) -> None:
-            watch.look(look)
-            if pace:
-                pace.look()
-
-        between = Between(save, lengthen, stack.enter_context(profile), evaluate if evaluating else None)
+        stack.enter_context(profile)
+        between = _Between(call, job, opened, start, position, program, watch, profile, wish, pace, evaluating)
         pauses = TrainingPauses(call, config, start, end, between, wish, every_eval, pace)
-        state, step = run(state, start, feeder, program, look, pauses)
-    if bad := getattr(source, "quarantine", ()):  # a pipeline dataset's
-        log.warning("training: %d bad records were met on this host (%s)", len(bad), on_error_of(source))
+        state, step = run(state, start, feeder, program, between.look, pauses)
+    if bad := getattr(opened.source, "quarantine", ()):  # a pipeline dataset's
+        log.warning("training: %d bad records were met on this host (%s)", len(bad), on_error_of(opened.source))
     stopped = pauses.stopped.stop
     if stopped:
         log.warning("%s: training ends at step %d of %d, which is saved", stopped, step, end)
@@ -99,6 +72,10 @@ def train_run(
     return TrainResult(start, step, state, watch.last, speed, executables, stopped or None)
 
 
+def _steps(start: int, end: int, k: Pace | int, marks: Marks) -> Steps:
+    return Steps.planned(start, end, k, marks) if isinstance(k, int) else Steps.timed(start, end, k.steps, marks)
+
+
 def _begin(call: Call, job: Job, opened: Opened, start: int) -> tuple[TrainState, Any]:
     config, source = job.config, opened.source
     if not opened.resumable:
@@ -106,7 +83,55 @@ def _begin(call: Call, job: Job, opened: Opened, start: int) -> tuple[TrainState
     if start == 0:
         return job.fresh_state(opened, call.check), source.start
     saved = call.checkpoints.restore(start, job.abstract_state(opened))
-    now = config.to_json()
-    changed = [f"{key} {saved.config[key]!r} -> {now[key]!r}" for key in now if saved.config.get(key) != now[key]]
+    changed = saved.changes(config.to_json())
     log.info("going on from the checkpoint of step %d%s", start, "; changed: " * bool(changed) + ", ".join(changed))
     return saved.state, source.restore(saved.input_state)
+
+
+@dataclass(frozen=True)
+class _Between:
+    """See Between. start, position: the step that the run began at, and where its input stood there."""
+
+    call: Call
+    job: Job
+    opened: Opened
+    start: int
+    position: Any
+    program: Program
+    watch: Watch
+    profile: Profile
+    wish: Wish
+    pace: Pace | None
+    evaluating: Evaluating | None
+
+    @property
+    def evaluates(self) -> bool:
+        return self.evaluating is not None
+
+    def look(self, look: Look) -> None:
+        self.watch.look(look)
+        if self.pace:
+            self.pace.look()
+
+    def save(self, step: int, state: TrainState) -> None:
+        if self.job.config.fast_dev_run:
+            return
+        self.watch.publish()  # a run that goes on from here writes no earlier points
+        source = self.opened.source
+        input_state = source.state(source.advance(self.position, step - self.start))
+        self.call.checkpoints.save(Saved(step, state, input_state, self.job.config.to_json()))
+        for callback in self.job.callbacks:
+            callback.on_checkpoint(CheckpointEnd(step, state, self.watch.reports, self.wish))
+
+    def evaluate(self, step: int, state: TrainState) -> TrainState:
+        assert self.evaluating is not None
+        with self.watch.away():
+            return self.evaluating(step, state, self.wish)
+
+    def lengthen(self, k: int) -> None:
+        assert self.pace is not None
+        log.info("%d steps a dispatch, for %s", k, self.job.config.iterations_per_loop)
+        with self.watch.away():
+            self.program.lengthen(k)
+            self.pace.settle(k)
+            self.program.compile({k}, self.call.check)

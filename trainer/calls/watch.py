@@ -39,6 +39,7 @@ class Watch:
         self._seconds = self._away = 0.0
 
     def look(self, look: Look) -> None:
+        """One look. NanError where a step is not finite, and that ends the run."""
         bad = look.scalars.pop(BAD_LEAF, np.full(look.length, -1))
         self._write(look, self._check.reported(bad))
         self._check.look(look, bad)

@@ -17,8 +17,8 @@ from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, InputFn
 from trainer.metrics.classes import Accuracy
 from trainer.models.cnn import SmallCnn
-from trainer.results import EvalResult
 from trainer.nnx_task import nnx_task
+from trainer.results import EvalResult
 from trainer.task import Batch, Task
 from trainer.trainer import Trainer
 
