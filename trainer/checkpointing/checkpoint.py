@@ -197,6 +197,10 @@ class Checkpoints:
         if jax.process_index() == 0:
             self._evaluations.add(step, metrics, self.steps())
 
+    def was_evaluated(self, step: int) -> bool:
+        """Whether `record` was called for this step."""
+        return step in self._evaluations.read()
+
     def best(self) -> int | None:
         """The step of the checkpoint with the best keep_best so far. None where none was evaluated."""
         return self._best_of(self.steps())
@@ -245,10 +249,11 @@ class Checkpoints:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._manager is None:
             return
+        manager, self._manager = self._manager, None
         try:
             with self._writing():
-                self._manager.wait_until_finished()
-                self._manager.close()
+                manager.wait_until_finished()
+                manager.close()
         except InfeedError as lost:
             if error is None:
                 raise
