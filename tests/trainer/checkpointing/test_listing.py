@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import orbax.checkpoint as ocp
 import pytest
+from fake_gcs.server import Status
 
 from pipeline.shards.errors import StorageError
 from pipeline.shards.schemes import open_storage
@@ -30,6 +31,14 @@ def test_what_a_kill_left_unfinished_is_removed_by_the_next_run(config, save, tm
     left.mkdir(parents=True)
     save(config(), 20)
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["20"]
+
+
+def test_a_checkpoint_in_a_bucket_of_which_a_part_is_removed_is_none(bucket, gcs_server, config, save):
+    save(replace(config(), workdir=f"{bucket}/run"), 2, 10)
+    gcs_server.fail("DELETE .*checkpoints/2/state/".replace("/", "(?:/|%2F)"), Status(403), times=None)
+    with pytest.raises(StorageError, match="checkpoints/2/state/"):
+        orbax_path(f"{bucket}/run/checkpoints/2").rmtree()
+    assert finished_steps(f"{bucket}/run") == [10]
 
 
 def test_looking_for_checkpoints_makes_nothing(tmp_path):
