@@ -18,6 +18,7 @@ __all__ = [
     "CRC_SUM",
     "FINITE",
     "PROOF",
+    "PROOF_SUMS",
     "RECORDS",
     "ROWS",
     "EvalState",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 FINITE, RECORDS, BAD_ROWS, CRC_SUM = "_finite", "_records", "_bad_rows", "_crc_sum"
+PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
 PROOF, ROWS = "proof", "rows"  # what a prediction step gives
 
 
