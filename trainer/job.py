@@ -1,7 +1,7 @@
 """What training and evaluation share: a task, its settings, its devices, and how an input is opened for them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,12 +10,14 @@ import jax
 
 from pipeline.shards.errors import InputError
 from trainer.config import TrainerConfig
+from trainer.first_batches import first_batches
 from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, as_input, batch_struct, check_rows
+from trainer.interruptible import Check
 from trainer.loop.feed import Feeder, chunks
-from trainer.loop.plan import steps_that_fit
+from trainer.loop.plan import Steps, steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement
-from trainer.state import TrainState, abstract_state
+from trainer.state import TrainState, abstract_state, init_state
 from trainer.task import Step, Task
 
 __all__ = ["Job", "Opened"]
@@ -60,6 +62,10 @@ class Job:
         context = InputContext(
             mode, batch, host_batch, device_batch, hosts, config.seed, start_step, config.stall_seconds
         )
+        if mode == "train" and config.overfit_batches:
+            input_fn = first_batches(input_fn, config.overfit_batches, repeat=True)
+        if mode == "eval" and config.fast_dev_run:
+            input_fn = first_batches(input_fn, 1, repeat=False)
         source = as_input(input_fn(context))
         if MASK not in source.spec:
             raise InputError(f"the input's spec has no {MASK}. An Input delivers {MASK} float32 [b] with every batch.")
@@ -72,14 +78,21 @@ class Job:
         spec = self.placement.global_struct(opened.struct, opened.global_batch)
         return abstract_state(self.task, spec, self.placement)
 
-    def steps_a_dispatch(self, opened: Opened, marks: Iterable[int], out_bytes: int = 0) -> int:
-        """iterations_per_loop, cut to the nearest mark and so that a super-batch fits the device's memory.
+    def fresh_state(self, opened: Opened, check: Check = lambda: None) -> TrainState:
+        """The state that a run begins with. check: called while that is compiled, and may raise."""
+        spec = self.placement.global_struct(opened.struct, opened.global_batch)
+        return init_state(self.task, self.config.seed, spec, self.placement, check)
+
+    def steps_a_dispatch(
+        self, opened: Opened, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0
+    ) -> int:
+        """`wanted` (default: the config's), cut to the nearest mark and so that a super-batch fits the devices.
 
         out_bytes: what a step leaves on a device beside that."""
         leaves = jax.tree.leaves(opened.struct)
         row_bytes = sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in leaves)
         step_bytes = row_bytes * (opened.global_batch // self.placement.replicas) + out_bytes
-        wanted, cap = self.config.iterations_per_loop, self.config.superbatch_bytes
+        wanted, cap = wanted or self.config.steps_per_loop, self.config.superbatch_bytes
         k = steps_that_fit(wanted, (), step_bytes, cap)
         if k < wanted:
             log.info("%d steps a dispatch, not %d: a step has %d bytes a device", k, wanted, step_bytes)
@@ -102,13 +115,16 @@ class Job:
 
     @contextmanager
     def feeding(
-        self, program: Program, opened: Opened, position: Any, start: int, lengths: Sequence[int] | None
+        self,
+        program: Program,
+        opened: Opened,
+        position: Any,
+        steps: Steps,
+        check: Check = lambda: None,
     ) -> Iterator[Feeder]:
-        """The input's chunks of these lengths from `position` on. The program compiles while the first are read.
-
-        Without `lengths` the input is read one batch at a time until it ends."""
+        """The chunks of `steps` from the input's `position` on. The program compiles while the first are read."""
         batches = opened.source.batches(position)
-        source = chunks(batches, start, lengths, opened.struct, program.place, scans=program.scans)
+        source = chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program)
         with closing(Feeder(source, batches, self.config.stall_seconds + OWN_BOUND_SECONDS)) as feeder:
-            program.compile(set(lengths or [1]))
+            program.compile(steps.compiled, check)
             yield feeder

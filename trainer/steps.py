@@ -8,34 +8,39 @@ import jax.numpy as jnp
 import optax
 
 from pipeline.shards.errors import InputError, OptionError, did_you_mean
+from trainer.config import OnNan
 from trainer.inputs import INDEX, MASK, path_name
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, per_record, records
 from trainer.state import TrainState
 from trainer.task import Batch, Step, Task, Variables
 
 __all__ = [
+    "BAD_LEAF",
     "BAD_ROWS",
     "CRC_SUM",
-    "FINITE",
+    "LOSS",
     "PROOF",
     "PROOF_SUMS",
     "RECORDS",
     "ROWS",
     "EvalState",
-    "Step",
+    "checked_leaves",
     "eval_step",
     "predict_step",
     "train_step",
 ]
 
-FINITE, RECORDS, BAD_ROWS, CRC_SUM = "_finite", "_records", "_bad_rows", "_crc_sum"
+LOSS = "the loss"  # among the checked leaves
+BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
 PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
 PROOF, ROWS = "proof", "rows"  # what a prediction step gives
 
 
-def train_step(task: Task) -> Step:
-    """(TrainState, batch) -> the next state and scalars: loss, every metric, grad_norm, and `_finite`, whether the
-    loss and everything that the step wrote is finite."""
+def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
+    """(TrainState, batch) -> the next state and scalars: loss, every metric, grad_norm, and `_bad_leaf`, the number of
+    the first of the `checked_leaves` that is not finite, -1 if all are.
+
+    on_nan: with "skip", such a step changes nothing but the step's number; with "ignore" there is no `_bad_leaf`."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         batch = blank_padding(batch)
@@ -54,9 +59,14 @@ def train_step(task: Task) -> Step:
         updates, optimizer = task.optimizer.update(grads, state.optimizer, state.variables.params)
         params = optax.apply_updates(state.variables.params, updates)
         after = TrainState(state.step + 1, Variables(params, extra), optimizer, state.key)
-        # The loss alone is one step late: it is computed before the update that breaks the parameters.
-        finite = jnp.isfinite(means["loss"]) & _all_finite((params, extra, optimizer))
-        return after, means | {"grad_norm": optax.tree.norm(grads), FINITE: finite}
+        scalars = means | {"grad_norm": optax.tree.norm(grads)}
+        if on_nan == "ignore":
+            return after, scalars
+        bad = _first_bad([leaf for _, leaf in checked_leaves(means["loss"], grads, after)])
+        if on_nan == "skip":
+            kept = state._replace(step=after.step)
+            after = jax.tree.map(lambda new, old: jnp.where(bad < 0, new, old), after, kept)
+        return after, scalars | {BAD_LEAF: bad}
 
     return step
 
@@ -82,9 +92,28 @@ def eval_step(task: Task) -> Step:
     return step
 
 
-def _all_finite(tree: Any) -> jax.Array:
-    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats] or [True]))
+def checked_leaves(loss: Any, gradients: Any, state: TrainState) -> list[tuple[str, Any]]:
+    """What a training step may not leave behind broken, in the order in which it breaks: names and leaves.
+
+    The loss alone is one step late: it is computed before the update that breaks the parameters."""
+    trees = (
+        (LOSS, loss),
+        ("the gradient of ", gradients),
+        ("", state.variables.params),
+        ("", state.variables.extra),
+        ("optimizer/", state.optimizer),
+    )
+    return [
+        (f"{prefix}{path_name(path)}", leaf)
+        for prefix, tree in trees
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+
+
+def _first_bad(leaves: list[jax.Array]) -> jax.Array:
+    finite = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
+    return jnp.where(jnp.all(finite), -1, jnp.argmin(finite)).astype(jnp.int32)
 
 
 def predict_step(task: Task, keys: Sequence[str] | None) -> Step:

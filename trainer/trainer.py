@@ -3,25 +3,26 @@
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-import jax
-
 from pipeline.shards.errors import OptionError
-from pipeline.shards.storage import join
+from trainer.calls.call import Call
 from trainer.calls.evaluation import EvalResult, Evaluation, compare_paddings
 from trainer.calls.following import Waits, follow
 from trainer.calls.prediction import Prediction, check_predict
 from trainer.calls.preflight import agree, facts_of
 from trainer.calls.training import TrainResult, train_run
 from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.polls import Polls
+from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import open_store
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig, check_positive_int
-from trainer.events.writer import EventWriter
+from trainer.events.reports import Reports
 from trainer.inputs import InputFn
 from trainer.job import Job, Opened
+from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
 from trainer.task import Task
 
@@ -37,10 +38,18 @@ class Trainer:
 
     def __init__(self, task: Task, config: TrainerConfig, devices: Sequence[Any] | None = None) -> None:
         self.config = config
+        if config.compilation_cache_dir:
+            use_compilation_cache(config.compilation_cache_dir)
         self._job = Job(task, config, Placement.of(devices, config.model_parallelism))
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
             self._job.placement.hosts(batch)  # a size that the devices do not divide fails here, not hours later
+        if config.fast_dev_run:
+            log.warning(
+                "fast_dev_run: %d steps of training, and an evaluation of one batch with a model that has not learnt; "
+                "no checkpoint and no events are written",
+                config.fast_dev_run,
+            )
 
     def train(self, input_fn: InputFn, *, steps: int | None = None, max_steps: int | None = None) -> TrainResult:
         """Trains `steps` more steps, or to `max_steps` in all (default: the config's), and saves a checkpoint.
@@ -49,16 +58,17 @@ class Trainer:
         checkpoint, so the result is that of a straight run. Raises NanError, naming the step, before a broken state
         is saved; InputError for an input that ends early or changes its shapes."""
         max_steps = _goal(steps, max_steps, self.config.max_steps)
-        with self._call() as (watchdog, checkpoints):
-            start = checkpoints.latest() or 0
-            end = start + steps if steps is not None else max_steps
+        fast = self.config.fast_dev_run
+        with self._call() as call:
+            start = 0 if fast else call.checkpoints.latest() or 0
+            end = fast or (start + steps if steps is not None else max_steps)
             if start >= end:
-                self._agree(watchdog, None, start, end)
+                self._agree(call, None, start, end)
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
                 return TrainResult(start, start, None, {}, None, 0)
             opened = self._job.open("train", input_fn, start)
-            self._agree(watchdog, opened, start, end)
-            return train_run(self._job, checkpoints, opened, start, end)
+            self._agree(call, opened, start, end)
+            return train_run(call, self._job, opened, start, end)
 
     def evaluate(
         self, input_fn: InputFn, *, step: int | None = None, name: str | None = None, check_padding: bool = False
@@ -70,19 +80,22 @@ class Trainer:
         batch, where the task otherwise sees zeros; EvaluationError unless all metrics have the same bits.
         Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
         due gives proven=False); CheckpointError where there is no checkpoint."""
-        directory = _events_directory(name)
-        with self._call(read_only=True) as (watchdog, checkpoints):
-            step = checkpoints.require(step)
+        directory, fast = _events_directory(name), self.config.fast_dev_run
+        with self._call(read_only=True) as call:
+            step = 0 if fast else call.checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
-            self._agree(watchdog, opened, step, step, check_padding=check_padding)
-            saved = checkpoints.restore(step, self._job.abstract_state(opened))
-            evaluation = Evaluation(self._job, opened, saved.state.variables, step)
+            self._agree(call, opened, step, step, check_padding=check_padding)
+            if fast:
+                state = self._job.fresh_state(opened, call.check)
+            else:
+                state = call.checkpoints.restore(step, self._job.abstract_state(opened)).state
+            evaluation = Evaluation(call, self._job, opened, state.variables, step)
             result = evaluation.epoch()
             if check_padding:
                 # A plain iterable is read up: input_fn makes the next.
                 again = (lambda: None) if opened.resumable else lambda: self._job.open("eval", input_fn).source
                 compare_paddings(evaluation, result, again)
-        self._publish(directory, result)
+        self._report(directory, result)
         return result
 
     def evaluate_continuously(
@@ -105,7 +118,7 @@ class Trainer:
 
         def published() -> Iterator[EvalResult]:
             for result in results:
-                self._publish(directory, result)
+                self._report(directory, result)
                 yield result
 
         return published()
@@ -129,36 +142,37 @@ class Trainer:
     def _predictions(
         self, input_fn: InputFn, keys: Sequence[str] | None, step: int | None, gather: bool
     ) -> Iterator[dict[str, Any]]:
-        with self._call(read_only=True) as (watchdog, checkpoints):
-            with checkpoints:  # whoever stops early must not wait in them for the other hosts
-                step = checkpoints.require(step)
+        with self._call(read_only=True) as call:
+            with call.checkpoints:  # whoever stops early must not wait in them for the other hosts
+                step = call.checkpoints.require(step)
                 opened = self._job.open("predict", input_fn)
-                self._agree(watchdog, opened, step, step, keys=keys, gather=gather)
-                variables = checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
-            yield from Prediction(self._job, opened, variables, keys, gather).records(watchdog)
+                self._agree(call, opened, step, step, keys=keys, gather=gather)
+                variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
+            yield from Prediction(call, self._job, opened, variables, keys, gather).records()
 
-    def _publish(self, directory: str, result: EvalResult) -> None:
-        if jax.process_index() == 0:
-            with closing(EventWriter(join(self.config.workdir, directory))) as events:
-                events.scalars(result.step, result.metrics)
+    def _report(self, directory: str, result: EvalResult) -> None:
+        with Reports(self.config, directory) as reports:
+            reports.scalars(result.step, result.metrics)
 
     @contextmanager
-    def _call(self, read_only: bool = False) -> Iterator[tuple[Watchdog, Checkpoints]]:
-        config = self.config
+    def _call(self, read_only: bool = False) -> Iterator[Call]:
+        config, store = self.config, open_store()
         checkpoints = Checkpoints(config.workdir, config.keep_max, config.save_seconds, read_only=read_only)
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
-            Watchdog(open_store(), self.config.host_timeout_seconds, checkpoints.saving) as watchdog,
+            Preemption(store) as preemption,
+            Watchdog(store, self.config.host_timeout_seconds, checkpoints.saving) as watchdog,
             checkpoints,
             watchdog.reporting(),
         ):
-            yield watchdog, checkpoints
+            yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints)
+            preemption.check()  # it came too late for the loop; all is done, so nothing is lost
 
-    def _agree(self, watchdog: Watchdog, opened: Opened | None, start: int, end: int, **others: Any) -> None:
+    def _agree(self, call: Call, opened: Opened | None, start: int, end: int, **others: Any) -> None:
         def facts() -> dict[str, Any]:
             return facts_of(self._job, opened, start, end) | others
 
-        agree(watchdog, facts, self.config.workdir, self.config.stall_seconds)
+        agree(call.watchdog, facts, self.config.workdir, self.config.stall_seconds)
 
 
 def _events_directory(name: str | None) -> str:

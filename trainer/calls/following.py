@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.shards.errors import CheckpointError, HostError, OptionError
+from trainer.calls.call import Call
 from trainer.calls.evaluation import EvalResult, Evaluation
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.cluster.roll import poll
-from trainer.cluster.watchdog import Watchdog
 from trainer.exits import is_apart
 from trainer.inputs import InputFn
 from trainer.job import Job, Opened
@@ -25,8 +25,8 @@ REMOVAL_SECONDS = 10.0  # what the removal of a checkpoint may take from its fir
 
 log = logging.getLogger("trainer")
 
-Call = Callable[[bool], AbstractContextManager[tuple[Watchdog, Checkpoints]]]
-Agree = Callable[[Watchdog, Opened, int, int], None]
+Begin = Callable[[bool], AbstractContextManager[Call]]
+Agree = Callable[[Call, Opened, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,22 @@ class Waits:
                 raise OptionError(f"{name}={seconds} is not allowed. It must be above 0.")
 
 
-def follow(job: Job, input_fn: InputFn, call: Call, agree: Agree, waits: Waits) -> Iterator[EvalResult]:
+def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, waits: Waits) -> Iterator[EvalResult]:
     """The result of every checkpoint that is evaluated; see Trainer.evaluate_continuously.
 
     Between two results no call of the trainer is open, so the iterator may be dropped."""
     end, last = job.config.max_steps, None
     evaluator = _Evaluator(job, input_fn, agree)
     while end is None or last is None or last < end:
-        with call(True) as (watchdog, checkpoints):
-            step = _next_step(watchdog, checkpoints, last, waits)
+        with begin(True) as call:
+            checkpoints = call.checkpoints
+            step = _next_step(call, last, waits)
         if step is None:
             _say_timeout(checkpoints.directory, last, waits.timeout_seconds)
             return
         try:
-            with call(True) as (watchdog, checkpoints):
-                result = evaluator.evaluate(watchdog, checkpoints, step)
+            with begin(True) as call:
+                result = evaluator.evaluate(call, step)
         except (CheckpointError, HostError):
             if is_apart() or not _removed(checkpoints, step):
                 raise
@@ -68,8 +69,9 @@ def follow(job: Job, input_fn: InputFn, call: Call, agree: Agree, waits: Waits) 
     log.info("the checkpoint of step %s is the last one (max_steps=%s)", last, end)
 
 
-def _next_step(watchdog: Watchdog, checkpoints: Checkpoints, last: int | None, waits: Waits) -> int | None:
+def _next_step(call: Call, last: int | None, waits: Waits) -> int | None:
     """The newest checkpoint's step, on every host, as soon as it is newer than `last`; None when the time is up."""
+    watchdog = call.watchdog
     store, here, key = watchdog.roll.store, watchdog.roll.key("looking"), watchdog.roll.key("next step")
     if store.index > 0:
         if watchdog.wait(lambda: store.get(here), waits.stall_seconds) is None:
@@ -80,21 +82,22 @@ def _next_step(watchdog: Watchdog, checkpoints: Checkpoints, last: int | None, w
         word = watchdog.wait(lambda: store.get(key), float("inf"))  # if host 0 dies, that is a HostError
         return json.loads(word or "null")
     store.put(here, "")
-    step = watchdog.wait(_look_out(checkpoints, last, waits.poll_seconds), waits.timeout_seconds)
+    step = watchdog.wait(_look_out(call, last, waits.poll_seconds), waits.timeout_seconds)
     store.put(key, json.dumps(step))
     return step
 
 
-def _look_out(checkpoints: Checkpoints, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
+def _look_out(call: Call, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
     """Looks into the directory at most every poll_seconds."""
     due = time.monotonic()
 
     def look() -> int | None:
         nonlocal due
+        call.preemption.check()
         if time.monotonic() < due:
             return None
         due = time.monotonic() + poll_seconds
-        *skipped, newest = [step for step in checkpoints.steps() if last is None or step > last] or [None]
+        *skipped, newest = [step for step in call.checkpoints.steps() if last is None or step > last] or [None]
         if skipped:
             log.info("evaluating step %s; skipped: the checkpoints of steps %s", newest, skipped)
         return newest
@@ -128,13 +131,13 @@ class _Evaluator:
         self._shapes: Any = None
         self._evaluation: Evaluation | None = None
 
-    def evaluate(self, watchdog: Watchdog, checkpoints: Checkpoints, step: int) -> EvalResult:
+    def evaluate(self, call: Call, step: int) -> EvalResult:
         opened = self._job.open("eval", self._input_fn)
-        self._agree(watchdog, opened, step, step)
-        variables = checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
+        self._agree(call, opened, step, step)
+        variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
         shapes = opened.struct, opened.source.steps_per_epoch
         if self._evaluation is None or shapes != self._shapes:
-            self._shapes, self._evaluation = shapes, Evaluation(self._job, opened, variables, step)
+            self._shapes, self._evaluation = shapes, Evaluation(call, self._job, opened, variables, step)
         else:
-            self._evaluation.renew(variables, step)
+            self._evaluation.renew(call, variables, step)
         return self._evaluation.epoch(source=opened.source)

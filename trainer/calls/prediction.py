@@ -10,12 +10,13 @@ import jax
 import numpy as np
 
 from pipeline.shards.errors import HostError, OptionError
+from trainer.calls.call import Call
 from trainer.calls.proof import Proof
 from trainer.cluster.watchdog import Watchdog
 from trainer.inputs import MASK
 from trainer.job import Job, Opened
 from trainer.loop.feed import Chunk, Feeder
-from trainer.loop.plan import plan
+from trainer.loop.plan import Steps
 from trainer.steps import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
 
@@ -41,9 +42,9 @@ class Prediction:
     keys: which predictions; None: all. gather: every host gets the rows of all, not its own alone."""
 
     def __init__(
-        self, job: Job, opened: Opened, variables: Variables, keys: Sequence[str] | None, gather: bool
+        self, call: Call, job: Job, opened: Opened, variables: Variables, keys: Sequence[str] | None, gather: bool
     ) -> None:
-        self._job, self._opened = job, opened
+        self._call, self._job, self._opened = call, job, opened
         self._variables = variables
         self._proof = Proof(opened.source)
         self._given = self._dispatches = 0
@@ -52,33 +53,35 @@ class Prediction:
         batch = place.global_struct(opened.struct, opened.global_batch)
         rows = jax.eval_shape(step, variables, batch)[1][ROWS]
         bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
+        bytes_ = bytes_ if gather else bytes_ // place.replicas
         epoch = opened.source.steps_per_epoch
-        k = job.steps_a_dispatch(opened, [epoch] if epoch else [], bytes_ if gather else bytes_ // place.replicas)
-        self._lengths = None if epoch is None else list(plan(0, epoch, k))
+        k = job.steps_a_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
+        self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
 
         def outs(stacked: bool) -> dict[str, Any]:
             return {PROOF: place.replicated, ROWS: place.replicated if gather else place.rows(stacked)}
 
         self._program = job.program(step, variables, opened, k, outs)
 
-    def records(self, watchdog: Watchdog) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[dict[str, Any]]:
         """The predictions of every record that counts, and its `_index` where the input has one.
 
         EvaluationError, before the last dispatch's are given, unless the epoch was exact. HostError where this host
         stops before the end and another one does not."""
-        source = self._opened.source
-        with self._job.feeding(self._program, self._opened, source.start, 0, self._lengths) as feeder:
+        source, call = self._opened.source, self._call
+        with self._job.feeding(self._program, self._opened, source.start, self._steps, call.check) as feeder:
             pending = None
             try:
                 for chunk in feeder:
+                    call.due(chunk.start)
                     given = self._dispatch(chunk)
                     if pending:
                         yield from self._read(*pending)
                     pending = (chunk, given)
             except GeneratorExit:
-                self._stop_together(watchdog, feeder)
+                self._stop_together(call.watchdog, feeder)
                 raise
-            self._say(watchdog)
+            self._say(call.watchdog)
             last = self._read(*pending) if pending else iter(())
             self._check()
         yield from last

@@ -7,6 +7,7 @@ import jax
 from jax import lax
 
 from trainer.config import LoopMode
+from trainer.interruptible import Check, interruptible
 from trainer.mesh import Placement
 from trainer.task import Step
 
@@ -31,25 +32,32 @@ class Program:
         outs: Callable[[bool], Any] | None = None,
     ) -> None:
         """outs(stacked): shardings of what a step gives beside the carry, stacked or not. Default: whole copies."""
-        self.k = k
         self.executables: dict[int, Any] = {}
-        self._placement, self._step = placement, step
+        self._placement, self._step, self._host_struct, self._global_batch = placement, step, host_struct, global_batch
         self._outs = outs or (lambda _: placement.replicated)
         self._one_struct = placement.global_struct(host_struct, global_batch)
-        self._many_struct = placement.global_struct(host_struct, global_batch, k)
         self._carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), carry)
         self._one = self._jit(step, False).trace(self._carry, self._one_struct)
         on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
         slow_in_loops = on_cpu and has_convolution(self._one.jaxpr)
-        self.scans = k > 1 and (mode == "scan" or (mode == "auto" and not slow_in_loops))
+        self._may_scan = mode == "scan" or (mode == "auto" and not slow_in_loops)
+        self.lengthen(k)
 
-    def compile(self, lengths: Collection[int]) -> None:
-        """Compiles what dispatches of these lengths need: the single step, the scan, or both."""
+    def lengthen(self, k: int) -> None:
+        """Makes it a program of k steps a dispatch. Only before a dispatch of several steps is placed."""
+        self.k, self.scans = k, k > 1 and self._may_scan
+        self._many_struct = self._placement.global_struct(self._host_struct, self._global_batch, k)
+
+    def compile(self, lengths: Collection[int], check: Check = lambda: None) -> None:
+        """Compiles what dispatches of these lengths need: the single step, the scan, or both.
+
+        check: called all the while, and may raise."""
         if 1 not in self.executables and (not self.scans or 1 in lengths):
-            self.executables[1] = self._one.lower().compile()
+            self.executables[1] = interruptible(self._one.lower().compile, check)
         if self.k not in self.executables and self.scans and self.k in lengths:
             scan = self._jit(lambda carry, batches: lax.scan(self._step, carry, batches), True)
-            self.executables[self.k] = scan.trace(self._carry, self._many_struct).lower().compile()
+            lowered = scan.trace(self._carry, self._many_struct).lower()
+            self.executables[self.k] = interruptible(lowered.compile, check)
 
     def place(self, host_batch: Any, stacked: bool) -> Any:
         """The host's rows of one batch, or of k stacked ones, on the devices."""

@@ -133,11 +133,11 @@ def run(config: Config) -> None:
         return
     if config.mode == "evaluate-continuously":
         for result in trainer.evaluate_continuously(eval_input, timeout_seconds=config.follow_seconds):
-            _tell(config.trainer.workdir, result)
+            _tell(config.trainer, result)
         return
     speed = trainer.train(train_input).speed if config.mode == "train" else None
-    _tell(config.trainer.workdir, trainer.evaluate(eval_input, check_padding=config.check_padding))
-    if speed and jax.process_index() == 0:
+    _tell(config.trainer, trainer.evaluate(eval_input, check_padding=config.check_padding))
+    if speed and jax.process_index() == 0 and not config.trainer.fast_dev_run:
         _publish(config.trainer.workdir, "train_result.json", asdict(speed))
 
 
@@ -157,10 +157,10 @@ def _write_predictions(trainer: Trainer, input_fn: InputFn) -> None:
     print(f"{count} predictions written to {path}")
 
 
-def _tell(workdir: str, result: EvalResult) -> None:
-    if jax.process_index() > 0:
+def _tell(config: TrainerConfig, result: EvalResult) -> None:
+    if jax.process_index() > 0 or config.fast_dev_run:
         return
-    path = _publish(workdir, "eval_result.json", _report(result))
+    path = _publish(config.workdir, "eval_result.json", _report(result))
     print(
         f"step {result.step}: accuracy {result.metrics['accuracy']:.2%}, loss {result.metrics['loss']:.4f} over "
         f"{result.records} of {result.num_records} validation records, "

@@ -1,7 +1,9 @@
 """Training as a whole: same results for any dispatch length, exact resumption, no broken checkpoint."""
 
+import json
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -146,8 +148,8 @@ def poisoned(task, key, at):
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("loss", "the loss is nan after step 20"),
-        ("gradient", r"the loss is \d.*parameters are not finite after step 20"),
+        ("loss", "after step 20 the loss is nan. No checkpoint holds it"),
+        ("gradient", r"after step 20 the gradient of a is not finite \(the loss is \d"),
     ],
 )
 def test_nan_names_its_step_and_leaves_no_checkpoint_behind(dense_task, vector_input, config, k, key, text):
@@ -156,6 +158,9 @@ def test_nan_names_its_step_and_leaves_no_checkpoint_behind(dense_task, vector_i
         Trainer(poisoned(dense_task, key, 20), settings).train(vector_input, max_steps=40)
     with Checkpoints(settings.workdir) as checkpoints:
         assert checkpoints.steps() == [10]
+    *_, line = Path(settings.workdir, "train/metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["step"] == 20
+    assert (json.loads(line)["loss"] == "NaN") == (key == "loss")
 
 
 @pytest.mark.parametrize(
