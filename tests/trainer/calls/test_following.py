@@ -8,6 +8,7 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -193,17 +194,18 @@ def test_waits_of_no_time_are_refused(follower, vector_input):
 
 
 @contextmanager
-def call_of(store, workdir):
+def call_of(store, config):
     with Watchdog(store, 20.0) as watchdog:
         preemption = Preemption(store)
-        yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), Checkpoints(workdir, read_only=True))
+        yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), Checkpoints(config))
 
 
 def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
     store = LocalStore()
 
     def next_step(host, last):
-        with call_of(store.view(host, 2), trained.config.workdir if host == 0 else "/nowhere") as call:
+        config = trained.config if host == 0 else replace(trained.config, workdir="/nowhere")
+        with call_of(store.view(host, 2), config) as call:
             return following._next_step(call, last, Waits(0.3, 0.1, 20.0))
 
     with ThreadPoolExecutor(2) as pool:
@@ -213,5 +215,5 @@ def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
 
 def test_a_host_that_waits_for_host_0_in_vain_ends(trained):
     text = "host 0 of 2 did not begin to look for the next checkpoint within 0.2 s"
-    with call_of(LocalStore().view(1, 2), trained.config.workdir) as call, pytest.raises(HostError, match=text):
+    with call_of(LocalStore().view(1, 2), trained.config) as call, pytest.raises(HostError, match=text):
         following._next_step(call, None, Waits(60.0, 0.1, 0.2))
