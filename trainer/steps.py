@@ -21,6 +21,7 @@ __all__ = [
     "CRC_SUM",
     "LOSS",
     "PROOF",
+    "PROOF_SUMS",
     "RECORDS",
     "ROWS",
     "EvalState",
@@ -33,6 +34,7 @@ __all__ = [
 
 LOSS = "the loss"  # among the checked leaves
 BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
+PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
 PROOF, ROWS = "proof", "rows"  # what a prediction step gives
 
 

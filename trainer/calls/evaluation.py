@@ -10,14 +10,15 @@ import numpy as np
 
 from pipeline.shards.errors import EvaluationError, InputError
 from trainer.calls.call import Call
-from trainer.inputs import Input, on_error_of
+from trainer.calls.proof import Proof
+from trainer.inputs import Input
 from trainer.job import Job, Opened
 from trainer.loop.plan import Steps
 from trainer.loop.run import Look, run
 from trainer.metrics.masking import PADDINGS
 from trainer.metrics.tally import Tally, computed, mergeable
 from trainer.results import EvalResult
-from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS, EvalState, eval_step, no_tallies
+from trainer.steps import PROOF_SUMS, EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
 __all__ = ["Evaluation", "compare_paddings"]
@@ -62,10 +63,11 @@ class Evaluation:
         with self._job.feeding(self._program, opened, opened.source.start, self._steps, self._call.check) as feeder:
             started = time.perf_counter()
             self._state, _ = run(state, 0, feeder, self._program, totals.add, self._call)
-        totals.check()
-        if totals.masked:
-            log.warning("evaluation: %d bad records are left out, the means are over %d", totals.masked, totals.records)
-        self.padding_rows = totals.steps * opened.global_batch - totals.records
+        proof = totals.proof
+        proof.check("evaluation", "the metrics are not the split's")
+        if proof.masked:
+            log.warning("evaluation: %d bad records are left out, the means are over %d", proof.masked, proof.records)
+        self.padding_rows = totals.steps * opened.global_batch - proof.records
         scalars, arrays = computed(jax.device_get(self._state.tallies), self._job.task.metrics)
         return totals.result(self._step, time.perf_counter() - started, scalars, arrays)
 
@@ -144,55 +146,27 @@ class _Totals:
 
     def __init__(self, source: Input) -> None:
         self.sums: dict[str, float] = {}
-        self.records = self.crc = self.steps = self._bad = 0
+        self.steps = 0
+        self.proof = Proof(source)
         self._source = source
-
-    @property
-    def masked(self) -> int:
-        """Bad records. What an input masks that has not said it would is missing."""
-        return self._bad if on_error_of(self._source) == "mask" else 0
 
     def add(self, look: Look) -> None:
         self.steps += look.length
+        self.proof.add(look.scalars)
         for name, values in look.scalars.items():
-            if name == RECORDS:
-                self.records += int(values.sum(dtype=np.int64))
-            elif name == BAD_ROWS:
-                self._bad += int(values.sum(dtype=np.int64))
-            elif name == CRC_SUM:
-                self.crc = (self.crc + int(values.sum(dtype=np.uint64))) % 2**32
-            else:
+            if name not in PROOF_SUMS:
                 self.sums[name] = self.sums.get(name, 0.0) + float(values.sum(dtype=np.float64))
 
-    def check(self) -> None:
-        due, expected_crc = self._source.num_records, self._source.expected_crc
-        left_out = f" and left out {self.masked} as bad" if self.masked else ""
-        if due is not None and self.records + self.masked != due:
-            raise EvaluationError(
-                f"the evaluation counted {self.records} records{left_out}; the split has {due}. The input delivered a "
-                "record twice or not at all, or its _mask is wrong; the metrics are not the split's."
-            )
-        if expected_crc is not None and self.crc != expected_crc:
-            raise EvaluationError(
-                f"the evaluation counted {self.records} records{left_out} as due, but their crcs add up to "
-                f"{self.crc:08x} and the index says {expected_crc:08x}. Some record was delivered in place of another."
-            )
-        if self.records == 0:
-            raise EvaluationError(
-                f"no row of the input has a _mask above 0{' (all are bad)' * bool(left_out)}, so there is nothing to "
-                "take a mean of."
-            )
-
     def result(self, step: int, seconds: float, scalars: dict[str, float], arrays: dict[str, np.ndarray]) -> EvalResult:
-        means = {name: total / self.records for name, total in self.sums.items()}
+        means = {name: total / self.proof.records for name, total in self.sums.items()}
         return EvalResult(
             step=step,
             metrics=means | scalars,
             arrays=arrays,
-            records=self.records,
-            masked=self.masked,
+            records=self.proof.records,
+            masked=self.proof.masked,
             num_records=self._source.num_records,
-            crc=self.crc,
+            crc=self.proof.crc,
             expected_crc=self._source.expected_crc,
             seconds=seconds,
         )
