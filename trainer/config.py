@@ -7,23 +7,34 @@ from typing import Any, Literal
 
 from pipeline.shards.errors import OptionError
 
-__all__ = ["LoopMode", "TrainerConfig", "check_positive_int"]
+__all__ = ["LoopMode", "OnNan", "TrainerConfig", "check_positive_int", "seconds_of"]
 
 LoopMode = Literal["auto", "scan", "step"]
+OnNan = Literal["raise", "skip", "ignore"]
 LOOP_MODES = ("auto", "scan", "step")
+ON_NAN = ("raise", "skip", "ignore")
+TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+STEPS_PER_LOOP = 100
 MiB = 1024 * 1024
 # Any scheme but gs://, and gs:/, which pathlib makes of it and which would be a directory here.
 OTHER_PLACE = re.compile(r"(?!gs://[^/])[a-z][a-z0-9+.-]+:/")
 LOCAL_PLACE = re.compile(r"(?![a-z][a-z0-9+.-]+:/).")
 POSITIVE_INTS = (
     "global_batch_size",
-    "iterations_per_loop",
     "keep_max",
     "log_every",
     "superbatch_bytes",
     "model_parallelism",
 )
-OPTIONAL_POSITIVE_INTS = ("eval_batch_size", "max_steps", "checkpoint_every_steps", "fast_dev_run", "overfit_batches")
+OPTIONAL_POSITIVE_INTS = (
+    "eval_batch_size",
+    "predict_batch_size",
+    "max_steps",
+    "checkpoint_every_steps",
+    "fast_dev_run",
+    "overfit_batches",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +48,23 @@ class TrainerConfig:
     """Records a training step, over all devices of all hosts."""
     eval_batch_size: int | None = None
     """Records an evaluation step, over all devices of all hosts. Default: global_batch_size."""
+    predict_batch_size: int | None = None
+    """Records a prediction step, over all devices of all hosts. Default: that of evaluation."""
     max_steps: int | None = None
     """Train until the state has made so many steps, counted from the very first run."""
-    iterations_per_loop: int = 100
-    """Steps a dispatch: how often the host looks. Speed only; it does not change the training."""
+    max_time: str | None = None
+    """Train no longer than "30s", "90m", "12h", counted from the call, then save and return. By the clock of host 0."""
+    iterations_per_loop: int | str = 100
+    """Steps a dispatch: how often the host looks. Speed only; it does not change the training. "10s": as many as take
+    so long ("s", "m" or "h"), measured over the first ten."""
     checkpoint_every_steps: int | None = 1000
     """Steps between checkpoints; one more is written at the end. None: only at the end."""
+    checkpoint_every: str | None = None
+    """Time between checkpoints ("10m"), beside those by steps. By the clock of host 0, at the end of a dispatch."""
+    on_nan: OnNan = "raise"
+    """What to do about a step whose loss, gradients or new state are not finite. raise: end with an error that names
+    the step and the first such array; no checkpoint holds it. skip: leave the parameters as they were and go on, up to
+    100 in a row. ignore: do not look."""
     keep_max: int = 3
     """Newest checkpoints to keep."""
     log_every: int = 100
@@ -78,13 +100,8 @@ class TrainerConfig:
     """A host that fails or dies ends all others within this time; half of it is how long one may be silent."""
 
     def __post_init__(self) -> None:
-        if not self.workdir:
-            raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
-        if OTHER_PLACE.match(str(self.workdir)):
-            raise OptionError(
-                f"workdir={self.workdir!r} is neither a local directory nor in a bucket. Give one of these: a path on "
-                "a local disk, or gs://bucket/dir."
-            )
+        check_workdir(self.workdir)
+        self._check_times()
         if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(self.compilation_cache_dir):
             raise OptionError(
                 f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. Give one, as in "
@@ -92,14 +109,12 @@ class TrainerConfig:
             )
         for name in POSITIVE_INTS:
             check_positive_int(name, getattr(self, name))
-        for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
-            if not getattr(self, name) > 0:
-                raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be above 0.")
         for name in OPTIONAL_POSITIVE_INTS:
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
-        if self.loop_mode not in LOOP_MODES:
-            raise OptionError(f"loop_mode={self.loop_mode!r} is not one of {', '.join(LOOP_MODES)}.")
+        for name, allowed in (("loop_mode", LOOP_MODES), ("on_nan", ON_NAN)):
+            if getattr(self, name) not in allowed:
+                raise OptionError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}.")
         if self.profile_steps is not None and not self.profile_range:
             raise OptionError(
                 f"profile_steps={self.profile_steps!r} is not two steps, the second above the first. Give them as in "
@@ -108,10 +123,38 @@ class TrainerConfig:
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
 
+    def _check_times(self) -> None:
+        for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be above 0.")
+        for name in ("max_time", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                seconds_of(name, getattr(self, name))
+        if isinstance(self.iterations_per_loop, str):
+            seconds_of("iterations_per_loop", self.iterations_per_loop)
+        else:
+            check_positive_int("iterations_per_loop", self.iterations_per_loop)
+
     @property
     def resolved_eval_batch_size(self) -> int:
         """eval_batch_size, or the training one where it is not given."""
         return self.eval_batch_size or self.global_batch_size
+
+    @property
+    def resolved_predict_batch_size(self) -> int:
+        """predict_batch_size, or that of evaluation where it is not given."""
+        return self.predict_batch_size or self.resolved_eval_batch_size
+
+    @property
+    def loop_seconds(self) -> float | None:
+        """iterations_per_loop, where it is a time."""
+        timed = isinstance(self.iterations_per_loop, str)
+        return seconds_of("iterations_per_loop", self.iterations_per_loop) if timed else None
+
+    @property
+    def steps_per_loop(self) -> int:
+        """iterations_per_loop, where it is a number; else what evaluation takes in its place."""
+        return self.iterations_per_loop if isinstance(self.iterations_per_loop, int) else STEPS_PER_LOOP
 
     @property
     def profile_range(self) -> range | None:
@@ -121,7 +164,32 @@ class TrainerConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The settings as they were resolved, for the checkpoint."""
-        return dataclasses.asdict(self) | {"eval_batch_size": self.resolved_eval_batch_size}
+        sizes = {
+            "eval_batch_size": self.resolved_eval_batch_size,
+            "predict_batch_size": self.resolved_predict_batch_size,
+        }
+        return dataclasses.asdict(self) | sizes
+
+
+def check_workdir(workdir: str) -> None:
+    """Raises OptionError unless it is a local path or in a bucket."""
+    if not workdir:
+        raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
+    if OTHER_PLACE.match(str(workdir)):
+        raise OptionError(
+            f"workdir={workdir!r} is neither a local directory nor in a bucket. Give one of these: a path on "
+            "a local disk, or gs://bucket/dir."
+        )
+
+
+def seconds_of(name: str, value: object) -> float:
+    """The seconds of a time such as "30s", "90m" or "1.5h". OptionError for anything else, and for none."""
+    found = TIME.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not float(found[1]) > 0:
+        raise OptionError(
+            f"{name}={value!r} is not a time. Give a number above 0 with its unit, s, m or h, such as 30s or 1.5h."
+        )
+    return float(found[1]) * SECONDS[found[2]]
 
 
 def check_positive_int(name: str, value: object) -> None:

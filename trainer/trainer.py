@@ -1,15 +1,21 @@
-"""The Trainer: trains and evaluates a Task from any input. The front door of the package."""
+"""The Trainer: trains a Task, evaluates it, predicts with it, from any input. The front door of the package."""
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from pipeline.shards.errors import OptionError
+from trainer.calls.call import Call
 from trainer.calls.evaluation import EvalResult, Evaluation, compare_paddings
+from trainer.calls.following import Waits, follow
+from trainer.calls.prediction import Prediction, check_predict
 from trainer.calls.preflight import agree, facts_of
 from trainer.calls.training import TrainResult, train_run
 from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.polls import Polls
+from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import open_store
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig, check_positive_int
@@ -26,7 +32,7 @@ log = logging.getLogger("trainer")
 
 
 class Trainer:
-    """Trains and evaluates `task` on these jax devices (default: all).
+    """Trains, evaluates and predicts with `task` on these jax devices (default: all).
 
     Keeps nothing between calls but what is in the work directory, so each call goes on from the newest checkpoint."""
 
@@ -35,7 +41,8 @@ class Trainer:
         if config.compilation_cache_dir:
             use_compilation_cache(config.compilation_cache_dir)
         self._job = Job(task, config, Placement.of(devices, config.model_parallelism))
-        for batch in (config.global_batch_size, config.resolved_eval_batch_size):
+        others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
+        for batch in (config.global_batch_size, *others):
             self._job.placement.hosts(batch)  # a size that the devices do not divide fails here, not hours later
         if config.fast_dev_run:
             log.warning(
@@ -51,58 +58,133 @@ class Trainer:
         checkpoint, so the result is that of a straight run. Raises NanError, naming the step, before a broken state
         is saved; InputError for an input that ends early or changes its shapes."""
         max_steps = _goal(steps, max_steps, self.config.max_steps)
-        with self._call() as (watchdog, checkpoints):
-            start = 0 if self.config.fast_dev_run else checkpoints.latest() or 0
-            end = self.config.fast_dev_run or (start + steps if steps is not None else max_steps)
+        fast = self.config.fast_dev_run
+        with self._call() as call:
+            start = 0 if fast else call.checkpoints.latest() or 0
+            end = fast or (start + steps if steps is not None else max_steps)
             if start >= end:
-                self._agree(watchdog, None, start, end)
+                self._agree(call, None, start, end)
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
                 return TrainResult(start, start, None, {}, None, 0)
             opened = self._job.open("train", input_fn, start)
-            self._agree(watchdog, opened, start, end)
-            return train_run(self._job, checkpoints, opened, start, end)
+            self._agree(call, opened, start, end)
+            return train_run(call, self._job, opened, start, end)
 
-    def evaluate(self, input_fn: InputFn, *, step: int | None = None, check_padding: bool = False) -> EvalResult:
+    def evaluate(
+        self, input_fn: InputFn, *, step: int | None = None, name: str | None = None, check_padding: bool = False
+    ) -> EvalResult:
         """Means over one exact epoch, with the newest checkpoint or that of `step`.
 
+        name: of several evaluations, each of another input; its events go to <workdir>/eval_<name>, else to eval.
         check_padding: run the epoch twice more, with NaN and with the largest values in the rows that fill the last
         batch, where the task otherwise sees zeros; EvaluationError unless all metrics have the same bits.
         Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
         due gives proven=False); CheckpointError where there is no checkpoint."""
-        with self._call() as (watchdog, checkpoints):
-            step = 0 if self.config.fast_dev_run else checkpoints.require(step)
+        directory, fast = _events_directory(name), self.config.fast_dev_run
+        with self._call(read_only=True) as call:
+            step = 0 if fast else call.checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
-            self._agree(watchdog, opened, step, step, check_padding=check_padding)
-            if self.config.fast_dev_run:
-                state = self._job.fresh_state(opened)
+            self._agree(call, opened, step, step, check_padding=check_padding)
+            if fast:
+                state = self._job.fresh_state(opened, call.check)
             else:
-                state = checkpoints.restore(step, self._job.abstract_state(opened)).state
-            evaluation = Evaluation(self._job, opened, state.variables, step)
+                state = call.checkpoints.restore(step, self._job.abstract_state(opened)).state
+            evaluation = Evaluation(call, self._job, opened, state.variables, step)
             result = evaluation.epoch()
             if check_padding:
                 # A plain iterable is read up: input_fn makes the next.
                 again = (lambda: None) if opened.resumable else lambda: self._job.open("eval", input_fn).source
                 compare_paddings(evaluation, result, again)
-        with Reports(self.config, "eval") as reports:
-            reports.scalars(step, result.metrics)
+        self._report(directory, result)
         return result
 
+    def evaluate_continuously(
+        self,
+        input_fn: InputFn,
+        *,
+        name: str | None = None,
+        timeout_seconds: float = 3600.0,
+        poll_seconds: float = 10.0,
+    ) -> Iterator[EvalResult]:
+        """Evaluates the checkpoints that another process saves in the work directory, as they come.
+
+        Of several new ones the newest; the log names those that are skipped. It ends after the checkpoint of
+        TrainerConfig.max_steps, and when for timeout_seconds no new one has come. Every evaluation calls input_fn
+        anew; all run the same program. Nothing is written but the events. One that is removed while it is read is
+        left for a newer one. CheckpointError for one that is damaged, and where there has never been any."""
+        directory = _events_directory(name)
+        waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
+        results = follow(self._job, input_fn, self._call, self._agree, waits)
+
+        def published() -> Iterator[EvalResult]:
+            for result in results:
+                self._report(directory, result)
+                yield result
+
+        return published()
+
+    def predict(
+        self, input_fn: InputFn, *, keys: Sequence[str] | None = None, step: int | None = None, gather: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """What the task's predict_fn gives, one dict of NumPy values a record, in the order of the data set.
+
+        With the newest checkpoint or that of `step`. Padding and masked bad records are left out; `_index` is the
+        record's number, where the input numbers them. keys: only these predictions; default: all.
+        With several hosts each gets the rows that its devices hold; gather: every host gets all. They iterate alike:
+        the next is computed while a host works on one, and a host that stops waits for the others to stop, at most
+        half of host_timeout_seconds; where they go on, all end with a HostError. Alone, it may be dropped at any time.
+        Nothing is done before the first record is asked for. An array in a record is a view: copy what you keep.
+        Raises EvaluationError, before the last records, unless each one that is due came exactly once; and what
+        evaluate raises."""
+        check_predict(self._job.task, keys)
+        return self._predictions(input_fn, keys, step, gather)
+
+    def _predictions(
+        self, input_fn: InputFn, keys: Sequence[str] | None, step: int | None, gather: bool
+    ) -> Iterator[dict[str, Any]]:
+        with self._call(read_only=True) as call:
+            with call.checkpoints:  # whoever stops early must not wait in them for the other hosts
+                step = call.checkpoints.require(step)
+                opened = self._job.open("predict", input_fn)
+                self._agree(call, opened, step, step, keys=keys, gather=gather)
+                variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
+            yield from Prediction(call, self._job, opened, variables, keys, gather).records()
+
+    def _report(self, directory: str, result: EvalResult) -> None:
+        with Reports(self.config, directory) as reports:
+            reports.scalars(result.step, result.metrics)
+
     @contextmanager
-    def _call(self) -> Iterator[tuple[Watchdog, Checkpoints]]:
-        checkpoints = Checkpoints(self.config.workdir, self.config.keep_max, self.config.save_seconds)
+    def _call(self, read_only: bool = False) -> Iterator[Call]:
+        config, store = self.config, open_store()
+        checkpoints = Checkpoints(config.workdir, config.keep_max, config.save_seconds, read_only=read_only)
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
-            Watchdog(open_store(), self.config.host_timeout_seconds, checkpoints.saving) as watchdog,
+            Preemption(store) as preemption,
+            Watchdog(store, self.config.host_timeout_seconds, checkpoints.saving) as watchdog,
             checkpoints,
             watchdog.reporting(),
         ):
-            yield watchdog, checkpoints
+            yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints)
+            preemption.check()  # it came too late for the loop; all is done, so nothing is lost
 
-    def _agree(self, watchdog: Watchdog, opened: Opened | None, start: int, end: int, **others: Any) -> None:
+    def _agree(self, call: Call, opened: Opened | None, start: int, end: int, **others: Any) -> None:
         def facts() -> dict[str, Any]:
             return facts_of(self._job, opened, start, end) | others
 
-        agree(watchdog, facts, self.config.workdir, self.config.stall_seconds)
+        agree(call.watchdog, facts, self.config.workdir, self.config.stall_seconds)
+
+
+def _events_directory(name: str | None) -> str:
+    """Of the work directory, for an evaluation of this name. OptionError unless it can be a directory's."""
+    if name is None:
+        return "eval"
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
+        raise OptionError(
+            f"name={name!r} cannot name a directory. Allowed are up to 100 letters, digits, '.', '_' and '-'; the "
+            "events go to <workdir>/eval_<name>."
+        )
+    return f"eval_{name}"
 
 
 def _goal(steps: int | None, max_steps: int | None, default: int | None) -> int:

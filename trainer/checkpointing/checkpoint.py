@@ -35,16 +35,20 @@ class Saved:
 
 
 class Checkpoints:
-    """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write."""
+    """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write.
 
-    def __init__(self, workdir: str, keep_max: int = 1, save_seconds: float = 900.0) -> None:
+    read_only: they are another process's; nothing is written, locked or removed."""
+
+    def __init__(
+        self, workdir: str, keep_max: int = 1, save_seconds: float = 900.0, *, read_only: bool = False
+    ) -> None:
         self._path = orbax_path(join(workdir, "checkpoints"))
         self.directory = str(self._path)
         self._save_seconds = save_seconds
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep_max,
+            max_to_keep=None if read_only else keep_max,  # Orbax's own read_only does the same, with a warning a call
             enable_async_checkpointing=True,
-            create=True,
+            create=not read_only,
             async_options=ocp.options.AsyncOptions(timeout_secs=math.ceil(save_seconds)),
         )
         self._make = lambda: ocp.CheckpointManager(self._path, options=options)
@@ -155,10 +159,11 @@ class Checkpoints:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._manager is None:
             return
+        manager, self._manager = self._manager, None
         try:
             with self._writing():
-                self._manager.wait_until_finished()
-                self._manager.close()
+                manager.wait_until_finished()
+                manager.close()
         except InfeedError as lost:
             if error is None:
                 raise

@@ -2,16 +2,19 @@
 
 Images, histograms and texts are tensors that name the plugin which shows them, as tf.summary writes them."""
 
+# The protos' modules fill themselves at import.
+# pyright: reportAttributeAccessIssue=false
+
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboard.compat.proto.tensor_pb2 import TensorProto  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING
 
 from pipeline.shards.errors import OptionError
 

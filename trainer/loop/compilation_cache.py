@@ -13,7 +13,7 @@ def use_compilation_cache(directory: str) -> None:
 
     The setting is JAX's own and holds for the whole process."""
     directory = str(Path(directory).expanduser())
-    if jax.config.jax_compilation_cache_dir == directory:
+    if jax.config.read("jax_compilation_cache_dir") == directory:
         return
     compilation_cache.set_cache_dir(directory)
     # By default what compiles within a second is not kept; a restart has dozens of these.

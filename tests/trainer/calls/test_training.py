@@ -148,8 +148,8 @@ def poisoned(task, key, at):
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("loss", "the loss is nan after step 20"),
-        ("gradient", r"the loss is \d.*parameters are not finite after step 20"),
+        ("loss", "after step 20 the loss is nan. No checkpoint holds it"),
+        ("gradient", r"after step 20 the gradient of a is not finite \(the loss is \d"),
     ],
 )
 def test_nan_names_its_step_and_leaves_no_checkpoint_behind(dense_task, vector_input, config, k, key, text):
