@@ -11,8 +11,11 @@ __all__ = ["LoopMode", "OnNan", "TrainerConfig", "check_positive_int", "seconds_
 
 LoopMode = Literal["auto", "scan", "step"]
 OnNan = Literal["raise", "skip", "ignore"]
-LOOP_MODES = ("auto", "scan", "step")
-ON_NAN = ("raise", "skip", "ignore")
+CHOICES = {
+    "loop_mode": ("auto", "scan", "step"),
+    "on_nan": ("raise", "skip", "ignore"),
+    "keep_best_mode": ("max", "min"),
+}
 TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 STEPS_PER_LOOP = 100
@@ -32,6 +35,8 @@ OPTIONAL_POSITIVE_INTS = (
     "predict_batch_size",
     "max_steps",
     "checkpoint_every_steps",
+    "keep_every_steps",
+    "restore_step",
     "fast_dev_run",
     "overfit_batches",
 )
@@ -67,6 +72,15 @@ class TrainerConfig:
     100 in a row. ignore: do not look."""
     keep_max: int = 3
     """Newest checkpoints to keep."""
+    keep_every_steps: int | None = None
+    """Checkpoints of steps that are multiples of it are kept for ever."""
+    keep_best: str | None = None
+    """An evaluation's metric: the checkpoint with its best value is kept as well."""
+    keep_best_mode: Literal["max", "min"] = "max"
+    """Whether the best keep_best is the largest or the smallest."""
+    restore_step: int | None = None
+    """Go on from the checkpoint of this step, not from the newest. Those after it are removed when the run first saves;
+    from then on a restart with the same value goes on from the newest again."""
     log_every: int = 100
     """Steps between log lines, rounded up to the end of a dispatch. TensorBoard has every step."""
     profile_steps: str | None = None
@@ -112,7 +126,7 @@ class TrainerConfig:
         for name in OPTIONAL_POSITIVE_INTS:
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
-        for name, allowed in (("loop_mode", LOOP_MODES), ("on_nan", ON_NAN)):
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise OptionError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}.")
         if self.profile_steps is not None and not self.profile_range:

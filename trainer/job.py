@@ -1,7 +1,7 @@
-"""What training and evaluation share: a task, its settings, its devices, and how an input is opened for them."""
+"""What all calls share: a task, its settings, its devices, its callbacks, and how an input is opened for them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import jax
 
 from pipeline.shards.errors import InputError
+from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.first_batches import first_batches
 from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, as_input, batch_struct, check_rows
@@ -50,6 +51,7 @@ class Job:
     task: Task
     config: TrainerConfig
     placement: Placement
+    callbacks: Sequence[Callback] = ()
 
     def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> Opened:
         """Calls input_fn and checks what it promises against the batch size."""

@@ -1,29 +1,32 @@
 """The Trainer: trains a Task, evaluates it, predicts with it, from any input. The front door of the package."""
 
 import logging
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pipeline.shards.errors import OptionError
+from trainer.callbacks import Callback
+from trainer.calls.alternating import Alternating, check_name, tell
 from trainer.calls.call import Call
-from trainer.calls.evaluation import EvalResult, Evaluation, compare_paddings
+from trainer.calls.evaluation import Evaluation, compare_paddings
 from trainer.calls.following import Waits, follow
 from trainer.calls.prediction import Prediction, check_predict
 from trainer.calls.preflight import agree, facts_of
-from trainer.calls.training import TrainResult, train_run
+from trainer.calls.training import train_run
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import open_store
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig, check_positive_int
-from trainer.events.reports import Reports
 from trainer.inputs import InputFn
 from trainer.job import Job, Opened
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
+from trainer.results import EvalResult, TrainResult
 from trainer.task import Task
 
 __all__ = ["Trainer"]
@@ -34,13 +37,21 @@ log = logging.getLogger("trainer")
 class Trainer:
     """Trains, evaluates and predicts with `task` on these jax devices (default: all).
 
-    Keeps nothing between calls but what is in the work directory, so each call goes on from the newest checkpoint."""
+    Keeps nothing between calls but what is in the work directory, so each call goes on from the newest checkpoint.
+    When SIGTERM reaches a process of the run, a call ends on all hosts with Preempted, a SystemExit of code 75: all
+    that was done is saved, and the same program goes on from there."""
 
-    def __init__(self, task: Task, config: TrainerConfig, devices: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        config: TrainerConfig,
+        devices: Sequence[Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
         self.config = config
         if config.compilation_cache_dir:
             use_compilation_cache(config.compilation_cache_dir)
-        self._job = Job(task, config, Placement.of(devices, config.model_parallelism))
+        self._job = Job(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks))
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
             self._job.placement.hosts(batch)  # a size that the devices do not divide fails here, not hours later
@@ -57,18 +68,56 @@ class Trainer:
         A run that was stopped goes on with the state, the random keys and the input position of its newest
         checkpoint, so the result is that of a straight run. Raises NanError, naming the step, before a broken state
         is saved; InputError for an input that ends early or changes its shapes."""
-        max_steps = _goal(steps, max_steps, self.config.max_steps)
-        fast = self.config.fast_dev_run
+        return self._train(input_fn, _goal(steps, max_steps, self.config))
+
+    def train_and_evaluate(
+        self,
+        train_input_fn: InputFn,
+        eval_input_fn: InputFn,
+        *,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        eval_every_steps: int | None = None,
+        name: str | None = None,
+    ) -> TrainResult:
+        """Trains as `train` does, with one exact epoch of evaluation every eval_every_steps (default: as often as
+        checkpoints by steps) and at the end. TrainResult.evaluations has their results.
+
+        Each is of a checkpoint, saved just before, and TrainerConfig.keep_best keeps the best one. The training's input
+        goes on where it was. One that a run was stopped before is made up when it goes on."""
+        check_name(name)
+        every = eval_every_steps or self.config.checkpoint_every_steps
+        if eval_every_steps is not None:
+            check_positive_int("eval_every_steps", eval_every_steps)
+
+        def alternating(call: Call, start: int, end: int) -> Alternating:
+            opened = self._job.open("eval", eval_input_fn)
+            self._agree(call, opened, start, end, eval_every_steps=every)
+            return Alternating(call, self._job, eval_input_fn, opened, name, every)
+
+        return self._train(train_input_fn, _goal(steps, max_steps, self.config), alternating)
+
+    def _train(
+        self,
+        input_fn: InputFn,
+        goal: Callable[[int], int],
+        alternating: Callable[[Call, int, int], Alternating] | None = None,
+    ) -> TrainResult:
         with self._call() as call:
-            start = 0 if fast else call.checkpoints.latest() or 0
-            end = fast or (start + steps if steps is not None else max_steps)
+            start = 0 if self.config.fast_dev_run else call.checkpoints.resume_step()
+            end = self.config.fast_dev_run or goal(start)
+            evaluating = alternating(call, start, end) if alternating else None
+            if evaluating and start:
+                evaluating.make_up(start, end)
             if start >= end:
                 self._agree(call, None, start, end)
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
-                return TrainResult(start, start, None, {}, None, 0)
-            opened = self._job.open("train", input_fn, start)
-            self._agree(call, opened, start, end)
-            return train_run(call, self._job, opened, start, end)
+                result = TrainResult(start, start, None, {}, None, 0)
+            else:
+                opened = self._job.open("train", input_fn, start)
+                self._agree(call, opened, start, end)
+                result = train_run(call, self._job, opened, start, end, evaluating)
+            return replace(result, evaluations=tuple(evaluating.results)) if evaluating else result
 
     def evaluate(
         self, input_fn: InputFn, *, step: int | None = None, name: str | None = None, check_padding: bool = False
@@ -80,8 +129,9 @@ class Trainer:
         batch, where the task otherwise sees zeros; EvaluationError unless all metrics have the same bits.
         Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
         due gives proven=False); CheckpointError where there is no checkpoint."""
-        directory, fast = _events_directory(name), self.config.fast_dev_run
-        with self._call(read_only=True) as call:
+        check_name(name)
+        fast = self.config.fast_dev_run
+        with self._call() as call:
             step = 0 if fast else call.checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
             self._agree(call, opened, step, step, check_padding=check_padding)
@@ -95,7 +145,7 @@ class Trainer:
                 # A plain iterable is read up: input_fn makes the next.
                 again = (lambda: None) if opened.resumable else lambda: self._job.open("eval", input_fn).source
                 compare_paddings(evaluation, result, again)
-        self._report(directory, result)
+            self._tell(call, result, name)
         return result
 
     def evaluate_continuously(
@@ -112,16 +162,9 @@ class Trainer:
         TrainerConfig.max_steps, and when for timeout_seconds no new one has come. Every evaluation calls input_fn
         anew; all run the same program. Nothing is written but the events. One that is removed while it is read is
         left for a newer one. CheckpointError for one that is damaged, and where there has never been any."""
-        directory = _events_directory(name)
+        check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
-        results = follow(self._job, input_fn, self._call, self._agree, waits)
-
-        def published() -> Iterator[EvalResult]:
-            for result in results:
-                self._report(directory, result)
-                yield result
-
-        return published()
+        return follow(self._job, input_fn, self._call, self._agree, partial(self._tell, name=name), waits)
 
     def predict(
         self, input_fn: InputFn, *, keys: Sequence[str] | None = None, step: int | None = None, gather: bool = False
@@ -142,7 +185,7 @@ class Trainer:
     def _predictions(
         self, input_fn: InputFn, keys: Sequence[str] | None, step: int | None, gather: bool
     ) -> Iterator[dict[str, Any]]:
-        with self._call(read_only=True) as call:
+        with self._call() as call:
             with call.checkpoints:  # whoever stops early must not wait in them for the other hosts
                 step = call.checkpoints.require(step)
                 opened = self._job.open("predict", input_fn)
@@ -150,14 +193,16 @@ class Trainer:
                 variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
             yield from Prediction(call, self._job, opened, variables, keys, gather).records()
 
-    def _report(self, directory: str, result: EvalResult) -> None:
-        with Reports(self.config, directory) as reports:
-            reports.scalars(result.step, result.metrics)
+    def _tell(self, call: Call, result: EvalResult, name: str | None) -> None:
+        # keep_best is about one evaluation; those with names are others.
+        if name is None and not self.config.fast_dev_run:
+            call.checkpoints.record(result.step, result.metrics)
+        tell(self._job, name, result)
 
     @contextmanager
-    def _call(self, read_only: bool = False) -> Iterator[Call]:
+    def _call(self) -> Iterator[Call]:
         config, store = self.config, open_store()
-        checkpoints = Checkpoints(config.workdir, config.keep_max, config.save_seconds, read_only=read_only)
+        checkpoints = Checkpoints(config)
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
             Preemption(store) as preemption,
@@ -175,19 +220,8 @@ class Trainer:
         agree(call.watchdog, facts, self.config.workdir, self.config.stall_seconds)
 
 
-def _events_directory(name: str | None) -> str:
-    """Of the work directory, for an evaluation of this name. OptionError unless it can be a directory's."""
-    if name is None:
-        return "eval"
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
-        raise OptionError(
-            f"name={name!r} cannot name a directory. Allowed are up to 100 letters, digits, '.', '_' and '-'; the "
-            "events go to <workdir>/eval_<name>."
-        )
-    return f"eval_{name}"
-
-
-def _goal(steps: int | None, max_steps: int | None, default: int | None) -> int:
+def _goal(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int]:
+    """The last step of a run, from its first."""
     if steps is not None and max_steps is not None:
         raise OptionError(
             f"steps={steps} and max_steps={max_steps} are both given. Give one: steps counts from the newest "
@@ -196,6 +230,7 @@ def _goal(steps: int | None, max_steps: int | None, default: int | None) -> int:
     for name, value in (("steps", steps), ("max_steps", max_steps)):
         if value is not None:
             check_positive_int(name, value)
-    if steps is None and max_steps is None and default is None:
+    end = max_steps or config.max_steps or config.fast_dev_run
+    if steps is None and end is None:
         raise OptionError("no end is given. Give steps or max_steps to train, or max_steps in the TrainerConfig.")
-    return max_steps or default or 0
+    return lambda start: (end or 0) if steps is None else start + steps

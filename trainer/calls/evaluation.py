@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,38 +14,13 @@ from trainer.job import Job, Opened
 from trainer.loop.plan import Steps
 from trainer.loop.run import Look, run
 from trainer.metrics.masking import PADDINGS
+from trainer.results import EvalResult
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS, EvalState, eval_step
 from trainer.task import Variables
 
-__all__ = ["EvalResult", "Evaluation", "compare_paddings"]
+__all__ = ["Evaluation", "compare_paddings"]
 
 log = logging.getLogger("trainer")
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """The metrics of one epoch, each a mean over its records.
-
-    records: rows that counted. masked: bad records, over all hosts, that the input left out; the log of each host names
-    its own. num_records: rows that were due; None for a plain iterable. crc, expected_crc: sums of the records' crcs
-    mod 2**32, delivered (of a masked one: promised) and due."""
-
-    step: int
-    metrics: dict[str, float]
-    records: int
-    masked: int
-    num_records: int | None
-    crc: int
-    expected_crc: int | None
-    seconds: float
-
-    @property
-    def proven(self) -> bool:
-        """Whether the input could say what was due, and exactly that was delivered.
-
-        With masked records it was not, though all others are accounted for: the means are not the split's own."""
-        due = (self.num_records, self.expected_crc)
-        return None not in due and due == (self.records, self.crc)
 
 
 class Evaluation:

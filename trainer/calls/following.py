@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from pipeline.shards.errors import CheckpointError, HostError, OptionError
+from trainer.calls.alternating import OneProgram
 from trainer.calls.call import Call
-from trainer.calls.evaluation import EvalResult, Evaluation
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.cluster.roll import poll
 from trainer.exits import is_apart
 from trainer.inputs import InputFn
 from trainer.job import Job, Opened
+from trainer.results import EvalResult
 
 __all__ = ["Waits", "follow"]
 
@@ -25,7 +25,8 @@ REMOVAL_SECONDS = 10.0  # what the removal of a checkpoint may take from its fir
 
 log = logging.getLogger("trainer")
 
-Begin = Callable[[bool], AbstractContextManager[Call]]
+Begin = Callable[[], AbstractContextManager[Call]]
+Tell = Callable[[Call, EvalResult], None]
 Agree = Callable[[Call, Opened, int, int], None]
 
 
@@ -43,22 +44,26 @@ class Waits:
                 raise OptionError(f"{name}={seconds} is not allowed. It must be above 0.")
 
 
-def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, waits: Waits) -> Iterator[EvalResult]:
+def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, waits: Waits) -> Iterator[EvalResult]:
     """The result of every checkpoint that is evaluated; see Trainer.evaluate_continuously.
 
     Between two results no call of the trainer is open, so the iterator may be dropped."""
     end, last = job.config.max_steps, None
-    evaluator = _Evaluator(job, input_fn, agree)
+    program = OneProgram(job)
     while end is None or last is None or last < end:
-        with begin(True) as call:
+        with begin() as call:
             checkpoints = call.checkpoints
             step = _next_step(call, last, waits)
         if step is None:
             _say_timeout(checkpoints.directory, last, waits.timeout_seconds)
             return
         try:
-            with begin(True) as call:
-                result = evaluator.evaluate(call, step)
+            with begin() as call:
+                opened = job.open("eval", input_fn)
+                agree(call, opened, step, step)
+                saved = call.checkpoints.restore(step, job.abstract_state(opened))
+                result = program.evaluate(call, opened, saved.state.variables, step)
+                tell(call, result)
         except (CheckpointError, HostError):
             if is_apart() or not _removed(checkpoints, step):
                 raise
@@ -121,23 +126,3 @@ def _say_timeout(directory: str, last: int | None, timeout_seconds: float) -> No
         "no checkpoint has come for %g s (timeout_seconds); the evaluation ends with that of step %d",
         *(timeout_seconds, last),
     )
-
-
-class _Evaluator:
-    """Evaluates one checkpoint after another with the same program, as long as the input has the same shapes."""
-
-    def __init__(self, job: Job, input_fn: InputFn, agree: Agree) -> None:
-        self._job, self._input_fn, self._agree = job, input_fn, agree
-        self._shapes: Any = None
-        self._evaluation: Evaluation | None = None
-
-    def evaluate(self, call: Call, step: int) -> EvalResult:
-        opened = self._job.open("eval", self._input_fn)
-        self._agree(call, opened, step, step)
-        variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
-        shapes = opened.struct, opened.source.steps_per_epoch
-        if self._evaluation is None or shapes != self._shapes:
-            self._shapes, self._evaluation = shapes, Evaluation(call, self._job, opened, variables, step)
-        else:
-            self._evaluation.renew(call, variables, step)
-        return self._evaluation.epoch(source=opened.source)

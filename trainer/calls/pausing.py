@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainer.calls.call import Call
@@ -21,25 +20,45 @@ class Evaluating(Protocol):
 
     every_steps: int | None
 
-    def __call__(self, step: int, state: TrainState, /) -> TrainState:
-        """The same state; its arrays may have been used in between."""
+    def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /) -> TrainState:
+        """The same state; its arrays may have been used in between. stop(why): ends the training after it."""
         ...
 
 
-@dataclass(frozen=True)
-class Between:
-    """What training does with its state between two steps. Each may take long.
+class Wish:
+    """That training should end, and why. Host 0's counts: the others need not see what it sees."""
 
-    save(step, state). lengthen(k): from here on k steps a dispatch. evaluate: every so many steps, and at the end."""
+    why = ""
 
-    save: Callable[[int, TrainState], None]
-    lengthen: Callable[[int], None]
-    profile: Profile
-    evaluate: Evaluating | None
+    def __call__(self, why: str) -> None:
+        """The first one counts."""
+        self.why = self.why or why
+
+
+class Between(Protocol):
+    """What training does with its state between two steps. Each may take long."""
+
+    @property
+    def profile(self) -> Profile: ...  # noqa: D102
+    @property
+    def evaluates(self) -> bool: ...  # noqa: D102
+    def save(self, step: int, state: TrainState, /) -> None:
+        """Begins to write a checkpoint."""
+        ...
+
+    def evaluate(self, step: int, state: TrainState, /) -> TrainState:
+        """The same state, once it is evaluated."""
+        ...
+
+    def lengthen(self, k: int, /) -> None:
+        """From here on k steps a dispatch."""
+        ...
 
 
 class TrainingPauses:
-    """The Pauses of training from step `start` to `end`. stopped: why it ended before, if it did."""
+    """The Pauses of training from step `start` to `end`. stopped: why it ended before, if it did.
+
+    every_eval: steps between evaluations; there is one more at the end."""
 
     def __init__(
         self,
@@ -48,18 +67,16 @@ class TrainingPauses:
         start: int,
         end: int,
         between: Between,
+        wish: Wish,
+        every_eval: int | None = None,
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._call, self._config, self._between, self._pace, self._clock = call, config, between, pace, clock
         self._start, self._end, self._saved = start, end, start
         self._began = self._saved_at = clock()
-        self._wish = ""
+        self._wish, self._every_eval = wish, every_eval
         self.stopped = Decision()
-
-    def stop(self, why: str) -> None:
-        """Ends training within three dispatches, if this is host 0: the others need not see what it sees."""
-        self._wish = self._wish or why
 
     def due(self, step: int) -> bool:
         """See Pauses. Saves by steps, by the clock, before an evaluation and at the end."""
@@ -74,10 +91,8 @@ class TrainingPauses:
         return self._saves or self._evaluates or ends or self._finds_pace or step in self._between.profile.stops
 
     def _wants_evaluation(self, step: int, ends: bool) -> bool:
-        evaluate = self._between.evaluate
-        if evaluate is None or self.stopped.preempted:
-            return False
-        return ends or _falls_on(step, evaluate.every_steps)
+        wanted = self._between.evaluates and not self.stopped.preempted
+        return wanted and (ends or _falls_on(step, self._every_eval))
 
     def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
         """See Pauses."""
@@ -85,7 +100,7 @@ class TrainingPauses:
         if self._saves:
             self._between.save(step, carry)
             self._saved, self._saved_at = step, self._clock()
-        if self._evaluates and self._between.evaluate:
+        if self._evaluates:
             carry = self._between.evaluate(step, carry)
         if self._finds_pace and self._pace:
             key = f"pace/{self._start}"
@@ -93,8 +108,8 @@ class TrainingPauses:
         return carry, not self.stopped.stop
 
     def _decide(self) -> Decision:
-        if self._wish:
-            return Decision(True, self._wish)
+        if self._wish.why:
+            return Decision(True, self._wish.why)
         now, config = self._clock(), self._config
         if config.max_time and now - self._began >= seconds_of("max_time", config.max_time):
             return Decision(True, f"max_time={config.max_time} is over")

@@ -84,6 +84,10 @@ class ProgressLine:
             log.info("step %d/%d: %s", step, self._end, text)
         return speed
 
+    def skip(self, seconds: float) -> None:
+        """So much time was spent on something else, and is not in the speed."""
+        self._since += seconds
+
     def close(self) -> None:
         """Leaves the last state on the terminal."""
         if self._live is not None:

@@ -13,11 +13,11 @@ import tyro
 
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
-from trainer.calls.evaluation import EvalResult
 from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, InputFn
 from trainer.models.cnn import SmallCnn
 from trainer.nnx_task import nnx_task
+from trainer.results import EvalResult
 from trainer.task import Batch, Task
 from trainer.trainer import Trainer
 

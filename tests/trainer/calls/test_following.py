@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -14,8 +15,11 @@ import pytest
 
 from pipeline.shards.errors import CheckpointError, HostError, OptionError
 from trainer.calls import following
+from trainer.calls.call import Call
 from trainer.calls.following import Waits
 from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.polls import Polls
+from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig
@@ -187,13 +191,18 @@ def test_waits_of_no_time_are_refused(follower, vector_input):
         follower.evaluate_continuously(vector_input, poll_seconds=0)
 
 
+def call_of(watchdog, config):
+    preemption = Preemption(watchdog.roll.store)
+    return Call(watchdog, preemption, Polls(watchdog.roll, preemption), Checkpoints(config))
+
+
 def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
     store = LocalStore()
 
     def next_step(host, last):
         with Watchdog(store.view(host, 2), 20.0) as watchdog:
-            checkpoints = Checkpoints(trained.config.workdir if host == 0 else "/nowhere", read_only=True)
-            return following._next_step(watchdog, checkpoints, last, Waits(0.3, 0.1, 20.0))
+            config = trained.config if host == 0 else replace(trained.config, workdir="/nowhere")
+            return following._next_step(call_of(watchdog, config), last, Waits(0.3, 0.1, 20.0))
 
     with ThreadPoolExecutor(2) as pool:
         for last, expected in ((None, STEPS), (STEPS, None)):
@@ -202,7 +211,7 @@ def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
 
 def test_a_host_that_waits_for_host_0_in_vain_ends(trained):
     with Watchdog(LocalStore().view(1, 2), 20.0) as watchdog:
-        checkpoints, begun = Checkpoints(trained.config.workdir, read_only=True), time.monotonic()
+        begun = time.monotonic()
         with pytest.raises(HostError, match="host 0 of 2 did not begin to look for the next checkpoint within 0.2 s"):
-            following._next_step(watchdog, checkpoints, None, Waits(60.0, 0.1, 0.2))
+            following._next_step(call_of(watchdog, trained.config), None, Waits(60.0, 0.1, 0.2))
         assert time.monotonic() - begun < 10

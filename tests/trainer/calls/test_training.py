@@ -87,7 +87,7 @@ def test_a_checkpoint_holds_the_settings_and_the_position_of_the_input(dense_tas
     settings = config(checkpoint_every_steps=5, seed=3)
     trainer = Trainer(dense_task, settings)
     trainer.train(vector_input, max_steps=8)
-    with Checkpoints(settings.workdir) as checkpoints:
+    with Checkpoints(settings) as checkpoints:
         assert checkpoints.steps() == [5, 8]
         saved = checkpoints.restore(5, trainer.train(vector_input, steps=1).state)
     assert saved.input_state == {"fingerprint": "array100", "seed": 3, "position": 5}
@@ -98,7 +98,7 @@ def test_a_checkpoint_holds_the_settings_and_the_position_of_the_input(dense_tas
 def test_only_the_newest_checkpoints_are_kept(dense_task, vector_input, config):
     settings = config(checkpoint_every_steps=2, keep_max=2)
     Trainer(dense_task, settings).train(vector_input, max_steps=9)
-    with Checkpoints(settings.workdir) as checkpoints:
+    with Checkpoints(settings) as checkpoints:
         assert checkpoints.steps() == [8, 9]
 
 
@@ -156,7 +156,7 @@ def test_nan_names_its_step_and_leaves_no_checkpoint_behind(dense_task, vector_i
     settings = config(iterations_per_loop=k, checkpoint_every_steps=10)
     with pytest.raises(NanError, match=text):
         Trainer(poisoned(dense_task, key, 20), settings).train(vector_input, max_steps=40)
-    with Checkpoints(settings.workdir) as checkpoints:
+    with Checkpoints(settings) as checkpoints:
         assert checkpoints.steps() == [10]
     *_, line = Path(settings.workdir, "train/metrics.jsonl").read_text().splitlines()
     assert json.loads(line)["step"] == 20
