@@ -33,6 +33,18 @@ RAW_DATA = {
 
 
 @pytest.fixture(scope="session")
+def kept_programs(tmp_path_factory):
+    """What jax has compiled once in this process, it finds again: most tests of the trainer compile the same step."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # jax may have found before that there is none
+
+
+@pytest.fixture(scope="session")
 def tiny_tfds(tmp_path_factory):
     """A TFDS data_dir with the dataset "tiny" in it. Do not change it: copy."""
     directory = tmp_path_factory.mktemp("tfds")

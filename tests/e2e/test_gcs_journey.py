@@ -10,11 +10,9 @@ import subprocess
 import sys
 import time
 
-import jax
 import pytest
 from fake_gcs import stand_ins
 from fake_gcs.server import Reset, Short, Status
-from jax.experimental.compilation_cache import compilation_cache
 
 from converters import imagenet_to_gcs
 from pipeline.shards import gcs_calls
@@ -25,21 +23,6 @@ pytestmark = pytest.mark.long
 
 SECRET = "a-planted-secret-that-must-not-show"
 STEPS = (10, 20)  # of the first command, and where the second one ends
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory):
-    # Three journeys compile the same three programs.
-    patch = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs"))}
-    patch |= {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": 0}
-    before = {name: getattr(jax.config, name) for name in patch}
-    for name, value in patch.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module", autouse=True)
