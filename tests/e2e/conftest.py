@@ -1,7 +1,6 @@
 """Real runs of several processes on this machine, for the tests that need them."""
 
 import json
-import os
 import socket
 import subprocess
 import time
@@ -13,7 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from fork_server import Forked, ForkServer, start
+from fork_server import Forked, ForkServer
 
 WORKER = Path(__file__).with_name("host_worker.py")
 
@@ -44,20 +43,6 @@ def free_port() -> int:
 def _free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on."""
     return free_port()
-
-
-@pytest.fixture(scope="session")
-def fork_server(tmp_path_factory):
-    """Starts Python programs that find JAX, TensorFlow and the trainer imported.
-
-    What one has compiled the next finds, layouts and tests alike: a quarter of their time was the same programs."""
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    with start(environment() | cache) as server:
-        yield server
 
 
 @dataclass(frozen=True)
@@ -129,8 +114,25 @@ def run_commands(fork_server, tmp_path):
 
 
 def start_all(server: ForkServer, commands: list[list[str]], out: Path) -> Run:
-    env = environment()
-    return Run([server.start(command, out / f"{i}.txt", env) for i, command in enumerate(commands)], out)
+    return Run([server.start(command, out / f"{i}.txt") for i, command in enumerate(commands)], out)
+
+
+@pytest.fixture
+def raw(bucket, digits, gcs_server):
+    """gs://bucket/raw: the digits' tars and label files."""
+    for file in digits[0].iterdir():
+        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{file.name}", file.read_bytes())
+    return f"{bucket}/raw"
+
+
+@pytest.fixture
+def shards(bucket, digits, gcs_server):
+    """gs://bucket/data: the digits' shards."""
+    for file in digits[1].rglob("*"):
+        if file.is_file():
+            name = f"data/{file.relative_to(digits[1])}"
+            gcs_server.write(bucket.removeprefix("gs://"), name, file.read_bytes())
+    return f"{bucket}/data"
 
 
 @pytest.fixture(scope="session")
@@ -166,10 +168,3 @@ def saved():
 
 def reported(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
-
-
-def environment() -> dict[str, str]:
-    # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
-    root = str(Path(__file__).parents[2])
-    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    return kept | {"PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}

@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import re
-import subprocess
-import sys
 import time
 
 import pytest
@@ -153,7 +151,7 @@ def test_a_bucket_that_does_not_exist_is_one_line(there, capsys):
     assert last == "error: cannot list gs://missing/model/checkpoints: bucket 'missing' does not exist (404)."
 
 
-def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_server, tmp_path):
+def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_server, run_forked, tmp_path):
     key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
     (tmp_path / "key.json").write_text(json.dumps(key))
     env = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"), "JAX_PLATFORMS": "cpu"}
@@ -163,15 +161,14 @@ def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_s
         del env[shortcut]
     gcs_server.reset()
     gcs_server.fail("POST .*secret/eval_result", Status(403), times=None)  # an error is to be told, too
-    command = [sys.executable, "-m", "trainer", *flags(f"{there}/shards", f"{there}/secret", "--max-steps=5")]
-    done = subprocess.run(command, check=False, capture_output=True, env=env, timeout=100)
-    printed = done.stdout + done.stderr
-    assert done.returncode == 2, printed.decode()
-    assert b"error: cannot write gs://journey/secret/eval_result.json: permission denied" in printed
+    command = ["-m", "trainer", *flags(f"{there}/shards", f"{there}/secret", "--max-steps=5")]
+    code, printed = run_forked(command, timeout=100, env=env)
+    assert code == 2, printed
+    assert "error: cannot write gs://journey/secret/eval_result.json: permission denied" in printed
     assert [request for request in gcs_server.requests("/b/journey/") if not request.authorization] == []
     objects = gcs_server.objects("journey", "secret/")
     assert len([name for name in objects if "tfevents" in name]) == 2
     assert "secret/checkpoints/5/commit_success.txt" in objects
-    for content in (printed, *(gcs_server.read("journey", name) for name in objects)):
+    for content in (printed.encode(), *(gcs_server.read("journey", name) for name in objects)):
         assert SECRET.encode() not in content
         assert stand_ins.TOKEN.encode() not in content

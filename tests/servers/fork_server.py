@@ -57,15 +57,24 @@ class ForkServer:
         self._answers.register(process.stdout, selectors.EVENT_READ)  # pyright: ignore[reportArgumentType]
         assert self._read() == {"imported": True}
 
-    def start(self, command: Sequence[str], out: Path, env: Mapping[str, str]) -> Forked:
-        """Like `python *command >out 2>&1` with this environment, [script.py, ...] or ["-m", module, ...].
+    def start(self, command: Sequence[str], out: Path, env: Mapping[str, str] | None = None) -> Forked:
+        """Like `python *command >out 2>&1`: [script.py, ...], ["-m", module, ...] or ["-c", program, ...].
 
-        What is read from the environment as JAX is imported is the server's: JAX_*."""
-        order = {"command": list(command), "out": str(out), "env": dict(env)}
+        env: default the server's. What is read of it as JAX is imported is the server's, always: JAX_*."""
+        order = {"command": list(command), "out": str(out), "env": env and dict(env)}
         self._process.stdin.write(json.dumps(order).encode() + b"\n")  # pyright: ignore[reportOptionalMemberAccess]
         while "started" not in (answer := self._read()):
             pass
         return Forked(self, answer["started"])
+
+    def run(self, command: Sequence[str], out: Path, env: Mapping[str, str] | None, timeout: float) -> tuple[int, str]:
+        """(exit code, all that it printed), like subprocess.run."""
+        process = self.start(command, out, env)
+        try:
+            code, _ = process.wait(timeout)
+        finally:
+            process.kill()
+        return code, out.read_text(errors="replace")
 
     def end(self, pid: int, seconds: float) -> tuple[int, float] | None:
         """(exit code, time.time()) of the end of `pid`; None where it has not ended within that time."""
@@ -128,17 +137,21 @@ def _answer(**answer: Any) -> None:
     os.write(1, json.dumps(answer).encode() + b"\n")
 
 
-def run(command: list[str], out: str, env: dict[str, str]) -> None:
+def run(command: list[str], out: str, env: dict[str, str] | None) -> None:
     """What `python *command >out 2>&1` does once it is up."""
     with Path(out).open("wb") as file, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
-    os.environ.clear()
-    os.environ.update(env)
-    sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if command[0] == "-m":
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+        sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        exec(command[1], {"__name__": "__main__"})
+    elif command[0] == "-m":
         sys.argv = command[1:]
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
