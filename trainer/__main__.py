@@ -7,7 +7,7 @@ from dataclasses import make_dataclass
 from typing import Any, NoReturn
 
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
-from trainer.exits import EXIT_USER_ERROR, end
+from trainer.exits import EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end
 
 RECIPES = {"digits": "trainer.recipes.digits"}  # imported when named: --help needs no jax
 
@@ -46,6 +46,9 @@ def main(arguments: list[str]) -> int:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         print(f"error: {error}{notes}", file=sys.stderr)
         return EXIT_USER_ERROR
+    except Preempted as preempted:
+        print(f"preempted: {preempted}", file=sys.stderr)
+        return EXIT_PREEMPTED
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
         return 130

@@ -6,13 +6,40 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-__all__ = ["EXIT_HOST_FAILED", "EXIT_USER_ERROR", "abandon_threads", "break_apart", "end", "is_apart", "leave"]
+__all__ = [
+    "EXIT_HOST_FAILED",
+    "EXIT_PREEMPTED",
+    "EXIT_USER_ERROR",
+    "Preempted",
+    "abandon_threads",
+    "break_apart",
+    "end",
+    "is_apart",
+    "leave",
+    "leave_at_exit",
+]
 
 EXIT_USER_ERROR = 2  # any InfeedError
 EXIT_HOST_FAILED = 3  # another host failed, and this one was stuck in a collective with it
 
+EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run the same command again
+
 _last_words: Callable[[], None] | None = None
 _threads_abandoned = False
+
+
+class Preempted(SystemExit):
+    """The process was asked to end (SIGTERM), and what it did is saved: the same command goes on from there.
+
+    As a SystemExit it passes `except Exception`, and ends a program that does not catch it with EXIT_PREEMPTED and no
+    traceback. together: every host of the run raises it at the same step, so none has to be told."""
+
+    def __init__(self, why: str, together: bool = False) -> None:
+        super().__init__(EXIT_PREEMPTED)
+        self.why, self.together = why, together
+
+    def __str__(self) -> str:
+        return self.why
 
 
 def break_apart(last_words: Callable[[], None]) -> None:
@@ -33,6 +60,13 @@ def abandon_threads() -> None:
     """From now on `end` waits for no thread: some wait for what will never come."""
     global _threads_abandoned
     _threads_abandoned = True
+
+
+def leave_at_exit(error: BaseException) -> None:
+    """`end` and, for a Preempted, the end of any other program wait for no thread from now on."""
+    abandon_threads()
+    if isinstance(error, Preempted):
+        atexit.register(leave, EXIT_PREEMPTED)
 
 
 def end(code: int) -> NoReturn:

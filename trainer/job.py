@@ -1,7 +1,7 @@
-"""What training and evaluation share: a task, its settings, its devices, and how an input is opened for them."""
+"""What all calls share: a task, its settings, its devices, its callbacks, and how an input is opened for them."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,19 +9,23 @@ from typing import Any, Literal
 import jax
 
 from pipeline.shards.errors import InputError
+from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
+from trainer.first_batches import first_batches
 from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, as_input, batch_struct, check_rows
+from trainer.interruptible import Check
 from trainer.loop.feed import Feeder, chunks
-from trainer.loop.plan import steps_that_fit
+from trainer.loop.plan import Steps, steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement
-from trainer.state import TrainState, abstract_state
+from trainer.state import TrainState, abstract_state, init_state
 from trainer.task import Step, Task
 
 __all__ = ["Job", "Opened"]
 
 log = logging.getLogger("trainer")
 
+Mode = Literal["train", "eval", "predict"]
 OWN_BOUND_SECONDS = 1.0  # an input with a bound of its own knows more, so its error should come first
 
 
@@ -29,7 +33,7 @@ OWN_BOUND_SECONDS = 1.0  # an input with a bound of its own knows more, so its e
 class Opened:
     """An input, with the spec of its host batches as jax sees it and the size of a global batch."""
 
-    mode: Literal["train", "eval"]
+    mode: Mode
     source: Input
     struct: dict[str, Any]
     global_batch: int
@@ -47,17 +51,23 @@ class Job:
     task: Task
     config: TrainerConfig
     placement: Placement
+    callbacks: Sequence[Callback] = ()
 
-    def open(self, mode: Literal["train", "eval"], input_fn: InputFn, start_step: int = 0) -> Opened:
+    def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> Opened:
         """Calls input_fn and checks what it promises against the batch size."""
         config = self.config
-        batch = config.global_batch_size if mode == "train" else config.resolved_eval_batch_size
+        sizes = {"eval": config.resolved_eval_batch_size, "predict": config.resolved_predict_batch_size}
+        batch = sizes.get(mode, config.global_batch_size)
         hosts = self.placement.hosts(batch)
         host_batch = sum(len(rows) for rows in hosts.host_rows(batch))
         device_batch = batch // self.placement.replicas
         context = InputContext(
             mode, batch, host_batch, device_batch, hosts, config.seed, start_step, config.stall_seconds
         )
+        if mode == "train" and config.overfit_batches:
+            input_fn = first_batches(input_fn, config.overfit_batches, repeat=True)
+        if mode == "eval" and config.fast_dev_run:
+            input_fn = first_batches(input_fn, 1, repeat=False)
         source = as_input(input_fn(context))
         if MASK not in source.spec:
             raise InputError(f"the input's spec has no {MASK}. An Input delivers {MASK} float32 [b] with every batch.")
@@ -70,19 +80,30 @@ class Job:
         spec = self.placement.global_struct(opened.struct, opened.global_batch)
         return abstract_state(self.task, spec, self.placement)
 
-    def steps_a_dispatch(self, opened: Opened, marks: Iterable[int]) -> int:
-        """iterations_per_loop, cut to the nearest mark and so that a super-batch fits the device's memory."""
+    def fresh_state(self, opened: Opened, check: Check = lambda: None) -> TrainState:
+        """The state that a run begins with. check: called while that is compiled, and may raise."""
+        spec = self.placement.global_struct(opened.struct, opened.global_batch)
+        return init_state(self.task, self.config.seed, spec, self.placement, check)
+
+    def steps_a_dispatch(
+        self, opened: Opened, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0
+    ) -> int:
+        """`wanted` (default: the config's), cut to the nearest mark and so that a super-batch fits the devices.
+
+        out_bytes: what a step leaves on a device beside that."""
         leaves = jax.tree.leaves(opened.struct)
         row_bytes = sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in leaves)
-        step_bytes = row_bytes * (opened.global_batch // self.placement.replicas)
-        wanted, cap = self.config.iterations_per_loop, self.config.superbatch_bytes
+        step_bytes = row_bytes * (opened.global_batch // self.placement.replicas) + out_bytes
+        wanted, cap = wanted or self.config.steps_per_loop, self.config.superbatch_bytes
         k = steps_that_fit(wanted, (), step_bytes, cap)
         if k < wanted:
             log.info("%d steps a dispatch, not %d: a step has %d bytes a device", k, wanted, step_bytes)
         return steps_that_fit(k, marks, step_bytes, cap)
 
-    def program(self, step: Step, carry: Any, opened: Opened, k: int) -> Program:
-        """`step` as a program for this input; compiled by `feeding`."""
+    def program(
+        self, step: Step, carry: Any, opened: Opened, k: int, outs: Callable[[bool], Any] | None = None
+    ) -> Program:
+        """`step` as a program for this input; compiled by `feeding`. outs: as Program takes them."""
         return Program(
             step,
             carry,
@@ -91,17 +112,21 @@ class Job:
             global_batch=opened.global_batch,
             k=k,
             mode=self.config.loop_mode,
+            outs=outs,
         )
 
     @contextmanager
     def feeding(
-        self, program: Program, opened: Opened, position: Any, start: int, lengths: Sequence[int] | None
+        self,
+        program: Program,
+        opened: Opened,
+        position: Any,
+        steps: Steps,
+        check: Check = lambda: None,
     ) -> Iterator[Feeder]:
-        """The input's chunks of these lengths from `position` on. The program compiles while the first are read.
-
-        Without `lengths` the input is read one batch at a time until it ends."""
+        """The chunks of `steps` from the input's `position` on. The program compiles while the first are read."""
         batches = opened.source.batches(position)
-        source = chunks(batches, start, lengths, opened.struct, program.place, scans=program.scans)
+        source = chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program)
         with closing(Feeder(source, batches, self.config.stall_seconds + OWN_BOUND_SECONDS)) as feeder:
-            program.compile(set(lengths or [1]))
+            program.compile(steps.compiled, check)
             yield feeder

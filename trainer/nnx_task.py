@@ -20,11 +20,13 @@ def nnx_task(
     loss: Callable[[Any, Batch], tuple[jax.Array, Any]],
     optimizer: optax.GradientTransformation,
     metrics: Mapping[str, Metric] | None = None,
+    predict: Callable[[Any, Batch], Mapping[str, Any]] | None = None,
 ) -> Task:
     """The Task of a module: `nnx.Param`s are optimised, other variables (BatchStat) carried along.
 
     loss(model, batch) -> (losses [b], outputs); the model is set to train() or eval() before. Random streams
-    inside the module (dropout) are seeded from the step's key and are no part of a checkpoint."""
+    inside the module (dropout) are seeded from the step's key and are no part of a checkpoint.
+    predict(model, batch) -> name -> array [b, ...]; the model is set to eval() before."""
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
     graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
@@ -33,17 +35,25 @@ def nnx_task(
         _, params, _, extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
         return Variables(_named(params), _named(extra))
 
-    def loss_fn(variables: Variables, batch: Batch, rng: jax.Array, train: bool) -> tuple[jax.Array, Variables, Any]:
+    def merged(variables: Variables, rng: jax.Array) -> Any:
         params, streams, extra = abstract_parts
-        model = nnx.merge(
-            graph, _filled(params, variables.params), _seeded(streams, rng), _filled(extra, variables.extra)
-        )
+        filled = (_filled(params, variables.params), _seeded(streams, rng), _filled(extra, variables.extra))
+        return nnx.merge(graph, *filled)
+
+    def loss_fn(variables: Variables, batch: Batch, rng: jax.Array, train: bool) -> tuple[jax.Array, Variables, Any]:
+        model = merged(variables, rng)
         model.train() if train else model.eval()
         losses, outputs = loss(model, batch)
         _, _, _, new_extra = nnx.split(model, nnx.Param, nnx.RngState, ...)
         return losses, Variables(variables.params, _named(new_extra)), outputs
 
-    return Task(init, loss_fn, optimizer, dict(metrics or {}))
+    def predict_fn(variables: Variables, batch: Batch) -> Mapping[str, Any]:
+        assert predict is not None
+        model = merged(variables, jax.random.key(0))
+        model.eval()
+        return predict(model, batch)
+
+    return Task(init, loss_fn, optimizer, dict(metrics or {}), predict_fn=None if predict is None else predict_fn)
 
 
 def _named(state: nnx.State) -> dict[str, Any]:

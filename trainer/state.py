@@ -1,5 +1,6 @@
 """All that a training run carries from step to step, and all that a checkpoint needs of the model."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from trainer.inputs import path_name
+from trainer.interruptible import interruptible
 from trainer.mesh import Placement
 from trainer.task import Task, Variables
 
@@ -33,12 +35,15 @@ def _init(task: Task, seed: jax.Array, batch_spec: Any) -> TrainState:
     )
 
 
-def init_state(task: Task, seed: int, batch_spec: Any, placement: Placement) -> TrainState:
-    """A fresh state, computed where it is to live."""
+def init_state(
+    task: Task, seed: int, batch_spec: Any, placement: Placement, check: Callable[[], None] = lambda: None
+) -> TrainState:
+    """A fresh state, computed where it is to live. check: called while that is compiled, and may raise."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, batch_spec, placement))
     # The seed is an argument: as a constant, each seed would be a program of its own.
     make = jax.jit(lambda seed: _init(task, seed, batch_spec), out_shardings=shardings)
-    return make(jnp.uint32(seed))
+    lowered = make.lower(jax.ShapeDtypeStruct((), jnp.uint32))
+    return interruptible(lowered.compile, check)(jnp.uint32(seed))
 
 
 def abstract_state(task: Task, batch_spec: Any, placement: Placement) -> TrainState:

@@ -1,23 +1,44 @@
-"""The training step and the evaluation step: pure functions of what is carried and a batch."""
+"""The steps of training, evaluation and prediction: pure functions of what is carried and a batch."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from pipeline.shards.errors import InputError, OptionError, did_you_mean
+from trainer.config import OnNan
+from trainer.inputs import INDEX, MASK, path_name
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, per_record, records
 from trainer.state import TrainState
 from trainer.task import Batch, Step, Task, Variables
 
-__all__ = ["BAD_ROWS", "CRC_SUM", "FINITE", "RECORDS", "EvalState", "Step", "eval_step", "train_step"]
+__all__ = [
+    "BAD_LEAF",
+    "BAD_ROWS",
+    "CRC_SUM",
+    "LOSS",
+    "PROOF",
+    "RECORDS",
+    "ROWS",
+    "EvalState",
+    "checked_leaves",
+    "eval_step",
+    "predict_step",
+    "train_step",
+]
 
-FINITE, RECORDS, BAD_ROWS, CRC_SUM = "_finite", "_records", "_bad_rows", "_crc_sum"
+LOSS = "the loss"  # among the checked leaves
+BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
+PROOF, ROWS = "proof", "rows"  # what a prediction step gives
 
 
-def train_step(task: Task) -> Step:
-    """(TrainState, batch) -> the next state and scalars: loss, every metric, grad_norm, and `_finite`, whether the
-    loss and everything that the step wrote is finite."""
+def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
+    """(TrainState, batch) -> the next state and scalars: loss, every metric, grad_norm, and `_bad_leaf`, the number of
+    the first of the `checked_leaves` that is not finite, -1 if all are.
+
+    on_nan: with "skip", such a step changes nothing but the step's number; with "ignore" there is no `_bad_leaf`."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         batch = blank_padding(batch)
@@ -36,9 +57,14 @@ def train_step(task: Task) -> Step:
         updates, optimizer = task.optimizer.update(grads, state.optimizer, state.variables.params)
         params = optax.apply_updates(state.variables.params, updates)
         after = TrainState(state.step + 1, Variables(params, extra), optimizer, state.key)
-        # The loss alone is one step late: it is computed before the update that breaks the parameters.
-        finite = jnp.isfinite(means["loss"]) & _all_finite((params, extra, optimizer))
-        return after, means | {"grad_norm": optax.tree.norm(grads), FINITE: finite}
+        scalars = means | {"grad_norm": optax.tree.norm(grads)}
+        if on_nan == "ignore":
+            return after, scalars
+        bad = _first_bad([leaf for _, leaf in checked_leaves(means["loss"], grads, after)])
+        if on_nan == "skip":
+            kept = state._replace(step=after.step)
+            after = jax.tree.map(lambda new, old: jnp.where(bad < 0, new, old), after, kept)
+        return after, scalars | {BAD_LEAF: bad}
 
     return step
 
@@ -55,7 +81,7 @@ def eval_step(task: Task) -> Step:
     `_bad_rows` and `_crc_sum`. The state goes through so that both steps run in one loop; donated, it costs no copy."""
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, jax.Array]]:
-        proof = {RECORDS: records(batch), BAD_ROWS: bad_rows(batch), CRC_SUM: due_crc(batch)}
+        proof = _proof(batch)
         batch = blank_padding(batch, state.padding)
         losses, _, outputs = task.loss_fn(state.variables, batch, jax.random.key(0), False)
         values = per_record(losses, outputs, batch, task.metrics)
@@ -64,6 +90,66 @@ def eval_step(task: Task) -> Step:
     return step
 
 
-def _all_finite(tree: Any) -> jax.Array:
-    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats] or [True]))
+def checked_leaves(loss: Any, gradients: Any, state: TrainState) -> list[tuple[str, Any]]:
+    """What a training step may not leave behind broken, in the order in which it breaks: names and leaves.
+
+    The loss alone is one step late: it is computed before the update that breaks the parameters."""
+    trees = (
+        (LOSS, loss),
+        ("the gradient of ", gradients),
+        ("", state.variables.params),
+        ("", state.variables.extra),
+        ("optimizer/", state.optimizer),
+    )
+    return [
+        (f"{prefix}{path_name(path)}", leaf)
+        for prefix, tree in trees
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+
+
+def _first_bad(leaves: list[jax.Array]) -> jax.Array:
+    finite = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
+    return jnp.where(jnp.all(finite), -1, jnp.argmin(finite)).astype(jnp.int32)
+
+
+def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
+    """(Variables, batch) -> the same variables, and `proof`, the sums of eval_step, with `rows`: the predictions of
+    these names (None: all), and the batch's `_mask` and `_index`, each [b, ...].
+
+    OptionError for a name that the task does not predict; InputError, naming it, for what has not one row a record."""
+
+    def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
+        assert task.predict_fn is not None
+        predictions = task.predict_fn(variables, blank_padding(batch))
+        _check_predictions(predictions, batch[MASK].shape[0])
+        for key in keys or ():
+            if key not in predictions:
+                raise OptionError(f"the task does not predict {key!r}.{did_you_mean(key, predictions)}")
+        rows = {key: predictions[key] for key in (predictions if keys is None else keys)}
+        rows |= {key: batch[key] for key in (MASK, INDEX) if key in batch}
+        return variables, {PROOF: _proof(batch), ROWS: rows}
+
+    return step
+
+
+def _check_predictions(predictions: Any, batch_rows: int) -> None:
+    if not isinstance(predictions, Mapping):
+        raise InputError(
+            f"predict_fn gave a {type(predictions).__name__}. It must give a dict such as {{'class': array}}, with one "
+            "row a record in every array."
+        )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(dict(predictions)):
+        if jnp.shape(leaf)[:1] != (batch_rows,):
+            raise InputError(
+                f"the prediction {path_name(path)} has the shape {list(jnp.shape(leaf))}; expected "
+                f"[{batch_rows}, ...], one row a record."
+            )
+    for key in predictions:
+        if not isinstance(key, str) or key.startswith("_"):
+            raise InputError(f"predict_fn names a prediction {key!r}. A name is a str that does not begin with _.")
+
+
+def _proof(batch: Batch) -> dict[str, jax.Array]:
+    return {RECORDS: records(batch), BAD_ROWS: bad_rows(batch), CRC_SUM: due_crc(batch)}

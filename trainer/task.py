@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from pipeline.shards.errors import OptionError
 
-__all__ = ["Batch", "LossFn", "Metric", "Partition", "Step", "Task", "Variables"]
+__all__ = ["Batch", "LossFn", "Metric", "Partition", "PredictFn", "Step", "Task", "Variables"]
 
 Batch = Mapping[str, Any]
 RESERVED = ("loss", "grad_norm")
@@ -27,7 +27,8 @@ class Variables(NamedTuple):
 
 LossFn = Callable[[Variables, Batch, jax.Array, bool], tuple[jax.Array, Variables, Any]]
 Metric = Callable[[Any, Batch], jax.Array]
-Step = Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]  # of training or evaluation
+PredictFn = Callable[[Variables, Batch], Mapping[str, Any]]
+Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]  # of training, evaluation or prediction
 Partition = Callable[[str, tuple[int, ...]], PartitionSpec]
 
 
@@ -46,13 +47,16 @@ class Task:
     and what it gives for them is ignored; evaluate(check_padding=True) proves that they do not reach other rows.
     metrics: name -> function(outputs, batch) -> values [b], one a record; the trainer takes their masked mean.
     partition(name, shape) -> over which mesh axes ("data", "model") to split each dimension of the parameter of that
-    path ("dense/kernel"), its optimizer statistics too. Default: a whole copy on every device."""
+    path ("dense/kernel"), its optimizer statistics too. Default: a whole copy on every device.
+    predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row a record. Rows of padding are
+    all zero, and what it gives for them is left out. None: the task cannot predict."""
 
     init: Callable[[jax.Array, Any], Variables]
     loss_fn: LossFn
     optimizer: optax.GradientTransformation
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     partition: Partition = _copied
+    predict_fn: PredictFn | None = None
 
     def __post_init__(self) -> None:
         for name in self.metrics:

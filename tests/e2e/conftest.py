@@ -157,11 +157,11 @@ def saved():
     """saved(local work directory, step) -> (every array of the checkpoint by name, the input's state)."""
 
     def read(workdir: Path, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        items = {"state": ocp.args.StandardRestore(), "input": ocp.args.JsonRestore()}
+        items = {"state": ocp.args.StandardRestore(), "contents": ocp.args.JsonRestore()}
         with ocp.CheckpointManager(workdir / "checkpoints") as manager:
             found = manager.restore(step, args=ocp.args.Composite(**items))
         arrays = jax.tree_util.tree_leaves_with_path(found["state"])
-        return {jax.tree_util.keystr(path): np.asarray(array) for path, array in arrays}, found["input"]
+        return {jax.tree_util.keystr(path): np.asarray(array) for path, array in arrays}, found["contents"]["input"]
 
     return read
 

@@ -216,6 +216,74 @@ def mixed_rows(order):
         yield name, error_of(lambda check=check_padding: trainer.evaluate(input_fn, check_padding=check))
 
 
+def predictions(order):
+    """Predicts over several layouts, drops iterators at unlike places, then drops one on host `order.host` alone."""
+
+    def means(variables, batch):
+        image = batch["image"].astype(jnp.float32)
+        return {"mean": image.mean((1, 2)), "of all": jnp.broadcast_to(image.mean(), batch["_mask"].shape)}
+
+    def input_fn(ctx):
+        if ctx.mode == "train":
+            return plain_batches(ctx)
+        return NumberedInput(ctx, records=75)
+
+    def trainer(model=1, devices=range(4)):
+        config = settings(order, model_parallelism=model, iterations_per_loop=1)
+        task = replace(dense_task(), predict_fn=means)
+        return Trainer(task, config, [jax.devices()[i] for i in devices])
+
+    trainer().train(input_fn, max_steps=1)
+    layouts = {"data": {}, "model across the hosts": {"model": 2, "devices": [0, 2, 1, 3]}}
+    for name, layout in layouts.items():
+        for gather in (False, True):
+            found = list(trainer(**layout).predict(input_fn, gather=gather))
+            yield f"{name}, {gather}", [[int(record["_index"]), float(record["mean"])] for record in found]
+    mine = jax.process_index() == order.host
+    for index, _ in enumerate(trainer().predict(input_fn, gather=True)):
+        if index == (4 if mine else 20):  # of 16 records a dispatch: one has made a dispatch more
+            break
+    yield "after", trainer().evaluate(input_fn).records
+    for index, _ in enumerate(trainer().predict(input_fn, gather=True)):
+        if mine and index == 4:
+            Path(order.out, "died").write_text(str(time.time()))
+            break
+    yield "all" if not mine else "dropped", index
+
+
+class NumberedInput:
+    """The Input protocol over images that hold their record's number."""
+
+    num_records, fingerprint, start, on_error = 0, "numbered", 0, "raise"
+
+    def __init__(self, ctx, records):
+        self.ctx, self.num_records = ctx, records
+        self.steps_per_epoch = -(-records // ctx.global_batch_size)
+        self.expected_crc = records * (records - 1) // 2
+        self.spec = self.batch(0)
+
+    def batch(self, step):
+        size = self.ctx.global_batch_size
+        ids = np.array([step * size + row for part in self.ctx.hosts.rows for row in part])
+        ids = np.where(ids < self.num_records, ids, -1).astype(np.int32)
+        image = np.broadcast_to(ids[:, None, None], (len(ids), 8, 8)).astype(np.uint8)
+        mask = (ids >= 0).astype(np.float32)
+        extra = {"_mask": mask, "_index": ids, "_crc": np.maximum(ids, 0).astype(np.uint32)}
+        return {"image": image, LABEL: np.ones(len(ids), np.int32)} | extra
+
+    def batches(self, position):
+        return map(self.batch, range(position, self.steps_per_epoch))
+
+    def advance(self, position, n):
+        return position + n
+
+    def state(self, position):
+        return {"position": position}
+
+    def restore(self, state):
+        return state["position"]
+
+
 def error_of(call):
     try:
         call()
@@ -230,15 +298,16 @@ def main():
     jax.config.update("jax_num_cpu_devices", order.devices)
     if order.count > 1:
         join(Distributed(coordinator_address=order.address, num_processes=order.count, process_id=order.index))
-    report = {}
+    report, out = {}, Path(order.out, f"{order.index}.json")
     try:
         for name, seen in globals()[order.function](order):
             report[name] = seen
+            out.write_text(json.dumps(report))  # the watchdog may end this process
     except BaseException as error:
         report["error"] = f"{type(error).__name__}: {error}"
         raise
     finally:
-        Path(order.out, f"{order.index}.json").write_text(json.dumps(report))
+        out.write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The trainer's evaluation over real shards, also foreign ones: exact as it is, and refused when the reader lies."""
 
+import json
 import shutil
+from pathlib import Path
 
 import jax
 import pytest
@@ -12,7 +14,7 @@ from pipeline.shards.errors import EvaluationError
 from pipeline.sources.reader import SplitReader
 from pipeline.sources.reading import ShardReading
 from trainer.config import TrainerConfig
-from trainer.recipes.digits import Config, _input_fns, digits_task
+from trainer.recipes.digits import Config, _input_fns, digits_task, run
 from trainer.trainer import Trainer
 
 
@@ -83,3 +85,16 @@ def test_an_evaluation_that_is_kept_decoded_is_proven_every_time(trained, digits
     again = trainer.evaluate(kept_input)
     assert first.metrics == again.metrics == plain.metrics
     assert (again.records, again.proven, again.crc) == (368, True, plain.crc)
+
+
+def test_the_recipe_writes_a_line_for_every_record_in_order_and_evaluates_what_has_come(trained, digits):
+    trainer, eval_input = trained
+    for mode in ("evaluate-continuously", "predict"):
+        run(Config(data_dir=str(digits[1]), mode=mode, trainer=trainer.config))
+    workdir = Path(trainer.config.workdir)
+    lines = [json.loads(line) for line in (workdir / "predictions.jsonl").read_text().splitlines()]
+    assert [line["index"] for line in lines] == list(range(368))
+    assert {*lines[0]} == {"class", "index", "label", "probability"}
+    accuracy = sum(line["class"] == line["label"] for line in lines) / 368
+    assert json.loads((workdir / "eval_result.json").read_text())["accuracy"] == accuracy
+    assert accuracy == trainer.evaluate(eval_input).metrics["accuracy"]

@@ -94,12 +94,12 @@ def _slice(rows: range) -> slice:
     return slice(rows.start, rows.stop)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_input() -> type[ArrayInput]:
     return ArrayInput
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def vectors() -> dict[str, np.ndarray]:
     """100 records of 8 numbers in three classes."""
     rng = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def images() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def vector_input(vectors, make_input):
     return lambda ctx: make_input(vectors, ctx)
 
@@ -137,7 +137,7 @@ def accuracy(logits: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
     return jnp.argmax(logits, -1) == batch["label"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def dense_task() -> Task:
     """Two dense layers with noise on the input from the step's key, so that a wrong key shows."""
 

@@ -29,7 +29,10 @@ def task():
         logits = model(batch["x"])
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]), logits
 
-    return nnx_task(Net, loss, optax.sgd(0.1))
+    def predict(model, batch):
+        return {"logits": model(batch["x"])}
+
+    return nnx_task(Net, loss, optax.sgd(0.1), predict=predict)
 
 
 def test_arrays_are_named_by_their_path(task):
@@ -50,6 +53,13 @@ def test_dropout_follows_the_key_in_training_and_rests_in_evaluation(task):
     assert (outputs(1, True) == outputs(1, True)).all()
     assert (outputs(1, True) != outputs(2, True)).any()
     assert (outputs(1, False) == outputs(2, False)).all()
+
+
+def test_it_predicts_as_it_evaluates(task):
+    variables = task.init(jax.random.key(0), None)
+    batch = {"x": jnp.eye(4, 8), "label": jnp.zeros(4, jnp.int32)}
+    evaluated = task.loss_fn(variables, batch, jax.random.key(3), False)[2]
+    assert (task.predict_fn(variables, batch)["logits"] == evaluated).all()
 
 
 def test_statistics_move_in_training_and_a_resumed_run_has_the_same_bits(task, vector_input, config):

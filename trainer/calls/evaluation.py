@@ -3,48 +3,24 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from pipeline.shards.errors import EvaluationError
+from trainer.calls.call import Call
 from trainer.inputs import Input, on_error_of
 from trainer.job import Job, Opened
-from trainer.loop.plan import plan
+from trainer.loop.plan import Steps
 from trainer.loop.run import Look, run
 from trainer.metrics.masking import PADDINGS
+from trainer.results import EvalResult
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS, EvalState, eval_step
 from trainer.task import Variables
 
-__all__ = ["EvalResult", "Evaluation", "compare_paddings"]
+__all__ = ["Evaluation", "compare_paddings"]
 
 log = logging.getLogger("trainer")
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """The metrics of one epoch, each a mean over its records.
-
-    records: rows that counted. masked: bad records, over all hosts, that the input left out; the log of each host names
-    its own. num_records: rows that were due; None for a plain iterable. crc, expected_crc: sums of the records' crcs
-    mod 2**32, delivered (of a masked one: promised) and due."""
-
-    step: int
-    metrics: dict[str, float]
-    records: int
-    masked: int
-    num_records: int | None
-    crc: int
-    expected_crc: int | None
-    seconds: float
-
-    @property
-    def proven(self) -> bool:
-        """Whether the input could say what was due, and exactly that was delivered.
-
-        With masked records it was not, though all others are accounted for: the means are not the split's own."""
-        due = (self.num_records, self.expected_crc)
-        return None not in due and due == (self.records, self.crc)
 
 
 class Evaluation:
@@ -52,14 +28,24 @@ class Evaluation:
 
     padding_rows: rows of the last epoch that did not count, over all hosts."""
 
-    def __init__(self, job: Job, opened: Opened, variables: Variables, step: int) -> None:
-        self._job, self._opened, self._step = job, opened, step
+    def __init__(self, call: Call, job: Job, opened: Opened, variables: Variables, step: int) -> None:
+        self._call, self._job, self._opened, self._step = call, job, opened, step
         self.padding_rows = 0
         epoch = opened.source.steps_per_epoch
         k = job.steps_a_dispatch(opened, [epoch] if epoch else [])
-        self._lengths = None if epoch is None else list(plan(0, epoch, k))
+        self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
         self._state = EvalState(variables, job.placement.scalar(np.int32(0)))
         self._program = job.program(eval_step(job.task), self._state, opened, k)
+
+    @property
+    def variables(self) -> Variables:
+        """The model, in the arrays that are there after an epoch."""
+        return self._state.variables
+
+    def renew(self, call: Call, variables: Variables, step: int) -> None:
+        """Goes on with another model of the same shapes, by the same program."""
+        self._call, self._step = call, step
+        self._state = self._state._replace(variables=variables)
 
     def epoch(self, padding: int = 0, source: Input | None = None) -> EvalResult:
         """Runs the whole input once, with PADDINGS[padding] in rows that do not count.
@@ -69,9 +55,9 @@ class Evaluation:
         opened = self._opened if source is None else replace(self._opened, source=source)
         state = self._state._replace(padding=self._job.placement.scalar(np.int32(padding)))
         totals = _Totals(opened.source)
-        with self._job.feeding(self._program, opened, opened.source.start, 0, self._lengths) as feeder:
+        with self._job.feeding(self._program, opened, opened.source.start, self._steps, self._call.check) as feeder:
             started = time.perf_counter()
-            self._state = run(state, feeder, self._program, totals.add)
+            self._state, _ = run(state, 0, feeder, self._program, totals.add, self._call)
         totals.check()
         if totals.masked:
             log.warning("evaluation: %d bad records are left out, the means are over %d", totals.masked, totals.records)

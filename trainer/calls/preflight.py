@@ -25,7 +25,7 @@ __all__ = ["agree", "difference", "facts_of"]
 
 HOSTS_NAMED = 8
 SHARED_DISK_SECONDS = 5.0  # what a shared disk may take to show a new file to another host
-PER_HOST = ("workdir",)  # a shared disk may be mounted at different places
+PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different places
 
 
 def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:

@@ -1,155 +1,137 @@
-"""One run of training: from the newest checkpoint to its end, with everything that happens at a look and at a mark."""
+"""One run of training: from the newest checkpoint to its end, with everything that happens on the way."""
 
 import logging
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
-from pipeline.shards.errors import NanError, StorageError
-from pipeline.shards.storage import join
-from trainer.checkpointing.checkpoint import Checkpoints, Saved
-from trainer.events.progress import ProgressLine, Speed
-from trainer.events.writer import EventWriter
+from trainer.callbacks import CheckpointEnd
+from trainer.calls.call import Call
+from trainer.calls.pace import Pace
+from trainer.calls.pausing import Evaluating, TrainingPauses, Wish
+from trainer.calls.watch import Watch
+from trainer.checkpointing.checkpoint import Saved
+from trainer.events.profile import Profile
+from trainer.exits import Preempted
 from trainer.inputs import on_error_of
 from trainer.job import Job, Opened
-from trainer.loop.feed import Feeder
-from trainer.loop.plan import plan
+from trainer.loop.plan import Marks, Steps
+from trainer.loop.program import Program
 from trainer.loop.run import Look, run
-from trainer.state import TrainState, init_state
-from trainer.steps import FINITE, train_step
+from trainer.results import TrainResult
+from trainer.state import TrainState
+from trainer.steps import train_step
 
-__all__ = ["TrainResult", "train_run"]
+__all__ = ["train_run"]
 
 log = logging.getLogger("trainer")
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """A call of train: from `start_step` to `step`, and the last step's metrics.
+def train_run(
+    call: Call, job: Job, opened: Opened, start: int, end: int, evaluating: Evaluating | None = None
+) -> TrainResult:
+    """Trains steps start..end, from the checkpoint of `start` if that is above 0.
 
-    state and speed are None where there was nothing left to do. Speed is of the loop alone, without compilation."""
-
-    start_step: int
-    step: int
-    state: TrainState | None
-    metrics: dict[str, float]
-    speed: Speed | None
-    executables: int
-
-
-def train_run(job: Job, checkpoints: Checkpoints, opened: Opened, start: int, end: int) -> TrainResult:
-    """Trains steps start..end, from the checkpoint of `start` if that is above 0."""
-    state, position = _begin(job, checkpoints, opened, start)
-    config, source = job.config, opened.source
-    every = config.checkpoint_every_steps
-    marks = [every] if every else []
-    k = job.steps_a_dispatch(opened, marks)
-    program = job.program(train_step(job.task), state, opened, k)
-    lengths = list(plan(start, end, k, marks))
+    Raises Preempted, with all that was done saved, when a process of the run was asked to end."""
+    config = job.config
+    state, position = _begin(call, job, opened, start)
+    profile = Profile(config, start, end)
+    every_eval = evaluating.every_steps if evaluating else None
+    every = [n for n in (config.checkpoint_every_steps, every_eval) if n]
+    pace = Pace(config.loop_seconds, partial(job.steps_a_dispatch, opened, every)) if config.loop_seconds else None
+    k = 1 if pace else job.steps_a_dispatch(opened, every)
+    program = job.program(train_step(job.task, config.on_nan), state, opened, k)
+    steps = _steps(start, end, pace or k, Marks(every, profile.stops))
     log.info(
-        "training steps %d to %d: batch %d on %d %s device(s), %d steps a dispatch%s",
-        *(start, end, opened.global_batch, job.placement.mesh.size, jax.default_backend(), k),
-        " in one program" if program.scans else "",
+        "training steps %d to %d: batch %d on %d %s device(s), %s steps a dispatch%s",
+        *(start, end, opened.global_batch, job.placement.mesh.size, jax.default_backend()),
+        *(f"{config.iterations_per_loop} of" if pace else k, " in one program" if program.scans else ""),
     )
 
-    saves = {end, *(range(every, end, every) if every else ())}
-
     with ExitStack() as stack:
-        feeder = stack.enter_context(job.feeding(program, opened, position, start, lengths))
-        watch = stack.enter_context(_Watch(job, feeder, start, end))
+        if pace:
+            stack.callback(pace.settle, 1)  # the feeder's thread may wait for it
+        feeder = stack.enter_context(job.feeding(program, opened, position, steps, call.check))
+        wish = Wish()
+        watch = stack.enter_context(Watch(job, feeder, state, start, end, wish))
+        stack.enter_context(profile)
+        between = _Between(call, job, opened, start, position, program, watch, profile, wish, pace, evaluating)
+        pauses = TrainingPauses(call, config, start, end, between, wish, every_eval, pace)
+        state, step = run(state, start, feeder, program, between.look, pauses)
+    if bad := getattr(opened.source, "quarantine", ()):  # a pipeline dataset's
+        log.warning("training: %d bad records were met on this host (%s)", len(bad), on_error_of(opened.source))
+    stopped = pauses.stopped.stop
+    if stopped:
+        log.warning("%s: training ends at step %d of %d, which is saved", stopped, step, end)
+    if pauses.stopped.preempted:
+        raise Preempted(f"{stopped}; step {step} is saved, and the same command goes on from there", together=True)
+    executables, speed = len(program.executables), watch.speed(step - start)
+    return TrainResult(start, step, state, watch.last, speed, executables, stopped or None)
 
-        def save(step: int, state: TrainState) -> None:
-            watch.publish()  # a run that goes on from here writes no earlier points
-            input_state = source.state(source.advance(position, step - start))
-            checkpoints.save(Saved(step, state, input_state, config.to_json()))
 
-        state = run(state, feeder, program, watch.look, saves, save)
-    if bad := getattr(source, "quarantine", ()):  # a pipeline dataset's
-        log.warning("training: %d bad records were met on this host (%s)", len(bad), on_error_of(source))
-    return TrainResult(start, end, state, watch.last, watch.speed(end - start), len(program.executables))
+def _steps(start: int, end: int, k: Pace | int, marks: Marks) -> Steps:
+    return Steps.planned(start, end, k, marks) if isinstance(k, int) else Steps.timed(start, end, k.steps, marks)
 
 
-def _begin(job: Job, checkpoints: Checkpoints, opened: Opened, start: int) -> tuple[TrainState, Any]:
+def _begin(call: Call, job: Job, opened: Opened, start: int) -> tuple[TrainState, Any]:
     config, source = job.config, opened.source
     if not opened.resumable:
         log.info("the input is a plain iterable: a resumed run starts it anew, it has no position to go on from")
     if start == 0:
-        spec = job.placement.global_struct(opened.struct, opened.global_batch)
-        return init_state(job.task, config.seed, spec, job.placement), source.start
-    saved = checkpoints.restore(start, job.abstract_state(opened))
-    now = config.to_json()
-    changed = [f"{key} {saved.config[key]!r} -> {now[key]!r}" for key in now if saved.config.get(key) != now[key]]
+        return job.fresh_state(opened, call.check), source.start
+    saved = call.checkpoints.restore(start, job.abstract_state(opened))
+    changed = saved.changes(config.to_json())
     log.info("going on from the checkpoint of step %d%s", start, "; changed: " * bool(changed) + ", ".join(changed))
     return saved.state, source.restore(saved.input_state)
 
 
-class _Watch:
-    """What the host does with every look: checks for NaN, writes TensorBoard's points, moves the progress line."""
+@dataclass(frozen=True)
+class _Between:
+    """See Between. start, position: the step that the run began at, and where its input stood there."""
 
-    def __init__(self, job: Job, feeder: Feeder, start: int, end: int) -> None:
-        self.last: dict[str, float] = {}
-        self._feeder, self._start, self._batch = feeder, start, job.config.global_batch_size
-        self._events = self._line = None
-        if jax.process_index() == 0:
-            self._events = EventWriter(join(job.config.workdir, "train"), resumed_at=start + 1 if start else None)
-            self._line = ProgressLine(start, end, self._batch, job.config.log_every)
-        self._began = time.perf_counter()
-        self._seconds = 0.0
+    call: Call
+    job: Job
+    opened: Opened
+    start: int
+    position: Any
+    program: Program
+    watch: Watch
+    profile: Profile
+    wish: Wish
+    pace: Pace | None
+    evaluating: Evaluating | None
+
+    @property
+    def evaluates(self) -> bool:
+        return self.evaluating is not None
 
     def look(self, look: Look) -> None:
-        finite = look.scalars.pop(FINITE)
-        self._write(look, int(finite.sum()) if finite.all() else int(np.argmin(finite)) + 1)
-        if not finite.all():
-            raise _nan_error(look, int(np.argmin(finite)))
-        self._seconds = time.perf_counter() - self._began
-        self.last = {name: float(values[-1]) for name, values in look.scalars.items()}
+        self.watch.look(look)
+        if self.pace:
+            self.pace.look()
 
-    def _write(self, look: Look, count: int) -> None:
-        if self._events is None or self._line is None:
+    def save(self, step: int, state: TrainState) -> None:
+        if self.job.config.fast_dev_run:
             return
-        columns = {name: values.tolist() for name, values in look.scalars.items()}
-        for i in range(count):
-            self._events.scalars(look.start + i + 1, {name: column[i] for name, column in columns.items()})
-        step = look.start + look.length
-        speed = self._line.update(step, columns["loss"][-1], self._feeder.wait_seconds)
-        if speed is not None:
-            self._events.scalars(step, speed.scalars())
-            self._events.flush()
+        self.watch.publish()  # a run that goes on from here writes no earlier points
+        source = self.opened.source
+        input_state = source.state(source.advance(self.position, step - self.start))
+        self.call.checkpoints.save(Saved(step, state, input_state, self.job.config.to_json()))
+        for callback in self.job.callbacks:
+            callback.on_checkpoint(CheckpointEnd(step, state, self.watch.reports, self.wish))
 
-    def speed(self, steps: int) -> Speed:
-        """Over `steps` steps, from the first dispatch to the last look."""
-        return Speed.of(steps, self._batch, self._seconds, self._feeder.wait_seconds)
+    def evaluate(self, step: int, state: TrainState) -> TrainState:
+        assert self.evaluating is not None
+        with self.watch.away():
+            return self.evaluating(step, state, self.wish)
 
-    def publish(self) -> None:
-        """Lets TensorBoard see all points so far."""
-        if self._events is not None:
-            self._events.flush(now=True)
-
-    def __enter__(self) -> "_Watch":
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._events is None or self._line is None:
-            return
-        self._line.close()
-        try:
-            self._events.close()
-        except StorageError as lost:
-            if error is None:
-                raise
-            log.warning("%s", lost)  # what ended the run says more
-
-
-def _nan_error(look: Look, i: int) -> NanError:
-    step, loss = look.start + i + 1, float(look.scalars["loss"][i])
-    what = (
-        f"the loss is {loss}" if not np.isfinite(loss) else f"the loss is {loss:.4g}, but the parameters are not finite"
-    )
-    return NanError(
-        f"{what} after step {step}. No checkpoint holds it; the run goes on from the newest one before. Lower the "
-        "learning rate, clip the gradient, or look at the records of that step."
-    )
+    def lengthen(self, k: int) -> None:
+        assert self.pace is not None
+        log.info("%d steps a dispatch, for %s", k, self.job.config.iterations_per_loop)
+        with self.watch.away():
+            self.program.lengthen(k)
+            self.pace.settle(k)
+            self.program.compile({k}, self.call.check)

@@ -13,7 +13,7 @@ from etils import epath
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["BucketPath", "orbax_path"]
+__all__ = ["TENSORSTORE_RETRIES", "BucketPath", "bound_stalls", "orbax_path"]
 
 # After 1, 2, 4, ... 32, 32 s: about two minutes, as for our own requests. Tensorstore's 32 are a quarter of an hour.
 TENSORSTORE_RETRIES = {"max_retries": 7}
@@ -32,9 +32,14 @@ def orbax_path(path: str) -> epath.Path:
     return BucketPath(path)
 
 
-def _bound_waits() -> None:
+def bound_stalls() -> None:
+    """From now on a transfer of tensorstore's that stands still is a failure."""
     for variable, value in TENSORSTORE_STALL.items():
         os.environ.setdefault(variable, value)
+
+
+def _bound_waits() -> None:
+    bound_stalls()
     # For the retries there is no variable, and Orbax has no option. An Orbax that keeps its contexts elsewhere (a test
     # says so) still works; it tries for longer.
     with contextlib.suppress(ImportError, AttributeError):

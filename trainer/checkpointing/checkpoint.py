@@ -2,21 +2,26 @@
 
 import logging
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
-from pipeline.shards.errors import CheckpointError, InfeedError
+from pipeline.shards.errors import CheckpointError, InfeedError, OptionError, did_you_mean
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
+from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.bucket_path import orbax_path
+from trainer.checkpointing.contents import CONTENTS, changes, read_contents, sealed, versions
+from trainer.checkpointing.failures import reason
+from trainer.checkpointing.listing import checkpoints_directory, finished_steps
+from trainer.checkpointing.retention import Evaluations, Keep, best_step
+from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
-from trainer.inputs import path_name
 from trainer.state import TrainState
 
 __all__ = ["Checkpoints", "Saved"]
@@ -26,46 +31,54 @@ log = logging.getLogger("trainer")
 
 @dataclass(frozen=True)
 class Saved:
-    """One checkpoint as it was saved."""
+    """One checkpoint as it was saved. The last two are filled in by `Checkpoints`."""
 
     step: int
     state: TrainState
     input_state: dict[str, Any]
     config: dict[str, Any]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    mesh: Mapping[str, Any] = field(default_factory=dict)
+
+    def changes(self, config: Mapping[str, Any]) -> list[str]:
+        """What is not as it was when this was saved, one text each: settings, versions, devices."""
+        now = ((self.config, config), (self.versions, versions()), (self.mesh, mesh_of(self.state)))
+        return [text for then, this in now for text in changes(then, this)]
 
 
 class Checkpoints:
-    """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write."""
+    """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write.
 
-    def __init__(self, workdir: str, keep_max: int = 1, save_seconds: float = 900.0) -> None:
-        self._path = orbax_path(join(workdir, "checkpoints"))
+    Looking and reading make nothing and wait for no other process but the hosts of this run."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        self._config, self._workdir = config, str(config.workdir)
+        self._path = orbax_path(checkpoints_directory(self._workdir))
         self.directory = str(self._path)
-        self._save_seconds = save_seconds
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep_max,
-            enable_async_checkpointing=True,
-            create=True,
-            async_options=ocp.options.AsyncOptions(timeout_secs=math.ceil(save_seconds)),
-        )
-        self._make = lambda: ocp.CheckpointManager(self._path, options=options)
-        self._storage = open_storage(workdir)
+        self._storage = open_storage(self._workdir)
+        self._evaluations = Evaluations(self._workdir)
         self._manager: ocp.CheckpointManager | None = None
+        self._superseded: list[int] = []
 
     @property
     def manager(self) -> ocp.CheckpointManager:
-        """Made on first use, so that looking for a checkpoint creates no directory and waits for no other host."""
+        """What writes. Made for the first save: it makes the directory, and removes what a kill left unfinished."""
         if self._manager is None:
+            options = ocp.CheckpointManagerOptions(
+                preservation_policy=Keep(self._config.keep_max, self._config.keep_every_steps, self._best_of),
+                enable_async_checkpointing=True,
+                create=True,
+                cleanup_tmp_directories=True,
+                async_options=ocp.options.AsyncOptions(timeout_secs=math.ceil(self._config.save_seconds)),
+            )
             with self._naming("open", self.directory):
-                self._manager = self._make()
+                self._manager = ocp.CheckpointManager(self._path, options=options)
         return self._manager
 
     def steps(self) -> list[int]:
-        """Steps of the finished checkpoints, ascending. Looks at the directory alone: the manager is a collective."""
-        # First as our own storage: of a bucket that is missing or closed, its error says so.
-        if not self._storage.exists(self.directory):
-            return []
+        """Steps of the finished checkpoints, ascending."""
         with self._naming("list", self.directory):
-            return sorted(ocp.utils.checkpoint_steps(self._path))
+            return finished_steps(self._workdir)
 
     def latest(self) -> int | None:
         """The newest one's step; None where there is none."""
@@ -80,43 +93,134 @@ class Checkpoints:
             raise CheckpointError(f"{self.directory} has no checkpoint of step {step}. It has: {steps}.")
         return steps[-1] if step is None else step
 
+    def resume_step(self) -> int:
+        """The step to go on from: restore_step, else the newest checkpoint's; 0 where there is none.
+
+        Those after restore_step stay until this run saves for the first time, and the log names them. Once it has, a
+        restart with the same restore_step goes on from the newest: it would otherwise lose what came since."""
+        steps, wanted = self.steps(), self._config.restore_step
+        if wanted is None:
+            return max(steps, default=0)
+        newer = [step for step in steps if step > wanted]
+        if newer and self._went_on_from(wanted, newer):
+            log.warning(
+                "restore_step=%d was followed before, so this run goes on from step %d. To begin at step %d once more, "
+                "remove these from %s: %s",
+                *(wanted, newer[-1], wanted, self.directory, newer),
+            )
+            return newer[-1]
+        self.require(wanted)
+        if newer:
+            self._superseded = newer
+            log.warning(
+                "going back to step %d. When this run first saves, it removes the checkpoints after it: %s. Stop it "
+                "before, or copy them, if they are wanted",
+                *(wanted, newer),
+            )
+        return wanted
+
+    def _went_on_from(self, wanted: int, newer: list[int]) -> bool:
+        for step in reversed(newer):
+            try:
+                return read_contents(self._storage, self.directory, step)["config"].get("restore_step") == wanted
+            except CheckpointError:  # damaged: perhaps why the run goes back
+                continue
+        return False
+
     def saving(self) -> bool:
         """Whether a checkpoint is still being written."""
         return self._manager is not None and self._manager.is_saving_in_progress()
 
     def save(self, saved: Saved) -> None:
         """Copies the state and returns; the writing goes on in the background."""
-        items = ocp.args.Composite(
-            state=ocp.args.StandardSave(saved.state),  # pyright: ignore[reportCallIssue]
-            arrays=ocp.args.JsonSave(_listed(saved.state)),  # pyright: ignore[reportCallIssue]
-            input=ocp.args.JsonSave(saved.input_state),  # pyright: ignore[reportCallIssue]
-            config=ocp.args.JsonSave(saved.config),  # pyright: ignore[reportCallIssue]
+        page = sealed(
+            {
+                "step": saved.step,
+                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                "versions": versions(),
+                "mesh": mesh_of(saved.state),
+                "config": saved.config,
+                "input": saved.input_state,
+                "arrays": list_arrays(saved.state),
+            }
         )
+        items = {
+            "state": ocp.args.StandardSave(saved.state),  # pyright: ignore[reportCallIssue]
+            CONTENTS: ocp.args.JsonSave(page),  # pyright: ignore[reportCallIssue]
+        }
         with self._writing():  # this checkpoint, or still the one before
-            begun = self.manager.save(saved.step, args=items)
+            self._remove_superseded()
+            begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
         if not begun:
             raise CheckpointError(
                 f"{self.directory} refused the checkpoint of step {saved.step}. It has: {self.steps()}. "
                 "Does another run write there?"
             )
 
+    def _remove_superseded(self) -> None:
+        if not self._superseded:
+            return
+        if jax.process_index() == 0:
+            self._evaluations.drop(self._superseded)  # first: another checkpoint of such a step was not measured
+        for step in reversed(self._superseded):  # the newest first: killed in between, a rest of them is still a run
+            self.manager.delete(step)
+        log.info("removed the checkpoints of steps %s", self._superseded)
+        self._superseded = []
+
     def restore(self, step: int, like: TrainState) -> Saved:
         """The checkpoint of `step`, its arrays with the shapes and shardings of `like`.
 
-        CheckpointError, naming an array, for a checkpoint of another model or optimizer, and for a damaged one."""
-        json = ocp.args.JsonRestore()
-        with self._naming("read", self._step_path(step), " If it is damaged, remove it to go on from the one before."):
-            found = self.manager.restore(step, args=ocp.args.Composite(arrays=json, input=json, config=json))
-            # Orbax finds a wrong shape only in the middle of reading, and leaves half-run tasks behind.
-            self._compare(step, found["arrays"], _listed(like))
-            state = self.manager.restore(
-                step,
-                args=ocp.args.Composite(state=ocp.args.StandardRestore(like)),  # pyright: ignore[reportCallIssue]
-            )["state"]
-        return Saved(step, state, found["input"], found["config"])
+        CheckpointError, naming an array, for a checkpoint of another model or optimizer; for a damaged one, naming
+        what is damaged and the checkpoint before it. All numbers are proven by checksums, but for arrays that are now
+        cut finer, or along other axes, than they were saved: how many, the log says."""
+        path = join(self.directory, str(step))
+        with self._showing_way_out(step):
+            page = read_contents(self._storage, self.directory, step)
+        # Orbax finds a wrong shape only in the middle of reading, and leaves half-run tasks behind.
+        check_model(path, page["arrays"], like)
+        with self._naming("read", path, " If it is damaged:" + self._way_out(step)):
+            state = self._read_state(step, like)
+        with self._showing_way_out(step):
+            check_numbers(path, page["arrays"], state)
+        return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"])
 
-    def _step_path(self, step: int) -> str:
-        return join(self.directory, str(step))
+    def _read_state(self, step: int, like: TrainState) -> TrainState:
+        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+            args = ocp.args.StandardRestore(like)  # pyright: ignore[reportCallIssue]
+            return reader.restore(self._path / str(step) / "state", args=args)
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Notes what an evaluation of the checkpoint of `step` gave, for keep_best. For all hosts to call."""
+        wanted = self._config.keep_best
+        if wanted is not None and wanted not in metrics:
+            raise OptionError(f"keep_best={wanted!r} is no metric of the evaluation.{did_you_mean(wanted, metrics)}")
+        if jax.process_index() == 0:
+            self._evaluations.add(step, metrics, self.steps())
+
+    def was_evaluated(self, step: int) -> bool:
+        """Whether `record` was called for this step."""
+        return step in self._evaluations.read()
+
+    def best(self) -> int | None:
+        """The step of the checkpoint with the best keep_best so far. None where none was evaluated."""
+        return self._best_of(self.steps())
+
+    def _best_of(self, steps: Collection[int]) -> int | None:
+        metric, mode = self._config.keep_best, self._config.keep_best_mode
+        return None if metric is None else best_step(self._evaluations.read(), steps, metric, mode)
+
+    def _way_out(self, step: int) -> str:
+        before = [other for other in self.steps() if other < step]
+        if not before:
+            return " There is no checkpoint before it."
+        return f" --restore-step={before[-1]} (restore_step in the TrainerConfig) goes on from the one before it."
+
+    @contextmanager
+    def _showing_way_out(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{self._way_out(step)}") from error.__cause__
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -134,20 +238,10 @@ class Checkpoints:
         except (InfeedError, jax.errors.JaxRuntimeError):  # of a collective: the watchdog knows who is to blame
             raise
         except TimeoutError as error:  # Orbax raises it for its AsyncOptions
-            reason = f"it is not done after {self._save_seconds:g} s (save_seconds)."
-            raise CheckpointError(f"cannot {action} {path}: {reason}") from error
+            late = f"it is not done after {self._config.save_seconds:g} s (save_seconds)."
+            raise CheckpointError(f"cannot {action} {path}: {late}") from error
         except Exception as error:  # whatever Orbax's libraries raise: OSError, ValueError, tensorstore's
-            raise CheckpointError(f"cannot {action} {path}: {_reason(error, advice)}") from error
-
-    def _compare(self, step: int, saved: dict[str, str], wanted: dict[str, str]) -> None:
-        # The model first: of its optimizer's arrays a user knows less.
-        for name in sorted(saved.keys() | wanted.keys(), key=lambda name: (name.startswith("optimizer"), name)):
-            if saved.get(name) != wanted.get(name):
-                raise CheckpointError(
-                    f"{self._step_path(step)} is of another model or optimizer: {name} is "
-                    f"{saved.get(name, 'missing')} there and {wanted.get(name, 'missing')} in this task. "
-                    "Use the task that it was trained with, or another workdir."
-                )
+            raise CheckpointError(f"cannot {action} {path}: {reason(error, advice)}") from error
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -155,26 +249,13 @@ class Checkpoints:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._manager is None:
             return
+        manager, self._manager = self._manager, None
         try:
             with self._writing():
-                self._manager.wait_until_finished()
-                self._manager.close()
+                manager.wait_until_finished()
+                manager.close()
         except InfeedError as lost:
             if error is None:
                 raise
             if str(lost) != str(error):
                 log.warning("%s", lost)  # what ended the run says more
-
-
-def _listed(state: TrainState) -> dict[str, str]:
-    return {
-        path_name(path): f"{leaf.dtype} {list(leaf.shape)}" for path, leaf in jax.tree_util.tree_leaves_with_path(state)
-    }
-
-
-def _reason(error: Exception, advice: str) -> str:
-    """The first line without the configuration that tensorstore appends; the HTTP status, or the advice, if none."""
-    text = str(error).strip() or type(error).__name__
-    line = re.split(r" \[\w+(?:\[\d+\])?='", text.split("\n", 1)[0], maxsplit=1)[0][:500]
-    status = re.search(r"\[http_response_code='(\d+)'\]", text)
-    return f"status {status[1]}: {line}" if status else line + advice

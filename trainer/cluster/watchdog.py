@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 from pipeline.shards.errors import InfeedError
 from trainer.cluster.roll import POLL_SECONDS, Failure, Roll, poll
 from trainer.cluster.store import Store, open_store
-from trainer.exits import EXIT_HOST_FAILED, break_apart, is_apart, leave
+from trainer.exits import EXIT_HOST_FAILED, EXIT_PREEMPTED, Preempted, break_apart, is_apart, leave
 
 __all__ = ["Watchdog", "telling_others"]
 
@@ -48,14 +48,15 @@ class Watchdog:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._alone:
             return
-        self.roll.left("raised" if error else "done")
+        raised = not _in_peace(error)
+        self.roll.left("raised" if raised else "done")
         self._left.set()
         self._thread.join()
-        if error and not self.roll.ended_together():
+        if raised and not self.roll.ended_together():
             break_apart(self.roll.depart)
 
     def check(self) -> None:
-        """Raises HostError if a host has failed."""
+        """Raises HostError if a host has failed, Preempted if it was asked to end."""
         if failure := self.roll.failure():
             raise failure.error(self.roll.store.count)
 
@@ -79,11 +80,11 @@ class Watchdog:
             self.check()  # of the call before, which this host may have left in peace
             yield
         except BaseException as error:
-            if self._alone:
+            if self._alone or _in_peace(error):
                 raise
             self._raising.set()
             failure = self._reported(error)
-            own = failure.host == self.roll.store.index or isinstance(error, InfeedError)
+            own = failure.host == self.roll.store.index or isinstance(error, (InfeedError, Preempted))
             told = error if own else failure.error(self.roll.store.count)
             setattr(told, TOLD, True)
             if own:
@@ -95,8 +96,8 @@ class Watchdog:
             stop = time.monotonic() + self.roll.silence_seconds + 3 * POLL_SECONDS
             if failure := poll(self.roll.failure, stop):
                 return failure
-        text = str(error) if isinstance(error, InfeedError) else f"{type(error).__name__}: {error}"
-        return self.roll.report(text.split("\n", 1)[0])
+        text = str(error) if isinstance(error, (InfeedError, Preempted)) else f"{type(error).__name__}: {error}"
+        return self.roll.report(text.split("\n", 1)[0], preempted=isinstance(error, Preempted))
 
     def _watch(self) -> None:
         for number in itertools.count():
@@ -123,7 +124,12 @@ class Watchdog:
         if store.index == 0:
             self.roll.ended_together()
         self.roll.depart()
-        leave(EXIT_HOST_FAILED)
+        leave(EXIT_PREEMPTED if failure.preempted else EXIT_HOST_FAILED)
+
+
+def _in_peace(error: BaseException | None) -> bool:
+    """Whether nobody has to be told: all hosts end here, or an iterator was dropped."""
+    return error is None or isinstance(error, GeneratorExit) or (isinstance(error, Preempted) and error.together)
 
 
 @contextmanager

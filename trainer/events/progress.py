@@ -6,10 +6,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TextIO
+from datetime import timedelta
+from typing import TextIO, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.file_proxy import FileProxy
+from rich.live import Live
+from rich.text import Text
 
 __all__ = ["ProgressLine", "Speed"]
 
@@ -42,7 +45,9 @@ class Speed:
 
 
 class ProgressLine:
-    """Shows steps/s, examples/s, input wait, loss and time left. `update` after every look."""
+    """Shows the loss, the time left, steps/s, examples/s and input wait. `update` after every look.
+
+    Time and steps count from here on, so a compilation before is not in the speed."""
 
     def __init__(
         self,
@@ -56,32 +61,62 @@ class ProgressLine:
         self._end, self._batch, self._log_every = end, batch, log_every
         self._clock = clock
         self._step, self._since, self._wait_seconds = start, clock(), 0.0
-        self._bar: Progress | None = None
+        self._live: _LiveLine | None = None
         out = sys.stderr if stream is None else stream
         if out.isatty():
-            columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, TextColumn("{task.description}"), console=Console(file=out))
-            self._task = self._bar.add_task("", total=end, completed=start)
-            self._bar.start()
+            self._live = _LiveLine(start, end, out)
 
     def update(self, step: int, loss: float, wait_seconds: float) -> Speed | None:
         """`wait_seconds`: waited for the input since the run began. The speed, each time log_every was passed."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step)
+        if self._live is not None:
+            self._live.show(step)
         if step // self._log_every == self._step // self._log_every and step != self._end:
             return None
         now = self._clock()
         seconds = max(now - self._since, 1e-9)
         speed = Speed.of(step - self._step, self._batch, seconds, wait_seconds - self._wait_seconds)
         self._step, self._since, self._wait_seconds = step, now, wait_seconds
-        if self._bar is not None:
-            self._bar.update(self._task, description=f"loss {loss:.4g}, {speed}")
+        left = timedelta(seconds=round((self._end - step) / speed.steps_per_second))
+        text = f"loss {loss:.4g}, {left} left, {speed}"
+        if self._live is not None:
+            self._live.show(step, text)
         else:
-            left = (self._end - step) / speed.steps_per_second
-            log.info("step %d/%d: loss %.4g, %s, %.0f s left", step, self._end, loss, speed, left)
+            log.info("step %d/%d: %s", step, self._end, text)
         return speed
+
+    def skip(self, seconds: float) -> None:
+        """So much time was spent on something else, and is not in the speed."""
+        self._since += seconds
 
     def close(self) -> None:
         """Leaves the last state on the terminal."""
-        if self._bar is not None:
-            self._bar.stop()
+        if self._live is not None:
+            self._live.close()
+
+
+class _LiveLine:
+    """One line that is written over and over; what is logged meanwhile comes above it."""
+
+    def __init__(self, start: int, end: int, out: TextIO) -> None:
+        self._end, self._step, self._text, self._out = end, start, "the first steps", out
+        console = Console(file=out)
+        self._live = Live(self._line(), console=console, refresh_per_second=4)
+        self._live.start()
+        handlers = [each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
+        self._handlers = [each for each in handlers if each.stream is out]
+        for handler in self._handlers:
+            handler.setStream(cast(TextIO, FileProxy(console, out)))
+
+    def show(self, step: int, text: str | None = None) -> None:
+        self._step, self._text = step, text or self._text
+        self._live.update(self._line())
+
+    def close(self) -> None:
+        for handler in self._handlers:
+            handler.setStream(self._out)
+        self._live.stop()
+
+    def _line(self) -> Text:
+        share = self._step / self._end
+        text = f"step {self._step}/{self._end} ({share:.0%}): {self._text}"
+        return Text(text, no_wrap=True, overflow="ellipsis")

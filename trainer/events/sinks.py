@@ -1,9 +1,9 @@
-"""Where the records of an event file go: one file that grows on a local disk, a row of whole objects in a bucket."""
+"""Where events and metrics go: one file that grows on a local disk, a row of whole objects in a bucket."""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Literal, Protocol, cast
 
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import Storage, join
@@ -30,11 +30,11 @@ class Sink(Protocol):
 
 
 class FileSink:
-    """One file that grows."""
+    """One file that grows: a new one, or in mode "ab" one that may be there."""
 
-    def __init__(self, directory: str, name: str, head: bytes) -> None:
+    def __init__(self, directory: str, name: str, head: bytes, mode: Literal["xb", "ab"] = "xb") -> None:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        self._file = Path(directory, name).open("xb")  # noqa: SIM115 (close closes it)
+        self._file = cast(BinaryIO, Path(directory, name).open(mode))  # noqa: SIM115 (close closes it)
         self._file.write(head)
 
     def write(self, record: bytes) -> None:
@@ -53,7 +53,7 @@ class FileSink:
 
 class PartsSink:
     """Objects cannot be appended to, so the records come as parts `<name>.000000`, ...: each begins with `head` and is
-    an event file of its own. Readers take them in the order of their names.
+    a file of its own. Readers take them in the order of their names. `number` is that of the first.
 
     A part appears at most every 30 s, and where it is asked for `now`: a day of training is 2,880 of them."""
 
@@ -64,9 +64,10 @@ class PartsSink:
         name: str,
         head: bytes,
         clock: Callable[[], float] = time.monotonic,
+        number: int = 0,
     ) -> None:
         self._storage, self._path, self._head, self._clock = storage, join(directory, name), head, clock
-        self._records, self._number, self._published_at = bytearray(), 0, clock()
+        self._records, self._number, self._published_at = bytearray(), number, clock()
 
     def write(self, record: bytes) -> None:
         """See Sink."""

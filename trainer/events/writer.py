@@ -6,12 +6,14 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
 from pipeline.shards.record import frame
 from trainer.events.sinks import Sink, open_sink
+from trainer.events.summaries import histogram_summary, image_summary, scalar_summary, text_summary
 
 __all__ = ["EventWriter"]
 
@@ -19,7 +21,7 @@ _number = itertools.count()
 
 
 class EventWriter:
-    """Writes scalars to a new event file in `directory`; TensorBoard shows each directory as one run.
+    """Writes points to a new event file in `directory`; TensorBoard shows each directory as one run.
 
     After a resume, give the first step as `resumed_at`: points that an interrupted run left beyond it are dropped.
     open_sink: (directory, name, the first record) -> where the events go; by default, where the directory is."""
@@ -41,8 +43,21 @@ class EventWriter:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """One event: all `values` of one step."""
-        points = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._write(Event(wall_time=self._clock(), step=step, summary=Summary(value=points)))
+        self._point(step, scalar_summary(values))
+
+    def image(self, step: int, tag: str, images: Any) -> None:
+        """An image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or a float in 0..1; c is 1, 3 or 4.
+
+        OptionError, naming the tag, for any other shape, dtype or range."""
+        self._point(step, image_summary(tag, images))
+
+    def histogram(self, step: int, tag: str, values: Any) -> None:
+        """How the finite ones of these numbers, an array of any shape, are distributed: 30 buckets."""
+        self._point(step, histogram_summary(tag, values))
+
+    def text(self, step: int, tag: str, text: str) -> None:
+        """A text; TensorBoard reads it as Markdown."""
+        self._point(step, text_summary(tag, text))
 
     def flush(self, now: bool = False) -> None:
         """Lets TensorBoard see what was written; in a bucket only now and then, unless it has to be `now`."""
@@ -51,6 +66,9 @@ class EventWriter:
     def close(self) -> None:
         """Flushes and closes."""
         self._sink.close()
+
+    def _point(self, step: int, summary: Summary) -> None:
+        self._write(Event(wall_time=self._clock(), step=step, summary=summary))
 
     def _write(self, event: Event) -> None:
         self._sink.write(_record(event))

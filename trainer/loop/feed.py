@@ -1,12 +1,11 @@
 """The feeder: a thread that reads, checks, stacks and places host batches ahead of the device."""
 
-import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -31,42 +30,52 @@ class Chunk:
     stacked: bool
 
 
+class Placing(Protocol):
+    """What the feeder needs of a Program."""
+
+    scans: bool
+
+    def place(self, host_batch: Any, stacked: bool, /) -> Any:
+        """The host's rows of one batch, or of stacked ones, on the devices."""
+        ...
+
+
 def chunks(
     batches: Iterator[Mapping[str, Any]],
     start: int,
-    lengths: Sequence[int] | None,
+    end: int | None,
+    lengths: Iterable[int],
     struct: Mapping[str, Any],
-    place: Callable[[Mapping[str, Any], bool], Any],
-    *,
-    scans: bool,
+    program: Placing,
 ) -> Iterator[Chunk | int]:
-    """One Chunk for each of `lengths`, after `start` steps. `place(host_batch, stacked)` puts it on devices.
+    """One Chunk for each of `lengths`, after `start` steps, placed on devices by `program`.
 
     Before each come the steps whose batches have been read, as signs of life: k batches may take long.
-    Without `lengths`: single batches until the input ends. InputError, naming the step, for a batch unlike `struct`
-    and for an input that ends early. Exceptions of the input pass as they are, with a note that names the step."""
+    end: the step at which the lengths end; None where the input ends them. InputError, naming the step, for a batch
+    unlike `struct` and for an input that ends early. Exceptions of the input pass as they are, with a note that names
+    the step."""
     with ExitStack() as stack:
         # Here, in the thread that runs it, a generator can be closed; from another thread it cannot.
         stack.callback(_close, batches)
-        step, wanted = start, 0 if lengths is None else sum(lengths)
-        for length in itertools.repeat(1) if lengths is None else lengths:
+        step = start
+        for length in lengths:
             host = []
             for number in range(step, step + length):
                 batch = _read(batches, number, struct)
-                if batch is None and lengths is None:
+                if batch is None and end is None:
                     return
                 if batch is None:
                     raise InputError(
                         f"the input ended before step {number + 1}: it gave {number - start} batches from step "
-                        f"{start + 1} on, wanted {wanted}. Repeat the input, or ask for fewer steps."
+                        f"{start + 1} on, wanted {(end or 0) - start}. Repeat the input, or ask for fewer steps."
                     )
                 host.append(batch)
                 yield number + 1
-            stacked = scans and length > 1
+            stacked = program.scans and length > 1
             if stacked:
-                placed = (place(jax.tree.map(lambda *rows: np.stack(rows), *host), True),)
+                placed = (program.place(jax.tree.map(lambda *rows: np.stack(rows), *host), True),)
             else:
-                placed = tuple(place(batch, False) for batch in host)
+                placed = tuple(program.place(batch, False) for batch in host)
             yield Chunk(step, length, placed, stacked)
             step += length
 

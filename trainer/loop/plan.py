@@ -1,23 +1,79 @@
 """Which steps go into which dispatch: arithmetic only."""
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 
-__all__ = ["plan", "steps_that_fit"]
+__all__ = ["MEASURED_STEPS", "Marks", "Steps", "plan", "steps_that_fit", "timed_plan"]
+
+MEASURED_STEPS = 10  # single dispatches, from which the length of all others follows
 
 
-def plan(start: int, end: int, k: int, marks: Iterable[int] = ()) -> Iterator[int]:
-    """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a multiple of a mark.
+@dataclass(frozen=True)
+class Marks:
+    """Steps that no dispatch crosses: the multiples of each of `every`, and those in `once`."""
 
-    The k-step dispatches stand on a grid that begins anew after every mark: they depend on the absolute step only,
-    so a run that stops anywhere and goes on meets the same ones."""
-    marks = tuple(marks)
+    every: Collection[int] = ()
+    once: Collection[int] = ()
+
+    def last(self, step: int) -> int:
+        """The nearest mark at or before this step; 0 where there is none."""
+        return max([0, *(step // each * each for each in self.every), *(one for one in self.once if one <= step)])
+
+    def following(self, step: int, end: int) -> int:
+        """The nearest one after this step, or the end."""
+        return min([end, *(step // each * each + each for each in self.every), *(o for o in self.once if o > step)])
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The dispatches of one loop: from step `start` to `end` (None: as long as there is input), of these lengths.
+
+    compiled: the lengths to compile before the first."""
+
+    start: int
+    end: int | None
+    lengths: Iterable[int]
+    compiled: frozenset[int]
+
+    @classmethod
+    def planned(cls, start: int, end: int, k: int, marks: Marks = Marks()) -> "Steps":
+        """See `plan`."""
+        lengths = list(plan(start, end, k, marks))
+        return cls(start, end, lengths, frozenset(lengths))
+
+    @classmethod
+    def timed(cls, start: int, end: int, k: Callable[[], int], marks: Marks = Marks()) -> "Steps":
+        """See `timed_plan`."""
+        return cls(start, end, timed_plan(start, end, k, marks), frozenset([1]))
+
+    @classmethod
+    def of_input(cls) -> "Steps":
+        """Single steps until the input ends."""
+        return cls(0, None, itertools.repeat(1), frozenset([1]))
+
+
+def plan(start: int, end: int, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:
+    """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a mark.
+
+    The k-step dispatches stand on a grid that begins at `origin` and anew after every mark: they depend on the
+    absolute step only, so a run that stops anywhere and goes on meets the same ones."""
     step = start
     while step < end:
-        begin = max((step // mark * mark for mark in marks), default=0)
-        stop = min((step // mark * mark + mark for mark in marks), default=end)
-        length = k if (step - begin) % k == 0 and step + k <= min(stop, end) else 1
+        begin = max(origin, marks.last(step))
+        length = k if (step - begin) % k == 0 and step + k <= marks.following(step, end) else 1
         yield length
         step += length
+
+
+def timed_plan(start: int, end: int, k: Callable[[], int], marks: Marks = Marks()) -> Iterator[int]:
+    """MEASURED_STEPS single steps, then the plan for k(), which may wait until they are measured.
+
+    Where the k-step dispatches stand depends on the clock; what they compute does not."""
+    measured = min(start + MEASURED_STEPS, end)
+    yield from plan(start, measured, 1, marks)
+    if measured < end:
+        yield from plan(measured, end, k(), marks, origin=measured)
 
 
 def steps_that_fit(k: int, marks: Iterable[int], step_bytes: int, cap_bytes: int) -> int:

@@ -7,6 +7,7 @@ import jax
 from jax import lax
 
 from trainer.config import LoopMode
+from trainer.interruptible import Check, interruptible
 from trainer.mesh import Placement
 from trainer.task import Step
 
@@ -28,32 +29,42 @@ class Program:
         global_batch: int,
         k: int,
         mode: LoopMode,
+        outs: Callable[[bool], Any] | None = None,
     ) -> None:
-        self.k = k
+        """outs(stacked): shardings of what a step gives beside the carry, stacked or not. Default: whole copies."""
         self.executables: dict[int, Any] = {}
-        self._placement, self._step = placement, step
+        self._placement, self._step, self._host_struct, self._global_batch = placement, step, host_struct, global_batch
+        self._outs = outs or (lambda _: placement.replicated)
         self._one_struct = placement.global_struct(host_struct, global_batch)
-        self._many_struct = placement.global_struct(host_struct, global_batch, k)
         self._carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), carry)
-        self._one = self._jit(step).trace(self._carry, self._one_struct)
+        self._one = self._jit(step, False).trace(self._carry, self._one_struct)
         on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
         slow_in_loops = on_cpu and has_convolution(self._one.jaxpr)
-        self.scans = k > 1 and (mode == "scan" or (mode == "auto" and not slow_in_loops))
+        self._may_scan = mode == "scan" or (mode == "auto" and not slow_in_loops)
+        self.lengthen(k)
 
-    def compile(self, lengths: Collection[int]) -> None:
-        """Compiles what dispatches of these lengths need: the single step, the scan, or both."""
+    def lengthen(self, k: int) -> None:
+        """Makes it a program of k steps a dispatch. Only before a dispatch of several steps is placed."""
+        self.k, self.scans = k, k > 1 and self._may_scan
+        self._many_struct = self._placement.global_struct(self._host_struct, self._global_batch, k)
+
+    def compile(self, lengths: Collection[int], check: Check = lambda: None) -> None:
+        """Compiles what dispatches of these lengths need: the single step, the scan, or both.
+
+        check: called all the while, and may raise."""
         if 1 not in self.executables and (not self.scans or 1 in lengths):
-            self.executables[1] = self._one.lower().compile()
+            self.executables[1] = interruptible(self._one.lower().compile, check)
         if self.k not in self.executables and self.scans and self.k in lengths:
-            scan = self._jit(lambda carry, batches: lax.scan(self._step, carry, batches))
-            self.executables[self.k] = scan.trace(self._carry, self._many_struct).lower().compile()
+            scan = self._jit(lambda carry, batches: lax.scan(self._step, carry, batches), True)
+            lowered = scan.trace(self._carry, self._many_struct).lower()
+            self.executables[self.k] = interruptible(lowered.compile, check)
 
     def place(self, host_batch: Any, stacked: bool) -> Any:
         """The host's rows of one batch, or of k stacked ones, on the devices."""
         return self._placement.place(host_batch, self._many_struct if stacked else self._one_struct)
 
-    def __call__(self, carry: Any, batches: tuple[Any, ...], stacked: bool) -> tuple[Any, list[dict[str, Any]]]:
-        """Dispatches without waiting. The scalars come stacked [k] from a scan, else one dict a step."""
+    def __call__(self, carry: Any, batches: tuple[Any, ...], stacked: bool) -> tuple[Any, list[Any]]:
+        """Dispatches without waiting. The scalars come stacked [k, ...] from a scan, else one dict a step."""
         if stacked:
             carry, scalars = self.executables[self.k](carry, batches[0])
             return carry, [scalars]
@@ -63,8 +74,8 @@ class Program:
             scalars_of.append(scalars)
         return carry, scalars_of
 
-    def _jit(self, function: Callable[..., Any]) -> Any:
-        shardings = (jax.tree.map(lambda x: x.sharding, self._carry), self._placement.replicated)
+    def _jit(self, function: Callable[..., Any], stacked: bool) -> Any:
+        shardings = (jax.tree.map(lambda x: x.sharding, self._carry), self._outs(stacked))
         return jax.jit(function, donate_argnums=0, out_shardings=shardings)
 
 

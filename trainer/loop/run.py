@@ -2,9 +2,9 @@
 
 Generic over what is carried: training carries a TrainState, evaluation the Variables."""
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 
-__all__ = ["Look", "run"]
+__all__ = ["Look", "Pauses", "run"]
 
 
 @dataclass(frozen=True)
@@ -24,34 +24,54 @@ class Look:
     scalars: dict[str, np.ndarray]
 
 
+class Pauses(Protocol):
+    """What happens between dispatches, when the carry is at hand: saving, evaluating, ending early."""
+
+    def due(self, step: int) -> bool:
+        """Whether to pause at this step. Asked once before every dispatch and once after the last."""
+        ...
+
+    def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
+        """The carry to go on with, and whether to go on. All steps before have been looked at."""
+        ...
+
+
 def run(
     carry: Any,
+    start: int,
     chunks: Iterable[Chunk],
     program: Program,
     look: Callable[[Look], None],
-    marks: Container[int] = (),
-    at_mark: Callable[[int, Any], None] | None = None,
-) -> Any:
-    """Runs every chunk and returns what is carried at the end.
+    pauses: Pauses | None = None,
+) -> tuple[Any, int]:
+    """Runs every chunk from step `start` on; what is carried at the end, and the step it is of.
 
-    `look` gets every dispatch once, in order, while the next one runs, so the device does not wait for the host.
-    `at_mark(step, carry)` comes after the looks of all steps up to it, one of `marks`."""
+    `look` gets every dispatch once, in order, while the next one runs, so the device does not wait for the host."""
     pending: tuple[Chunk, Any] | None = None
-    for chunk in chunks:
-        carry, scalars = program(carry, chunk.batches, chunk.stacked)
+    step, source = start, iter(chunks)
+    while True:
+        if pauses is not None and pauses.due(step):
+            pending = _seen(pending, look)
+            carry, go_on = pauses.attend(step, carry)
+            if not go_on:
+                break
+        chunk = next(source, None)
+        if chunk is None:
+            break
+        with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
+            carry, scalars = program(carry, chunk.batches, chunk.stacked)
         for leaf in jax.tree.leaves(scalars):
             leaf.copy_to_host_async()
-        if pending:
-            look(_read(*pending))
+        _seen(pending, look)
         pending = (chunk, scalars)
         step = chunk.start + chunk.length
-        if at_mark and step in marks:
-            look(_read(*pending))
-            pending = None
-            at_mark(step, carry)
+    _seen(pending, look)
+    return carry, step
+
+
+def _seen(pending: tuple[Chunk, Any] | None, look: Callable[[Look], None]) -> None:
     if pending:
         look(_read(*pending))
-    return carry
 
 
 def _read(chunk: Chunk, scalars: list[dict[str, Any]]) -> Look:

@@ -13,11 +13,11 @@ import tyro
 
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
-from trainer.calls.evaluation import EvalResult
 from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, InputFn
 from trainer.models.cnn import SmallCnn
 from trainer.nnx_task import nnx_task
+from trainer.results import EvalResult
 from trainer.task import Batch, Task
 from trainer.trainer import Trainer
 
@@ -34,8 +34,12 @@ class Config:
 
     data_dir: str
     """Directory with the shards and their manifest.json."""
-    mode: Literal["train", "evaluate"] = "train"
-    """train: train, then evaluate. evaluate: only evaluate the newest checkpoint."""
+    mode: Literal["train", "evaluate", "evaluate-continuously", "predict"] = "train"
+    """train: train, then evaluate. evaluate: only evaluate the newest checkpoint. evaluate-continuously: evaluate the
+    checkpoints that another process saves, as they come. predict: write <workdir>/predictions.jsonl, a line for each
+    record of the validation split."""
+    follow_seconds: float = 3600.0
+    """evaluate-continuously ends when no new checkpoint has come for so long, and after that of max_steps."""
     check_padding: bool = False
     """Evaluate with three kinds of padding behind the last record: an error unless the metrics have the same bits."""
     learning_rate: float = 3e-3
@@ -55,7 +59,9 @@ class Config:
 
 
 def digits_task(learning_rate: float, max_steps: int) -> Task:
-    """Cross entropy and accuracy of a SmallCnn. Batches: image uint8 [b, 32, 32, 1], label int32 [b] in 1..10."""
+    """Cross entropy and accuracy of a SmallCnn. Batches: image uint8 [b, 32, 32, 1], label int32 [b] in 1..10.
+
+    Predicts class, label (both in 1..10) and probability, that of the class."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, max_steps // 10 + 1, max_steps + 1)
 
     def labels(batch: Batch) -> jax.Array:
@@ -68,10 +74,16 @@ def digits_task(learning_rate: float, max_steps: int) -> Task:
     def accuracy(logits: jax.Array, batch: Batch) -> jax.Array:
         return jnp.argmax(logits, axis=-1) == labels(batch)
 
+    def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
+        probabilities = jax.nn.softmax(model(batch[IMAGE]))
+        best = jnp.argmax(probabilities, axis=-1) + LABEL_BASE
+        return {"class": best, "label": batch[LABEL], "probability": probabilities.max(axis=-1)}
+
     def make_model(rngs: Any) -> SmallCnn:
         return SmallCnn(NUM_CLASSES, IMAGE_SHAPE, rngs)
 
-    return nnx_task(make_model, loss, optax.adamw(schedule, weight_decay=1e-4), {"accuracy": accuracy})
+    optimizer = optax.adamw(schedule, weight_decay=1e-4)
+    return nnx_task(make_model, loss, optimizer, {"accuracy": accuracy}, predict)
 
 
 def _input_fns(config: Config) -> tuple[InputFn, InputFn]:
@@ -111,18 +123,44 @@ def _input_fns(config: Config) -> tuple[InputFn, InputFn]:
 
 
 def run(config: Config) -> None:
-    """Trains (unless the mode is evaluate), evaluates, prints the result and writes it to
-    <workdir>/eval_result.json, the speed of the training to train_result.json."""
+    """Does what the mode says. Prints every evaluation and writes it to <workdir>/eval_result.json, the speed of the
+    training to train_result.json, predictions to predictions.jsonl."""
     train_input, eval_input = _input_fns(config)
     task = digits_task(config.learning_rate, config.trainer.max_steps or 1)
     trainer = Trainer(task, config.trainer)
-    speed = trainer.train(train_input).speed if config.mode == "train" else None
-    result = trainer.evaluate(eval_input, check_padding=config.check_padding)
-    if jax.process_index() > 0:
+    if config.mode == "predict":
+        _write_predictions(trainer, eval_input)
         return
-    path = _publish(config.trainer.workdir, "eval_result.json", _report(result))
-    if speed:
+    if config.mode == "evaluate-continuously":
+        for result in trainer.evaluate_continuously(eval_input, timeout_seconds=config.follow_seconds):
+            _tell(config.trainer, result)
+        return
+    speed = trainer.train(train_input).speed if config.mode == "train" else None
+    _tell(config.trainer, trainer.evaluate(eval_input, check_padding=config.check_padding))
+    if speed and jax.process_index() == 0 and not config.trainer.fast_dev_run:
         _publish(config.trainer.workdir, "train_result.json", asdict(speed))
+
+
+def _write_predictions(trainer: Trainer, input_fn: InputFn) -> None:
+    predictions = trainer.predict(input_fn, gather=True)
+    if jax.process_index() > 0:
+        for _ in predictions:
+            pass
+        return
+    workdir, count = trainer.config.workdir, 0
+    path = join(workdir, "predictions.jsonl")
+    with open_storage(workdir).publish(path) as sink:
+        for record in predictions:
+            values = {key.removeprefix("_"): value.item() for key, value in sorted(record.items())}
+            sink.write(json.dumps(values).encode() + b"\n")
+            count += 1
+    print(f"{count} predictions written to {path}")
+
+
+def _tell(config: TrainerConfig, result: EvalResult) -> None:
+    if jax.process_index() > 0 or config.fast_dev_run:
+        return
+    path = _publish(config.workdir, "eval_result.json", _report(result))
     print(
         f"step {result.step}: accuracy {result.metrics['accuracy']:.2%}, loss {result.metrics['loss']:.4f} over "
         f"{result.records} of {result.num_records} validation records, "

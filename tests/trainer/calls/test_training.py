@@ -1,7 +1,9 @@
 """Training as a whole: same results for any dispatch length, exact resumption, no broken checkpoint."""
 
+import json
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +87,7 @@ def test_a_checkpoint_holds_the_settings_and_the_position_of_the_input(dense_tas
     settings = config(checkpoint_every_steps=5, seed=3)
     trainer = Trainer(dense_task, settings)
     trainer.train(vector_input, max_steps=8)
-    with Checkpoints(settings.workdir) as checkpoints:
+    with Checkpoints(settings) as checkpoints:
         assert checkpoints.steps() == [5, 8]
         saved = checkpoints.restore(5, trainer.train(vector_input, steps=1).state)
     assert saved.input_state == {"fingerprint": "array100", "seed": 3, "position": 5}
@@ -96,7 +98,7 @@ def test_a_checkpoint_holds_the_settings_and_the_position_of_the_input(dense_tas
 def test_only_the_newest_checkpoints_are_kept(dense_task, vector_input, config):
     settings = config(checkpoint_every_steps=2, keep_max=2)
     Trainer(dense_task, settings).train(vector_input, max_steps=9)
-    with Checkpoints(settings.workdir) as checkpoints:
+    with Checkpoints(settings) as checkpoints:
         assert checkpoints.steps() == [8, 9]
 
 
@@ -146,16 +148,19 @@ def poisoned(task, key, at):
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("loss", "the loss is nan after step 20"),
-        ("gradient", r"the loss is \d.*parameters are not finite after step 20"),
+        ("loss", "after step 20 the loss is nan. No checkpoint holds it"),
+        ("gradient", r"after step 20 the gradient of a is not finite \(the loss is \d"),
     ],
 )
 def test_nan_names_its_step_and_leaves_no_checkpoint_behind(dense_task, vector_input, config, k, key, text):
     settings = config(iterations_per_loop=k, checkpoint_every_steps=10)
     with pytest.raises(NanError, match=text):
         Trainer(poisoned(dense_task, key, 20), settings).train(vector_input, max_steps=40)
-    with Checkpoints(settings.workdir) as checkpoints:
+    with Checkpoints(settings) as checkpoints:
         assert checkpoints.steps() == [10]
+    *_, line = Path(settings.workdir, "train/metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["step"] == 20
+    assert (json.loads(line)["loss"] == "NaN") == (key == "loss")
 
 
 @pytest.mark.parametrize(

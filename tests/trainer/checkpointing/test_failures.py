@@ -22,6 +22,7 @@ from pipeline.shards import gcs_calls
 from pipeline.shards.errors import InfeedError
 from trainer.checkpointing import bucket_path
 from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.config import TrainerConfig
 from trainer.exits import end
 from trainer.state import TrainState
 from trainer.task import Variables
@@ -33,9 +34,10 @@ state = TrainState(jnp.int32(20), Variables({"w": jnp.arange(100.0)}), (), jnp.z
 for workdir in sys.argv[1:]:
     begun = time.monotonic()
     try:
-        with Checkpoints(workdir, save_seconds=2) as checkpoints:
+        config = TrainerConfig(workdir=workdir, global_batch_size=1, save_seconds=2)
+        with Checkpoints(config) as checkpoints:
             checkpoints.save(Saved(20, state, {}, {}))
-        with Checkpoints(workdir) as checkpoints:
+        with Checkpoints(config) as checkpoints:
             checkpoints.restore(20, state)
     except InfeedError as error:
         print(json.dumps([time.monotonic() - begun, str(error)]))
@@ -97,13 +99,13 @@ def test_a_stalled_read_names_the_object_and_the_attempts(told):
     assert re.search(r"gs://failing/unread/checkpoints/20/state/d/\w+: All 2 retry attempts failed: .*too slow", error)
 
 
-def test_a_save_that_fails_as_well_does_not_hide_what_ended_the_run(tmp_path, monkeypatch, caplog):
+def test_a_save_that_fails_as_well_does_not_hide_what_ended_the_run(config, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(exits, "_threads_abandoned", False)
 
     def fail():
         raise OSError("the disk is full")
 
-    with pytest.raises(NanError, match="the first"), Checkpoints(str(tmp_path)) as checkpoints:
+    with pytest.raises(NanError, match="the first"), Checkpoints(config()) as checkpoints:
         monkeypatch.setattr(checkpoints.manager, "wait_until_finished", fail)
         raise NanError("the first")
-    assert f"cannot write to {tmp_path}/checkpoints: the disk is full" in caplog.text
+    assert f"cannot write to {tmp_path}/run/checkpoints: the disk is full" in caplog.text

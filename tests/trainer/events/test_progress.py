@@ -2,6 +2,11 @@
 
 import io
 import logging
+import os
+import pty
+import re
+
+import pytest
 
 from trainer.events.progress import ProgressLine
 
@@ -13,9 +18,14 @@ class Clock:
         return self.now
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+@pytest.fixture
+def terminal(monkeypatch):
+    """A real one of 100 columns: (a stream that writes to it, a function that gives what it got)."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")  # rich asks the process's own terminal alone
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as stream:
+        yield stream, lambda: screen.read(65536).decode()
 
 
 def test_a_log_file_gets_a_plain_line_each_time_log_every_is_passed(caplog):
@@ -27,23 +37,30 @@ def test_a_log_file_gets_a_plain_line_each_time_log_every_is_passed(caplog):
             line.update(step, loss=0.5, wait_seconds=step / 40)
         line.close()
     assert caplog.messages == [
-        "step 21/50: loss 0.5, 10 steps/s, 320 examples/s, input wait 25%, 3 s left",
-        "step 42/50: loss 0.5, 10 steps/s, 320 examples/s, input wait 25%, 1 s left",
-        "step 50/50: loss 0.5, 10 steps/s, 320 examples/s, input wait 25%, 0 s left",
+        "step 21/50: loss 0.5, 0:00:03 left, 10 steps/s, 320 examples/s, input wait 25%",
+        "step 42/50: loss 0.5, 0:00:01 left, 10 steps/s, 320 examples/s, input wait 25%",
+        "step 50/50: loss 0.5, 0:00:00 left, 10 steps/s, 320 examples/s, input wait 25%",
     ]
     assert stream.getvalue() == ""
 
 
-def test_a_terminal_shows_steps_speed_and_loss_in_place(caplog, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "160")
-    clock, stream = Clock(), Terminal()
-    with caplog.at_level(logging.INFO, "trainer"):
-        line = ProgressLine(10, 50, batch=32, log_every=20, stream=stream, clock=clock)
+def test_a_terminal_shows_one_line_in_place_and_what_is_logged_above_it(terminal, caplog):
+    stream, shown = terminal
+    clock, handler = Clock(), logging.StreamHandler(stream)
+    logging.getLogger().addHandler(handler)
+    try:
+        line = ProgressLine(10, 50000, batch=32, log_every=20, stream=stream, clock=clock)
+        clock.now = 2.0
+        line.update(30, loss=0.25, wait_seconds=0.5)
+        logging.getLogger("trainer").warning("a bad record")
         clock.now = 4.0
-        line.update(50, loss=0.25, wait_seconds=1.0)
+        line.update(50, loss=0.125, wait_seconds=1.0)
         line.close()
-    assert caplog.messages == []
-    shown = stream.getvalue()
-    assert "step 50/50" in shown
-    assert "loss 0.25, 10 steps/s, 320 examples/s, input wait 25%" in shown
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert handler.stream is stream
+    seen = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown())  # without moves
+    above, last, after = (each.strip("\r").rpartition("\r")[2] for each in seen.split("\n"))
+    assert above == "a bad record"
+    assert last == "step 50/50000 (0%): loss 0.125, 1:23:15 left, 10 steps/s, 320 examples/s, input wait 25%"
+    assert after == ""

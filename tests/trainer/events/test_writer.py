@@ -1,37 +1,28 @@
-"""TensorBoard gets every step of training, though the host looks once a dispatch."""
+"""Event files: their framing, and what TensorBoard finds in a point."""
 
-import struct
-from pathlib import Path
+import io
 
+import numpy as np
 import pytest
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from PIL import Image
+from tensorboard.util.tensor_util import make_ndarray
 
-from pipeline.shards.errors import InputError
-from pipeline.shards.record import crc32c, masked
+from pipeline.shards.errors import OptionError
+from trainer.events.summaries import image_summary
 from trainer.events.writer import EventWriter
-from trainer.trainer import Trainer
 
 
-def events_in(directory):
-    """Every event of a run's files, oldest first, with both checksums checked."""
-    events = []
-    for path in sorted(Path(directory).iterdir(), key=lambda p: int(p.suffix[1:])):
-        data = path.read_bytes()
-        while data:
-            (length,) = struct.unpack("<Q", data[:8])
-            payload = data[12 : 12 + length]
-            assert data[8:12] == struct.pack("<I", masked(crc32c(data[:8])))
-            assert data[12 + length : 16 + length] == struct.pack("<I", masked(crc32c(payload)))
-            events.append(Event.FromString(payload))
-            data = data[16 + length :]
-    return events
+def written(events_in, directory, write):
+    """The one value of the one point that `write(writer)` wrote."""
+    writer = EventWriter(str(directory))
+    write(writer)
+    writer.close()
+    _, event = events_in(directory)
+    (value,) = event.summary.value
+    return event.step, value.tag, value.metadata.plugin_data.plugin_name, make_ndarray(value.tensor)
 
 
-def points(events, tag):
-    return [(event.step, v.simple_value) for event in events for v in event.summary.value if v.tag == tag]
-
-
-def test_a_file_begins_with_its_version_and_holds_what_was_written(tmp_path):
+def test_a_file_begins_with_its_version_and_holds_what_was_written(events_in, tmp_path):
     writer = EventWriter(str(tmp_path), clock=lambda: 1234.5)
     writer.scalars(7, {"loss": 0.5, "accuracy": 0.25})
     writer.close()
@@ -47,38 +38,60 @@ def test_two_writers_of_one_second_have_a_file_each(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("k", [1, 6])
-def test_every_step_of_training_has_one_point_for_every_metric(dense_task, vector_input, config, k):
-    settings = config(iterations_per_loop=k, log_every=10)
-    result = Trainer(dense_task, settings).train(vector_input, steps=20)
-    events = events_in(Path(settings.workdir) / "train")
-    for tag in ("loss", "accuracy", "grad_norm"):
-        assert [step for step, _ in points(events, tag)] == list(range(1, 21))
-    assert points(events, "loss")[-1][1] == pytest.approx(result.metrics["loss"])
-    assert not points(events, "_finite")
-    assert points(events, "speed/steps_per_second")[-1][0] == 20
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("scale", [1, 255], ids=["float", "uint8"])
+def test_an_image_is_its_size_and_a_png_of_its_pixels(events_in, tmp_path, channels, scale):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 7, channels)).astype(np.uint8)
+    given = pixels if scale == 255 else (pixels / np.float32(255)).astype(np.float32)
+    found = written(events_in, tmp_path, lambda writer: writer.image(3, "two", given))
+    assert found[:3] == (3, "two", "images")
+    width, height, *pngs = found[3].tolist()
+    assert (width, height) == (b"7", b"5")
+    decoded = np.stack([np.asarray(Image.open(io.BytesIO(png))).reshape(5, 7, channels) for png in pngs])
+    np.testing.assert_array_equal(decoded, pixels)
 
 
-def test_a_resumed_run_drops_the_points_of_the_broken_one(dense_task, vectors, make_input, vector_input, config):
-    def dying(ctx):
-        source = make_input(vectors, ctx)
-        source.batches = lambda position: iter([source._batch(i) for i in range(8)])
-        return source
-
-    settings = config(checkpoint_every_steps=5)
-    with pytest.raises(InputError):
-        Trainer(dense_task, settings).train(dying, max_steps=10)
-    Trainer(dense_task, settings).train(vector_input, max_steps=10)
-    events = events_in(Path(settings.workdir) / "train")
-    restarts = [event.step for event in events if event.session_log.status == SessionLog.START]
-    assert restarts == [6]
-    steps = [step for step, _ in points(events, "loss")]
-    assert steps[-5:] == [6, 7, 8, 9, 10]
+def test_of_a_whole_batch_of_images_the_first_16_are_written(events_in, tmp_path):
+    batch = np.zeros((40, 2, 2, 3), np.uint8)
+    *_, tensor = written(events_in, tmp_path, lambda writer: writer.image(1, "batch", batch))
+    assert len(tensor) == 2 + 16
 
 
-def test_an_evaluation_is_a_point_at_its_step(dense_task, vector_input, config):
-    trainer = Trainer(dense_task, config())
-    trainer.train(vector_input, steps=3)
-    result = trainer.evaluate(vector_input)
-    events = events_in(Path(trainer.config.workdir) / "eval")
-    assert points(events, "accuracy") == [(3, pytest.approx(result.metrics["accuracy"]))]
+@pytest.mark.parametrize(
+    ("images", "text"),
+    [
+        (np.zeros((4, 4)), r"the image 'x' has the shape \[4, 4\]. Give \[h, w, c\] or \[n, h, w, c\]"),
+        (np.zeros((4, 4, 2)), r"has the shape \[4, 4, 2\]"),
+        (np.zeros((0, 4, 4, 3)), r"has the shape \[0, 4, 4, 3\]"),
+        (np.zeros((4, 4, 3), np.int32), r"is int32. Give uint8 in 0..255, or a float in 0..1"),
+        (np.linspace(-2, 2, 48).reshape(4, 4, 3), r"values in -2..2. A float image is in 0..1: undo its normal"),
+        (np.full((4, 4, 3), np.nan), r"values in nan..nan"),
+    ],
+)
+def test_what_is_no_image_is_refused_with_its_tag(images, text):
+    with pytest.raises(OptionError, match=text):
+        image_summary("x", images)
+
+
+@pytest.mark.parametrize(
+    ("values", "count", "low", "high"),
+    [
+        (np.linspace(-3, 7, 1001).reshape(7, 143), 1001, -3, 7),
+        ([1.0, np.nan, 2.0, np.inf], 2, 1, 2),
+        (np.full(6, 0.25, np.float32), 6, 0.25, 0.25),
+        ([], 0, 0, 0),
+    ],
+)
+def test_a_histogram_counts_every_finite_number_once(events_in, tmp_path, values, count, low, high):
+    found = written(events_in, tmp_path, lambda writer: writer.histogram(4, "weights", values))
+    assert found[:3] == (4, "weights", "histograms")
+    left, right, counts = found[3].T
+    assert (len(counts), counts.sum(), left[0], right[-1]) == (30, count, low, high)
+    numbers = np.ravel(values)
+    for i in range(29):
+        assert counts[i] == ((numbers >= left[i]) & (numbers < right[i])).sum()
+
+
+def test_a_text_is_kept_as_it_is(events_in, tmp_path):
+    found = written(events_in, tmp_path, lambda writer: writer.text(0, "config", "    {\n"))
+    assert (*found[:3], found[3].tolist()) == (0, "config", "text", [b"    {\n"])

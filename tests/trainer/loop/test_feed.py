@@ -20,9 +20,20 @@ def batch(value, rows=2):
 STRUCT = batch_struct(batch(0))
 
 
+class HostPlaces:
+    """Stands for a Program: batches stay where they are."""
+
+    def __init__(self, scans):
+        self.scans = scans
+
+    def place(self, host, stacked):
+        return host
+
+
 def feed(batches, lengths, start=0, scans=True, stall_seconds=60.0):
     batches = iter(batches)
-    source = chunks(batches, start, lengths, STRUCT, lambda host, stacked: host, scans=scans)
+    end = None if lengths is None else start + sum(lengths)
+    source = chunks(batches, start, end, itertools.repeat(1) if lengths is None else lengths, STRUCT, HostPlaces(scans))
     return Feeder(source, batches, stall_seconds)
 
 

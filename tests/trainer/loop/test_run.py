@@ -6,41 +6,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.loop.feed import Chunk
-from trainer.loop.plan import plan, steps_that_fit
+from trainer.loop.plan import Marks, plan, steps_that_fit
 from trainer.loop.run import run
 
 counts = st.integers(1, 60)
+marks = st.lists(counts, max_size=2)
+stops = st.sets(st.integers(1, 300), max_size=2)
 
 
 def boundaries(start, lengths):
     return np.cumsum([start, *lengths]).tolist()
 
 
-@given(start=st.integers(0, 200), more=counts, k=counts, marks=st.lists(counts, max_size=2))
-def test_a_plan_is_k_or_1_long_ends_at_the_end_and_crosses_no_mark(start, more, k, marks):
-    lengths = list(plan(start, start + more, k, marks))
+@given(start=st.integers(0, 200), more=counts, k=counts, marks=marks, stops=stops)
+def test_a_plan_is_k_or_1_long_ends_at_the_end_and_crosses_no_mark_and_no_stop(start, more, k, marks, stops):
+    end = start + more
+    lengths = list(plan(start, end, k, Marks(marks, stops)))
     assert set(lengths) <= {1, k}
     assert sum(lengths) == more
-    stops = boundaries(start, lengths)
-    due = {step for mark in marks for step in range(0, start + more, mark) if step > start}
-    assert due <= set(stops)
+    due = {step for mark in marks for step in range(0, end, mark)} | stops
+    assert {step for step in due if start < step < end} <= set(boundaries(start, lengths))
 
 
-@given(first=counts, second=counts, k=counts, marks=st.lists(counts, max_size=2))
-def test_a_resumed_run_dispatches_as_the_straight_one(first, second, k, marks):
+@given(first=counts, second=counts, k=counts, marks=marks, stops=stops)
+def test_a_resumed_run_dispatches_as_the_straight_one(first, second, k, marks, stops):
     end = first + second
-    straight = boundaries(0, plan(0, end, k, marks))
-    resumed = boundaries(first, plan(first, end, k, marks))
+    straight = boundaries(0, plan(0, end, k, Marks(marks, stops)))
+    resumed = boundaries(first, plan(first, end, k, Marks(marks, stops)))
     # Up to where the straight run first stands again; from there on everything is the same.
     meet = min(step for step in straight if step >= first)
     assert [step for step in resumed if step >= meet] == [step for step in straight if step >= meet]
-    if any(first % mark == 0 for mark in marks):
+    if first in stops or any(first % mark == 0 for mark in marks):
         assert meet == first
 
 
 def test_a_plan_is_mostly_whole_dispatches():
-    assert list(plan(0, 25, 7, [10])) == [7, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert list(plan(0, 25, 7, Marks([10]))) == [7, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1, 1, 1]
     assert list(plan(3, 20, 7)) == [1, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1]
+    assert list(plan(0, 20, 7, Marks(once={8, 15}))) == [7, 1, 7, 1, 1, 1, 1, 1]
 
 
 def test_steps_that_fit_is_cut_by_memory_and_by_the_nearest_mark():
@@ -60,8 +63,16 @@ def test_looks_lag_one_dispatch_and_are_complete_at_a_mark():
         events.append(f"look {seen.scalars['loss'].tolist()}")
 
     chunks = [Chunk(i, 1, (i,), False) for i in range(4)]
-    carry = run(10, chunks, program, look, {2}, lambda step, carry: events.append(f"mark {step} {carry}"))
-    assert carry == 14
+
+    class At2:
+        def due(self, step):
+            return step == 2
+
+        def attend(self, step, carry):
+            events.append(f"mark {step} {carry}")
+            return carry, True
+
+    assert run(10, 0, chunks, program, look, At2()) == (14, 4)
     assert events == [
         *("launch 0", "launch 1", "look [0.0]", "look [1.0]", "mark 2 12"),
         *("launch 2", "launch 3", "look [2.0]", "look [3.0]"),

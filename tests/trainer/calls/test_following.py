@@ -1,0 +1,217 @@
+"""Checkpoints are evaluated as they come, by one program, from a process that only reads them.
+
+The checkpoints of one training are put into work directories one by one, as a training does: by a rename."""
+
+import logging
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import pytest
+
+from pipeline.shards.errors import CheckpointError, HostError, OptionError
+from trainer.calls import following
+from trainer.calls.call import Call
+from trainer.calls.following import Waits
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.polls import Polls
+from trainer.cluster.preemption import Preemption
+from trainer.cluster.store import LocalStore
+from trainer.cluster.watchdog import Watchdog
+from trainer.config import TrainerConfig
+from trainer.trainer import Trainer
+
+STEPS = 4
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.fixture(scope="module")
+def trained(dense_task, vector_input, tmp_path_factory):
+    """A trainer with a checkpoint of each step 1..4. Do not train it."""
+    settings = {"global_batch_size": 16, "checkpoint_every_steps": 1, "keep_max": STEPS}
+    trainer = Trainer(dense_task, TrainerConfig(workdir=str(tmp_path_factory.mktemp("trained")), **settings))
+    trainer.train(vector_input, max_steps=STEPS)
+    return trainer
+
+
+@pytest.fixture
+def put(trained, config):
+    """put(step): that checkpoint appears in the work directory; config() has the same."""
+
+    def put(step, workdir=None):
+        checkpoints = Path(workdir or config().workdir, "checkpoints")
+        shutil.copytree(Path(trained.config.workdir, "checkpoints", str(step)), checkpoints / f"{step}.incomplete")
+        return (checkpoints / f"{step}.incomplete").rename(checkpoints / str(step))
+
+    return put
+
+
+@pytest.fixture
+def follower(dense_task, config):
+    return Trainer(dense_task, config(max_steps=STEPS))
+
+
+@pytest.fixture
+def compiled():
+    """Grows by one with every program that is compiled."""
+    seen = []
+
+    def listen(event, seconds, **_):
+        if event == COMPILED:
+            seen.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_each_new_checkpoint_is_evaluated_by_one_program_until_the_last_step(
+    follower, trained, put, vector_input, caplog, compiled
+):
+    opened = []
+
+    def counted(ctx):
+        opened.append(ctx.mode)
+        return vector_input(ctx)
+
+    put(1)
+    with caplog.at_level(logging.INFO, "trainer"):
+        results = follower.evaluate_continuously(counted, name="small", poll_seconds=0.1)
+        found = [next(results)]
+        programs = len(compiled)
+        put(2)
+        put(3)
+        found.append(next(results))
+        put(4)
+        found.extend(results)
+    assert [result.step for result in found] == [1, 3, 4]
+    assert len(compiled) == programs > 0
+    assert opened == ["eval"] * 3
+    assert "evaluating step 3; skipped: the checkpoints of steps [2]" in caplog.messages
+    assert "the checkpoint of step 4 is the last one (max_steps=4)" in caplog.messages
+    for result in found:
+        assert result.metrics == trained.evaluate(vector_input, step=result.step).metrics
+        assert result.proven
+    assert len(list(Path(follower.config.workdir, "eval_small").iterdir())) == 3
+
+
+def test_nothing_of_the_training_is_touched(follower, put, vector_input):
+    put(4)
+    checkpoints = Path(follower.config.workdir, "checkpoints")
+    put(1)
+
+    def there():
+        return {path: path.stat().st_mtime_ns for path in (checkpoints, *checkpoints.rglob("*"))}
+
+    before = there()
+    assert [result.step for result in follower.evaluate_continuously(vector_input)] == [4]
+    assert there() == before
+    assert {path.name for path in checkpoints.parent.iterdir()} == {"checkpoints", "eval"}
+
+
+def test_it_waits_for_a_work_directory_that_is_not_there_yet(follower, put, vector_input):
+    workdir = Path(follower.config.workdir)
+    later = threading.Timer(0.5, lambda: None if workdir.exists() else put(4))
+    later.start()
+    results = list(follower.evaluate_continuously(vector_input, poll_seconds=0.1, timeout_seconds=60))
+    later.join()
+    assert [result.step for result in results] == [4]
+
+
+def test_when_none_comes_any_more_it_ends_and_says_so(follower, put, vector_input, caplog):
+    put(1)
+    results = list(follower.evaluate_continuously(vector_input, timeout_seconds=0.3, poll_seconds=0.1))
+    assert [result.step for result in results] == [1]
+    assert "no checkpoint has come for 0.3 s (timeout_seconds); the evaluation ends with that of step 1" in caplog.text
+
+
+def test_when_none_has_ever_come_that_is_an_error(follower, vector_input):
+    with pytest.raises(CheckpointError, match=r"checkpoints has no checkpoint, and none has come within 0.2 s"):
+        next(follower.evaluate_continuously(vector_input, timeout_seconds=0.2))
+    assert not Path(follower.config.workdir).exists()
+
+
+def test_one_that_is_removed_while_it_is_read_is_left_for_a_newer_one(follower, put, vector_input, caplog):
+    first = put(1)
+
+    def input_fn(ctx):
+        if first.exists():  # between the choice of the checkpoint and its restoring
+            shutil.rmtree(first)
+            put(4)
+        return vector_input(ctx)
+
+    with caplog.at_level(logging.INFO, "trainer"):
+        results = list(follower.evaluate_continuously(input_fn, poll_seconds=0.1))
+    assert [result.step for result in results] == [4]
+    assert "the checkpoint of step 1 was removed while it was read; going on with a newer one" in caplog.messages
+
+
+def test_one_that_is_half_removed_when_it_is_read_is_no_damaged_one(follower, put, vector_input):
+    first = put(1)
+
+    def input_fn(ctx):
+        if (first / "state").exists():
+            shutil.rmtree(first / "state")
+            put(4)
+            threading.Timer(0.5, shutil.rmtree, [first]).start()
+        return vector_input(ctx)
+
+    assert [result.step for result in follower.evaluate_continuously(input_fn, poll_seconds=0.1)] == [4]
+
+
+def test_a_damaged_one_is_an_error_that_names_it(follower, put, vector_input, monkeypatch):
+    monkeypatch.setattr(following, "REMOVAL_SECONDS", 0.3)
+    shutil.rmtree(put(1) / "state")
+    with pytest.raises(CheckpointError, match="cannot read .*run/checkpoints/1: "):
+        next(follower.evaluate_continuously(vector_input))
+
+
+def test_it_may_be_dropped_between_two_results(follower, put, vector_input):
+    put(1)
+    results = follower.evaluate_continuously(vector_input)
+    next(results)
+    results.close()
+    put(4)
+    assert next(follower.evaluate_continuously(vector_input)).step == 4
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "é", "x" * 101])
+def test_a_name_that_cannot_be_a_directorys_is_refused(follower, vector_input, name):
+    for call in (follower.evaluate, follower.evaluate_continuously):
+        with pytest.raises(OptionError, match=r"cannot name a directory. Allowed are up to 100 letters, digits"):
+            call(vector_input, name=name)
+
+
+def test_waits_of_no_time_are_refused(follower, vector_input):
+    with pytest.raises(OptionError, match="poll_seconds=0 is not allowed. It must be above 0"):
+        follower.evaluate_continuously(vector_input, poll_seconds=0)
+
+
+def call_of(watchdog, config):
+    preemption = Preemption(watchdog.roll.store)
+    return Call(watchdog, preemption, Polls(watchdog.roll, preemption), Checkpoints(config))
+
+
+def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
+    store = LocalStore()
+
+    def next_step(host, last):
+        with Watchdog(store.view(host, 2), 20.0) as watchdog:
+            config = trained.config if host == 0 else replace(trained.config, workdir="/nowhere")
+            return following._next_step(call_of(watchdog, config), last, Waits(0.3, 0.1, 20.0))
+
+    with ThreadPoolExecutor(2) as pool:
+        for last, expected in ((None, STEPS), (STEPS, None)):
+            assert list(pool.map(next_step, (0, 1), (last, last))) == [expected] * 2
+
+
+def test_a_host_that_waits_for_host_0_in_vain_ends(trained):
+    with Watchdog(LocalStore().view(1, 2), 20.0) as watchdog:
+        begun = time.monotonic()
+        with pytest.raises(HostError, match="host 0 of 2 did not begin to look for the next checkpoint within 0.2 s"):
+            following._next_step(call_of(watchdog, trained.config), None, Waits(60.0, 0.1, 0.2))
+        assert time.monotonic() - begun < 10

@@ -1,0 +1,270 @@
+"""Predictions come for every real record once, in order, whatever the padding; the iterator may be dropped anywhere."""
+
+import dataclasses
+import logging
+import shutil
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import BatchSizeError, CheckpointError, EvaluationError, InputError, OptionError
+from trainer.config import TrainerConfig
+from trainer.trainer import Trainer
+
+
+def scores(variables, batch):
+    logits = jnp.tanh(batch["x"] @ variables.params["a"]) @ variables.params["b"]
+    return {"logits": logits, "class": logits.argmax(-1), "of": {"x": batch["x"]}}
+
+
+@pytest.fixture(scope="module")
+def task(dense_task):
+    return dataclasses.replace(dense_task, predict_fn=scores)
+
+
+@pytest.fixture(scope="module")
+def trained(task, vector_input, tmp_path_factory):
+    """(a trainer after one step, the parameters): 16 records a step, up to 3 steps a dispatch. Do not train it."""
+    workdir = str(tmp_path_factory.mktemp("trained"))
+    trainer = Trainer(task, TrainerConfig(workdir=workdir, global_batch_size=16, iterations_per_loop=3))
+    return trainer, trainer.train(vector_input, max_steps=1).state.variables.params
+
+
+@pytest.fixture
+def trainer(trained):
+    return trained[0]
+
+
+@pytest.fixture
+def predicting(trainer):
+    """predicting(predict_fn, **settings): the same trainer, but for these."""
+
+    def make(predict_fn=scores, **settings):
+        task = dataclasses.replace(trainer._job.task, predict_fn=predict_fn)
+        return Trainer(task, dataclasses.replace(trainer.config, **settings))
+
+    return make
+
+
+def threads():
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("trainer")}
+
+
+@pytest.mark.parametrize("gather", [False, True])
+def test_every_real_record_comes_once_in_order_with_its_number(trained, vectors, vector_input, gather):
+    trainer, params = trained
+    found = list(trainer.predict(vector_input, gather=gather))
+    assert [record["_index"] for record in found] == list(range(100))
+    np.testing.assert_array_equal([record["of"]["x"] for record in found], vectors["x"])
+    logits = np.tanh(vectors["x"] @ np.asarray(params["a"])) @ np.asarray(params["b"])
+    np.testing.assert_allclose([record["logits"] for record in found], logits, rtol=1e-5, atol=1e-6)
+    assert [record["class"] for record in found] == logits.argmax(-1).tolist()
+
+
+def test_keys_choose_what_is_predicted_and_step_by_which_checkpoint(trainer, vector_input):
+    assert {*next(trainer.predict(vector_input, keys=["logits"], step=1))} == {"logits", "_index"}
+    with pytest.raises(CheckpointError, match="has no checkpoint of step 2"):
+        next(trainer.predict(vector_input, step=2))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model_parallelism": 2},
+        {"model_parallelism": 4},
+        {"predict_batch_size": 48},
+        {"loop_mode": "step"},
+        {"iterations_per_loop": 100},
+    ],
+    ids=str,
+)
+def test_neither_the_mesh_nor_the_size_of_a_dispatch_changes_what_is_predicted(
+    trainer, predicting, vector_input, settings
+):
+    expected = list(trainer.predict(vector_input))
+    found = list(predicting(**settings).predict(vector_input))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine["_index"] == theirs["_index"]
+        np.testing.assert_allclose(mine["logits"], theirs["logits"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("records", [1, 16, 17, 48])
+def test_what_pads_the_last_batch_is_never_given_out_and_never_seen_by_the_task(
+    predicting, vectors, make_input, records
+):
+    few = {key: array[:records] for key, array in vectors.items()}
+
+    def batch_minimum(variables, batch):
+        return {"least": jnp.broadcast_to(batch["x"].min(), batch["_mask"].shape)}
+
+    found = list(predicting(batch_minimum).predict(lambda ctx: make_input(few, ctx, {"x": np.nan})))
+    assert [record["_index"] for record in found] == list(range(records))
+    assert not np.isnan([record["least"] for record in found]).any()
+
+
+def test_values_are_numpys_own_and_may_be_written_to(trainer, vector_input):
+    record = next(trainer.predict(vector_input))
+    assert isinstance(record["class"], np.integer)
+    record["logits"][:] = 0
+
+
+def test_masked_bad_records_are_left_out_and_counted(trainer, vectors, make_input, caplog):
+    def masking(ctx):
+        source = make_input(vectors, ctx)
+        batches, source.on_error = source.batches, "mask"
+        source.batches = lambda position: (
+            batch | {"_mask": batch["_mask"] * ~np.isin(batch["_index"], [0, 17, 99])} for batch in batches(position)
+        )
+        return source
+
+    with caplog.at_level(logging.WARNING, "trainer"):
+        found = [record["_index"] for record in trainer.predict(masking)]
+    assert found == sorted({*range(100)} - {0, 17, 99})
+    assert caplog.messages == ["prediction: 3 bad records are left out, 97 are predicted"]
+
+
+def test_a_record_that_is_missing_is_an_error_before_the_last_predictions_are_given(trainer, vectors, make_input):
+    def faulty(ctx):
+        source = make_input(vectors, ctx)
+        batches = source.batches
+        source.batches = lambda position: (
+            batch | {"_mask": batch["_mask"] * (batch["_index"] != 42)} for batch in batches(position)
+        )
+        return source
+
+    found, text = [], "the prediction counted 99 records; the split has 100.* 95 predictions were given out before"
+    with pytest.raises(EvaluationError, match=text):
+        found.extend(trainer.predict(faulty))
+    swapped = []
+
+    def repeating(ctx):
+        source = make_input(vectors, ctx)
+        source.crcs[7] = source.crcs[8]
+        return source
+
+    with pytest.raises(EvaluationError, match="in place of another; 96 predictions were given out before this was"):
+        swapped.extend(trainer.predict(repeating))
+
+
+def test_a_plain_iterable_is_predicted_to_its_end_without_numbers(trainer, vectors):
+    def plain(ctx):
+        for start in (0, 16, 32):
+            yield {"x": vectors["x"][start : start + 16]}
+
+    found = list(trainer.predict(plain))
+    assert len(found) == 48
+    assert {*found[0]} == {"class", "logits", "of"}
+
+
+def test_what_a_task_cannot_predict_is_named(trainer, dense_task, vector_input):
+    with pytest.raises(OptionError, match=r"the task has no predict_fn.*nnx_task\(predict=...\)"):
+        Trainer(dense_task, trainer.config).predict(vector_input)
+    with pytest.raises(OptionError, match="does not predict 'clas'. Did you mean 'class'. Known: class, logits, of"):
+        next(trainer.predict(vector_input, keys=["logits", "clas"]))
+    with pytest.raises(OptionError, match=r"keys='class' is one str. Give a list of names: keys=\['class'\]"):
+        trainer.predict(vector_input, keys="class")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (lambda batch: batch["x"], r"predict_fn gave a \w+\. It must give a dict"),
+        (lambda batch: {"of": {"x": batch["x"].mean(0)}}, r"prediction of/x has the shape \[8\]; expected \[16, ...\]"),
+        (lambda batch: {"mean": batch["x"].mean()}, r"prediction mean has the shape \[\]; expected"),
+        (lambda batch: {"_index": batch["x"]}, "predict_fn names a prediction '_index'"),
+    ],
+)
+def test_what_is_no_prediction_is_an_error_with_its_name(predicting, vector_input, given, text):
+    with pytest.raises(InputError, match=text):
+        next(predicting(lambda variables, batch: given(batch)).predict(vector_input))
+
+
+def test_the_batch_size_of_predictions_is_evaluations_or_its_own(config, task):
+    assert config(eval_batch_size=8).resolved_predict_batch_size == 8
+    assert config(predict_batch_size=4).to_json()["predict_batch_size"] == 4
+    with pytest.raises(BatchSizeError, match="6 is not divisible by 4 devices"):
+        Trainer(task, config(predict_batch_size=6))
+
+
+def test_what_a_dispatch_predicts_fits_the_cap_as_its_batches_do(predicting, vector_input, caplog):
+    def wide(variables, batch):
+        return {"wide": jnp.zeros((len(batch["_mask"]), 1024))}  # 16 KiB a step on each of four devices
+
+    trainer = predicting(wide, superbatch_bytes=33 * 1024)
+    with caplog.at_level(logging.INFO, "trainer"):
+        next(trainer.predict(vector_input))
+        assert "2 steps a dispatch, not 3" in caplog.text
+        caplog.clear()
+        next(trainer.predict(vector_input, gather=True))  # 64 KiB on each
+        assert "1 steps a dispatch, not 3" in caplog.text
+
+
+@pytest.mark.parametrize("taken", [0, 1, 48, 99])
+def test_a_dropped_iterator_ends_its_threads_and_the_next_call_works(trainer, vector_input, taken):
+    found = trainer.predict(vector_input)
+    for _ in range(taken):
+        next(found)
+    found.close()
+    assert not threads()
+    assert len(list(trainer.predict(vector_input))) == 100
+    assert trainer.evaluate(vector_input).proven
+
+
+def test_an_iterator_that_is_forgotten_is_dropped(trainer, vector_input):
+    for _ in trainer.predict(vector_input):
+        break
+    assert not threads()
+
+
+def test_dropping_does_not_wait_for_an_input_that_stalls(trainer, vectors, make_input):
+    never = threading.Event()
+
+    def stalling(ctx):
+        source = make_input(vectors, ctx)
+        batches = source.batches
+
+        def stalled(position):
+            for number, batch in enumerate(batches(position)):
+                if number == 6:
+                    never.wait(30)
+                yield batch
+
+        source.batches = stalled
+        return source
+
+    found = trainer.predict(stalling)
+    assert next(found)["_index"] == 0
+    begun = time.monotonic()
+    found.close()
+    assert time.monotonic() - begun < 10
+    never.set()
+
+
+def test_training_and_evaluation_may_go_on_while_predictions_are_taken(trainer, predicting, vector_input, tmp_path):
+    trainer = predicting(workdir=str(shutil.copytree(trainer.config.workdir, tmp_path / "copy")))
+    found = trainer.predict(vector_input)
+    first = next(found)["_index"]
+    trainer.train(vector_input, steps=1)
+    assert trainer.evaluate(vector_input).step == 2
+    assert [first, *(record["_index"] for record in found)] == list(range(100))
+
+
+def test_the_device_works_on_the_next_dispatch_while_the_host_has_this_one(predicting, vector_input):
+    seen = []
+
+    def watched(variables, batch):
+        jax.debug.callback(lambda index: seen.append(int(index)), batch["_index"][0])
+        return {"index": batch["_index"]}
+
+    found = predicting(watched).predict(vector_input)
+    assert next(found)["_index"] == 0
+    stop = time.monotonic() + 20
+    while 80 not in seen and time.monotonic() < stop:  # step 6 of the second dispatch
+        time.sleep(0.01)
+    assert 80 in seen
+    assert 96 not in seen  # the third waits
+    found.close()

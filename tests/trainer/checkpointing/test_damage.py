@@ -1,0 +1,105 @@
+"""A damaged checkpoint is named, with a way out; it is never skipped and never a model of other numbers."""
+
+import gc
+import random
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import CheckpointError
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.trainer import Trainer
+
+NEWEST = "run/checkpoints/20"
+WAY_OUT = r" --restore-step=10 \(restore_step in the TrainerConfig\) goes on from the one before it\."
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path, bit=None):
+    data = bytearray(path.read_bytes())
+    bit = len(data) * 4 if bit is None else bit
+    data[bit // 8] ^= 1 << (bit % 8)
+    path.write_bytes(data)
+
+
+def remove(path):
+    path.unlink()
+
+
+def largest(directory):
+    return max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+DAMAGE = {  # file of the newest checkpoint, what becomes of it -> what is said
+    ("contents/metadata", flip): "contents/metadata is damaged: ",
+    ("contents/metadata", cut_short): "contents/metadata is damaged: it is no JSON",
+    ("contents/metadata", remove): "contents/metadata is missing: the checkpoint is damaged",
+    ("state/manifest.ocdbt", flip): "cannot read .*manifest.ocdbt",
+    ("state/manifest.ocdbt", remove): "cannot read .*/20: NOT_FOUND",
+    ("state/_METADATA", cut_short): "cannot read .*/20: ",
+    ("state/_METADATA", remove): "cannot read .*/20: ",
+    ("array data", flip): r"/20 is damaged: variables/params/w came back with other numbers\.",
+    ("array data", cut_short): "cannot read .*/20: .*variables.params.w",
+    ("array data", remove): "cannot read .*/20: ",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_late_words():
+    """After a read that failed, tensorstore tells Orbax's event loop of the other arrays; it is closed by then."""
+    with pytest.MonkeyPatch.context() as patch:
+        told = sys.unraisablehook
+        patch.setattr(sys, "unraisablehook", lambda u: str(u.exc_value) == "Event loop is closed" or told(u))
+        yield
+        gc.collect()  # the tasks that were left half-run
+
+
+@pytest.mark.parametrize(("file", "damage"), DAMAGE, ids=lambda each: getattr(each, "__name__", each))
+def test_a_damaged_newest_checkpoint_is_named_with_the_one_to_go_back_to(
+    save, state_at, config, tmp_path, file, damage
+):
+    settings = config()
+    save(settings, 10, 20)
+    newest = tmp_path / NEWEST
+    damage(largest(newest / "state") if file == "array data" else newest / file)
+    with pytest.raises(CheckpointError, match=DAMAGE[file, damage]) as told:
+        checkpoints = Checkpoints(settings)
+        checkpoints.restore(checkpoints.resume_step(), state_at())
+    assert str(newest) in str(told.value)
+    assert told.match(WAY_OUT)
+
+
+def test_no_flipped_bit_of_the_stored_numbers_gives_other_numbers(save, state_at, config, tmp_path):
+    save(config(), 10)
+    stored = largest(tmp_path / "run/checkpoints/10/state")
+    whole, draw, found = stored.read_bytes(), random.Random(0), 0
+    for _ in range(20):
+        flip(stored, draw.randrange(len(whole) * 8))
+        try:
+            restored = Checkpoints(config()).restore(10, state_at()).state
+            for mine, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(state_at(10)), strict=True):
+                np.testing.assert_array_equal(mine, theirs)  # the compression has a few bits that say nothing
+        except CheckpointError:
+            found += 1
+        stored.write_bytes(whole)
+    assert found >= 18
+
+
+def test_training_past_a_damaged_checkpoint_is_an_error_until_it_is_told_to_go_back(
+    dense_task, vector_input, config, tmp_path
+):
+    settings = {"checkpoint_every_steps": 10, "iterations_per_loop": 10}
+    Trainer(dense_task, config(**settings)).train(vector_input, max_steps=20)
+    straight = Trainer(dense_task, config("straight", **settings)).train(vector_input, max_steps=30)
+    remove(tmp_path / NEWEST / "contents/metadata")
+    with pytest.raises(CheckpointError, match=WAY_OUT):
+        Trainer(dense_task, config(**settings)).train(vector_input, max_steps=30)
+    went_back = Trainer(dense_task, config(restore_step=10, **settings)).train(vector_input, max_steps=30)
+    assert went_back.metrics == straight.metrics
+    assert Checkpoints(config()).steps() == [10, 20, 30]
+    assert Trainer(dense_task, config(**settings)).evaluate(vector_input).proven

@@ -1,0 +1,80 @@
+"""Newest, every n-th and best checkpoints stay, also over restarts."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.shards.errors import CheckpointError, OptionError
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.retention import Evaluations, Keep, best_step
+
+
+def kept(steps, **keep):
+    policy = Keep(**{"last": 1, "every": None, "best": lambda steps: None} | keep)
+    stay = policy.should_preserve([SimpleNamespace(step=step) for step in steps], context=None)
+    return [step for step, stays in zip(steps, stay, strict=True) if stays]
+
+
+def test_the_newest_the_multiples_and_the_best_stay():
+    steps = [10, 20, 25, 30, 40, 45]
+    assert kept(steps) == [45]
+    assert kept(steps, last=2) == [40, 45]
+    assert kept(steps, last=9) == steps
+    assert kept(steps, every=20) == [20, 40, 45]
+    assert kept(steps, best=lambda steps: 25) == [25, 45]
+
+
+def test_the_best_is_the_earliest_with_the_extreme_value_of_those_that_are_there():
+    measured = {10: {"loss": 1.0}, 20: {"loss": 3.0}, 30: {"loss": 3.0}, 40: {"loss": 0.0}, 50: {"other": 9.0}}
+    steps = [10, 20, 30, 50, 60]
+    assert best_step(measured, steps, "loss", "max") == 20
+    assert best_step(measured, steps, "loss", "min") == 10
+    assert best_step(measured, steps, "accuracy", "max") is None
+
+
+def test_the_best_checkpoint_stays_over_a_restart_until_a_better_one_comes(config, save):
+    settings = config(keep_max=1, keep_best="accuracy", keep_every_steps=50)
+    accuracies = {10: 0.5, 20: 0.9, 30: 0.7, 40: 0.8, 50: 0.1, 60: 0.95, 70: 0.2}
+    there = []
+    for step, accuracy in accuracies.items():
+        save(settings, step)  # each in a call of its own, as after a restart
+        with Checkpoints(settings) as checkpoints:
+            there.append(checkpoints.steps())
+            checkpoints.record(step, {"accuracy": accuracy, "loss": 1.0})
+    # 50 is a multiple; 20 goes when 60 turned out to be better.
+    assert there == [[10], [10, 20], [20, 30], [20, 40], [20, 50], [20, 50, 60], [50, 60, 70]]
+    assert Checkpoints(settings).best() == 60
+    assert Evaluations(settings.workdir).read().keys() == {50, 60, 70}
+
+
+def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(config, save):
+    settings = config(keep_best="loss", keep_best_mode="min")
+    save(settings, 1, 2, 3)
+    checkpoints = Checkpoints(settings)
+    assert checkpoints.best() is None
+    for step, loss in {1: 2.0, 2: float("nan"), 3: 3.0}.items():
+        checkpoints.record(step, {"loss": loss})
+    assert checkpoints.best() == 1
+
+
+def test_a_metric_that_the_evaluation_does_not_have_is_named(config):
+    with pytest.raises(OptionError, match=r"keep_best='acuracy' is no metric .* Did you mean 'accuracy'\? Known: acc"):
+        Checkpoints(config(keep_best="acuracy")).record(1, {"accuracy": 0.5, "loss": 1.0})
+
+
+def test_what_was_measured_is_kept_in_a_bucket_too(bucket):
+    evaluations = Evaluations(f"{bucket}/run")
+    assert evaluations.read() == {}
+    evaluations.add(10, {"loss": 1.0}, there=[10])
+    evaluations.add(20, {"loss": 2.0}, there=[10, 20])
+    evaluations.drop([10])
+    assert Evaluations(f"{bucket}/run").read() == {20: {"loss": 2.0}}
+
+
+def test_a_damaged_file_of_evaluations_is_named_and_may_go(config, tmp_path):
+    settings = config(keep_best="loss")
+    evaluations = Evaluations(settings.workdir)
+    evaluations.add(10, {"loss": 1.0}, there=[])
+    (tmp_path / "run/evaluations.json").write_text('{"ten": 1}')
+    with pytest.raises(CheckpointError, match=r"run/evaluations.json is damaged: .* Remove it"):
+        Checkpoints(settings).record(20, {"loss": 1.0})

@@ -1,0 +1,77 @@
+"""A run tells every step, though the host looks once a dispatch, to TensorBoard and in metrics.jsonl alike."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+from tensorboard.compat.proto.event_pb2 import SessionLog
+
+from pipeline.shards.errors import InputError
+from trainer.trainer import Trainer
+
+
+@pytest.fixture
+def shown(events_in):
+    """shown(directory): (events, [{"step": ..., scalars}] of the events, the lines of metrics.jsonl)."""
+
+    def read(directory):
+        events = events_in(directory)
+        points = [
+            {"step": event.step} | {value.tag: value.simple_value for value in event.summary.value}
+            for event in events
+            if any(value.WhichOneof("value") == "simple_value" for value in event.summary.value)
+        ]
+        lines = [json.loads(line) for line in Path(directory, "metrics.jsonl").read_text().splitlines()]
+        return events, points, lines
+
+    return read
+
+
+def bits(point):
+    return {name: struct.pack("f", value) for name, value in point.items()}
+
+
+@pytest.mark.parametrize("k", [1, 6])
+def test_every_step_and_every_evaluation_is_one_point_and_one_line_with_all_its_numbers(
+    dense_task, vector_input, config, shown, k
+):
+    settings = config(iterations_per_loop=k, log_every=10)
+    trainer = Trainer(dense_task, settings)
+    result = trainer.train(vector_input, steps=20)
+    events, points, lines = shown(f"{settings.workdir}/train")
+    assert [point["step"] for point in points] == list(range(1, 21))
+    assert all(point.keys() >= {"loss", "accuracy", "grad_norm"} for point in points)
+    assert "_finite" not in points[0]
+    assert points[-1]["speed/steps_per_second"] > 0
+    assert bits(points[-1]).items() >= bits(result.metrics).items()
+    assert [bits(line) for line in lines] == [bits(point) for point in points]
+    (text,) = [value.tensor.string_val[0] for event in events for value in event.summary.value if value.tag == "config"]
+    assert json.loads(text)["iterations_per_loop"] == k
+
+    evaluated = trainer.evaluate(vector_input)
+    _, points, lines = shown(f"{settings.workdir}/eval")
+    assert (
+        [bits(point) for point in points] == [bits(line) for line in lines] == [bits({"step": 20} | evaluated.metrics)]
+    )
+
+
+def test_a_run_that_goes_on_shows_each_step_once_and_nothing_of_the_broken_one(
+    dense_task, vectors, make_input, vector_input, config, shown
+):
+    def dying(ctx):
+        source = make_input(vectors, ctx)
+        source.batches = lambda position: iter([source._batch(i) for i in range(9)])
+        return source
+
+    settings = config(checkpoint_every_steps=5, iterations_per_loop=1)
+    with pytest.raises(InputError):
+        Trainer(dense_task, settings).train(dying, max_steps=10)
+    _, _, broken = shown(f"{settings.workdir}/train")
+    assert [line["step"] for line in broken] == list(range(1, 9))
+    Trainer(dense_task, settings).train(vector_input, max_steps=7)
+    events, points, lines = shown(f"{settings.workdir}/train")
+    assert [line["step"] for line in lines] == list(range(1, 8))
+    assert lines[:5] == broken[:5]
+    assert [event.step for event in events if event.session_log.status == SessionLog.START] == [1, 6]
+    assert [point["step"] for point in points][-2:] == [6, 7]

@@ -1,0 +1,131 @@
+"""TensorBoard itself, started once on a run that broke and went on: what it serves, and its page in a browser."""
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from PIL import Image
+
+from pipeline.shards.errors import InputError
+from trainer.config import TrainerConfig
+from trainer.events.reports import Reports
+from trainer.task import Task, Variables
+from trainer.trainer import Trainer
+
+# TensorBoard's own stand-in for tensorflow, whose import is slow.
+PROGRAM = """
+import sys, types
+sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
+from tensorboard.main import run_main
+run_main()
+"""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+STRIPES = np.kron(np.eye(2, dtype=np.uint8) * 255, np.ones((4, 4), np.uint8))[:, :, None]
+
+
+def _loss(variables, batch, rng, train):
+    return (batch["x"] @ variables.params - batch["y"]) ** 2, variables, None
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A run that ended at step 9 with an error, went on from the checkpoint of step 5 to step 12, and was evaluated."""
+    x = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    batch = {"x": x, "y": x.sum(axis=1)}
+    task = Task(lambda rng, spec: Variables(jnp.zeros(4)), _loss, optax.sgd(0.1))
+    config = TrainerConfig(
+        workdir=str(tmp_path_factory.mktemp("tensorboard")),
+        global_batch_size=8,
+        iterations_per_loop=1,
+        checkpoint_every_steps=5,
+    )
+    trainer = Trainer(task, config)
+    with pytest.raises(InputError):
+        trainer.train(lambda ctx: [batch] * 9, max_steps=12)
+    state = trainer.train(lambda ctx: [batch] * 7, max_steps=12).state
+    trainer.evaluate(lambda ctx: [batch])
+    with Reports(config, "train") as reports:
+        reports.image(12, "stripes", STRIPES)
+        reports.histogram(12, "weights", state.variables.params)
+    return config.workdir
+
+
+@pytest.fixture(scope="module")
+def tensorboard(workdir):
+    """The address of a TensorBoard that shows this directory."""
+    arguments = ["--logdir", workdir, "--host", "127.0.0.1", "--port", "0"]
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = iter(process.stderr.readline, "")
+            yield next(found[1] for line in said if (found := re.search(r" at (http://\S+/) ", line)))
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def serves(tensorboard):
+    """serves(path): the JSON that TensorBoard answers with, as soon as it is not empty, or its bytes."""
+
+    def get(path):
+        stop = time.monotonic() + 30
+        while True:
+            with urllib.request.urlopen(f"{tensorboard}data/{path}", timeout=10) as answer:
+                data = answer.read()
+                if answer.headers.get_content_type() != "application/json":
+                    return data
+            if json.loads(data) or time.monotonic() > stop:
+                return json.loads(data)
+            time.sleep(0.2)
+
+    return get
+
+
+def test_it_serves_every_step_once_as_metrics_jsonl_has_it(serves, workdir):
+    assert sorted(serves("runs")) == ["eval", "train"]
+    tags = {run: set(of_run) for run, of_run in serves("plugin/scalars/tags").items()}
+    assert tags["eval"] == {"loss"}
+    for run in ("train", "eval"):
+        lines = [json.loads(line) for line in Path(workdir, run, "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines] == (list(range(1, 13)) if run == "train" else [12])
+        assert tags[run] == {tag for line in lines for tag in line} - {"step"}
+        for tag in tags[run]:
+            points = [(step, value) for _, step, value in serves(f"plugin/scalars/scalars?run={run}&tag={tag}")]
+            expected = [(line["step"], np.float32(line[tag])) for line in lines if tag in line]
+            assert points == expected
+
+
+def test_it_serves_images_histograms_and_the_settings(serves):
+    (image,) = serves("plugin/images/images?run=train&tag=stripes&sample=0")
+    assert image["step"] == 12
+    shown = np.asarray(Image.open(io.BytesIO(serves(f"plugin/images/individualImage?{image['query']}"))))
+    np.testing.assert_array_equal(shown, STRIPES[:, :, 0])
+    ((_, step, buckets),) = serves("plugin/histograms/histograms?run=train&tag=weights")
+    assert (step, sum(count for _, _, count in buckets)) == (12, 4)
+    texts = serves("plugin/text/text?run=train&tag=config")
+    assert [text["step"] for text in texts] == [0, 5]
+    assert "iterations_per_loop" in texts[1]["text"]
+
+
+def test_its_page_shows_the_run_and_its_tags(tensorboard, tmp_path):
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        without = f"no browser ({', '.join(BROWSERS)}): apt-get install chromium"
+        assert not os.environ.get("CI"), without
+        pytest.skip(without)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=15000", "--dump-dom"]
+    command = [browser, *options, f"--user-data-dir={tmp_path}", f"{tensorboard}#timeseries"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    for tag in ("loss", "speed", "stripes", "weights"):
+        assert f'title="{tag}">{tag}<' in done.stdout, done.stderr
+    assert set(re.sub(r"<[^>]+>", " ", done.stdout).split()) >= {"train", "eval"}

@@ -1,0 +1,91 @@
+"""overfit_batches and fast_dev_run: the first batches, read once, and everything else as ever."""
+
+import itertools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import FingerprintError, InputError
+from trainer.first_batches import FirstBatches
+from trainer.inputs import IterableInput
+from trainer.trainer import Trainer
+
+
+def rows(*values):
+    return [{"x": np.full((2, 1), value, np.float32)} for value in values]
+
+
+def taken(source, position, count):
+    return [int(batch["x"][0, 0]) for batch in itertools.islice(source.batches(position), count)]
+
+
+def test_the_first_batches_come_again_and_again_from_any_position():
+    source = FirstBatches(IterableInput(rows(0, 1, 2, 3)), 3, repeat=True)
+    assert taken(source, source.start, 8) == [0, 1, 2, 0, 1, 2, 0, 1]
+    position = source.restore(source.state(source.advance(source.start, 5)))
+    assert taken(source, position, 4) == [2, 0, 1, 2]
+    assert taken(FirstBatches(IterableInput(rows(0, 1, 2, 3)), 3, repeat=True), position, 2) == [2, 0]
+
+
+def test_the_source_is_read_once_and_ended():
+    read, ended = [], []
+
+    def batches():
+        try:
+            for number in itertools.count():
+                read.append(number)
+                yield from rows(number)
+        finally:
+            ended.append(len(read))
+
+    assert taken(FirstBatches(IterableInput(batches()), 2, repeat=True), 0, 7) == [0, 1, 0, 1, 0, 1, 0]
+    assert (read, ended) == ([0, 1], [2])
+
+
+def test_an_input_of_fewer_batches_is_refused_with_both_numbers():
+    with pytest.raises(InputError, match="has only 2 batches, and its first 3 are wanted"):
+        taken(FirstBatches(IterableInput(rows(0, 1)), 3, repeat=True), 0, 3)
+
+
+def test_the_checkpoint_of_another_number_of_batches_is_refused():
+    two, three = (FirstBatches(IterableInput(rows(0, 1, 2)), count, repeat=True) for count in (2, 3))
+    for state in (two.state(1), {"fingerprint": "iterable"}):
+        with pytest.raises(FingerprintError, match="this one is the first 3 batches of iterable. Give the overfit_ba"):
+            three.restore(state)
+
+
+def test_overfit_batches_trains_on_them_alone_and_evaluates_all(dense_task, vectors, make_input, vector_input, config):
+    read = []
+
+    def input_fn(ctx):
+        read.append(make_input(vectors, ctx))
+        return read[-1]
+
+    trainer = Trainer(dense_task, config("overfit", overfit_batches=2, iterations_per_loop=5))
+    result = trainer.train(input_fn, steps=5)
+    assert len(read[0].given) == 2
+
+    def same(ctx):
+        return [read[0]._batch(step % 2) for step in range(5)]
+
+    expected = Trainer(dense_task, config("plain", iterations_per_loop=5)).train(same, steps=5)
+    for left, right in zip(jax.tree.leaves(result.state), jax.tree.leaves(expected.state), strict=True):
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    evaluated = trainer.evaluate(vector_input)
+    assert (evaluated.records, evaluated.proven) == (100, True)
+
+
+def test_a_fast_dev_run_trains_and_evaluates_a_little_and_neither_reads_nor_writes_a_file(
+    dense_task, vector_input, config, caplog
+):
+    settings = config(fast_dev_run=3, max_steps=1000)
+    Path(settings.workdir, "checkpoints", "500").mkdir(parents=True)
+    before = sorted(Path(settings.workdir).rglob("*"))
+    trainer = Trainer(dense_task, settings)
+    assert "3 steps of training, and an evaluation of one batch" in caplog.text
+    result = trainer.train(vector_input)
+    evaluated = trainer.evaluate(vector_input)
+    assert (result.start_step, result.step, evaluated.records, evaluated.proven) == (0, 3, 16, False)
+    assert sorted(Path(settings.workdir).rglob("*")) == before

@@ -1,0 +1,39 @@
+"""What surrounds one call of the Trainer: who watches over it, what it saves, and whether it is to end early."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.polls import Polls
+from trainer.cluster.preemption import Preemption
+from trainer.cluster.watchdog import Watchdog
+from trainer.exits import Preempted
+
+__all__ = ["Call"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call's parts. As the Pauses of a loop that has nothing to save it ends that loop when it is preempted."""
+
+    watchdog: Watchdog
+    preemption: Preemption
+    polls: Polls
+    checkpoints: Checkpoints
+
+    def check(self) -> None:
+        """Raises Preempted if this process was asked to end, and what ended another host. For waits, not in a loop."""
+        self.preemption.check()
+        self.watchdog.check()
+
+    def due(self, step: int) -> bool:
+        """See Pauses. Raises Preempted, on all hosts before the same dispatch."""
+        del step
+        if (decision := self.polls.poll()).preempted:
+            raise Preempted(f"{decision.stop}; nothing was to be saved", together=True)
+        return False
+
+    def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
+        """See Pauses; never due."""
+        del step
+        return carry, True

@@ -1,0 +1,50 @@
+"""What is done about steps that are not finite: TrainerConfig.on_nan."""
+
+import logging
+
+import numpy as np
+
+from pipeline.shards.errors import NanError
+from trainer.config import OnNan
+from trainer.loop.run import Look
+from trainer.state import TrainState
+from trainer.steps import LOSS, checked_leaves
+
+__all__ = ["FiniteCheck"]
+
+MOST_IN_A_ROW = 100  # skipped steps: after so many nothing is learnt any more
+
+log = logging.getLogger("trainer")
+
+
+class FiniteCheck:
+    """Looks at the `_bad_leaf` of every step. skipped: how many steps changed nothing."""
+
+    def __init__(self, on_nan: OnNan, state: TrainState) -> None:
+        self._on_nan, self.skipped, self._in_a_row = on_nan, 0, 0
+        self._names = [name for name, _ in checked_leaves(np.float32(0), state.variables.params, state)]
+
+    def reported(self, bad: np.ndarray) -> int:
+        """How many steps of a look count: all, or up to the broken one that ends the run."""
+        return int(np.argmax(bad >= 0)) + 1 if self._on_nan == "raise" and (bad >= 0).any() else len(bad)
+
+    def look(self, look: Look, bad: np.ndarray) -> None:
+        """Raises NanError, naming the first broken step and what broke first in it, unless such steps are skipped."""
+        for i, leaf in enumerate(bad.tolist()):
+            self._in_a_row = self._in_a_row + 1 if leaf >= 0 else 0
+            if leaf >= 0:
+                self._found(look, i, self._names[leaf])
+
+    def _found(self, look: Look, i: int, name: str) -> None:
+        step, loss = look.start + i + 1, float(look.scalars["loss"][i])
+        what = f"{name} is {loss}" if name == LOSS else f"{name} is not finite (the loss is {loss:.4g})"
+        said = f"after step {step} {what}"
+        if self._on_nan == "raise":
+            raise NanError(
+                f"{said}. No checkpoint holds it; the run goes on from the newest one before. Lower the learning rate, "
+                "clip the gradient, look at the records of that step, or leave such steps out by on_nan=skip."
+            )
+        self.skipped += 1
+        log.warning("%s: the step is skipped, the %d. so far", said, self.skipped)
+        if self._in_a_row > MOST_IN_A_ROW:
+            raise NanError(f"{said}, as in the {MOST_IN_A_ROW} steps before it. To skip them is no cure.")

@@ -1,0 +1,128 @@
+"""Following a training from another process: every new checkpoint of the work directory is evaluated, as it comes.
+
+Host 0 looks for checkpoints and the others hear from it, so all evaluate the same. The rest is only read."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+
+from pipeline.shards.errors import CheckpointError, HostError, OptionError
+from trainer.calls.alternating import OneProgram
+from trainer.calls.call import Call
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.roll import poll
+from trainer.exits import is_apart
+from trainer.inputs import InputFn
+from trainer.job import Job, Opened
+from trainer.results import EvalResult
+
+__all__ = ["Waits", "follow"]
+
+REMOVAL_SECONDS = 10.0  # what the removal of a checkpoint may take from its first file to its last
+
+log = logging.getLogger("trainer")
+
+Begin = Callable[[], AbstractContextManager[Call]]
+Tell = Callable[[Call, EvalResult], None]
+Agree = Callable[[Call, Opened, int, int], None]
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long to wait: for a new checkpoint, between two looks for it, for host 0 to begin to look."""
+
+    timeout_seconds: float
+    poll_seconds: float
+    stall_seconds: float
+
+    def __post_init__(self) -> None:
+        for name, seconds in asdict(self).items():
+            if not seconds > 0:
+                raise OptionError(f"{name}={seconds} is not allowed. It must be above 0.")
+
+
+def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, waits: Waits) -> Iterator[EvalResult]:
+    """The result of every checkpoint that is evaluated; see Trainer.evaluate_continuously.
+
+    Between two results no call of the trainer is open, so the iterator may be dropped."""
+    end, last = job.config.max_steps, None
+    program = OneProgram(job)
+    while end is None or last is None or last < end:
+        with begin() as call:
+            checkpoints = call.checkpoints
+            step = _next_step(call, last, waits)
+        if step is None:
+            _say_timeout(checkpoints.directory, last, waits.timeout_seconds)
+            return
+        try:
+            with begin() as call:
+                opened = job.open("eval", input_fn)
+                agree(call, opened, step, step)
+                saved = call.checkpoints.restore(step, job.abstract_state(opened))
+                result = program.evaluate(call, opened, saved.state.variables, step)
+                tell(call, result)
+        except (CheckpointError, HostError):
+            if is_apart() or not _removed(checkpoints, step):
+                raise
+            log.info("the checkpoint of step %d was removed while it was read; going on with a newer one", step)
+        else:
+            last = step
+            yield result
+    log.info("the checkpoint of step %s is the last one (max_steps=%s)", last, end)
+
+
+def _next_step(call: Call, last: int | None, waits: Waits) -> int | None:
+    """The newest checkpoint's step, on every host, as soon as it is newer than `last`; None when the time is up."""
+    watchdog = call.watchdog
+    store, here, key = watchdog.roll.store, watchdog.roll.key("looking"), watchdog.roll.key("next step")
+    if store.index > 0:
+        if watchdog.wait(lambda: store.get(here), waits.stall_seconds) is None:
+            raise HostError(
+                f"host 0 of {store.count} did not begin to look for the next checkpoint within "
+                f"{waits.stall_seconds:g} s (stall_seconds). Iterate alike on every host."
+            )
+        word = watchdog.wait(lambda: store.get(key), float("inf"))  # if host 0 dies, that is a HostError
+        return json.loads(word or "null")
+    store.put(here, "")
+    step = watchdog.wait(_look_out(call, last, waits.poll_seconds), waits.timeout_seconds)
+    store.put(key, json.dumps(step))
+    return step
+
+
+def _look_out(call: Call, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
+    """Looks into the directory at most every poll_seconds."""
+    due = time.monotonic()
+
+    def look() -> int | None:
+        nonlocal due
+        call.preemption.check()
+        if time.monotonic() < due:
+            return None
+        due = time.monotonic() + poll_seconds
+        *skipped, newest = [step for step in call.checkpoints.steps() if last is None or step > last] or [None]
+        if skipped:
+            log.info("evaluating step %s; skipped: the checkpoints of steps %s", newest, skipped)
+        return newest
+
+    return look
+
+
+def _removed(checkpoints: Checkpoints, step: int) -> bool:
+    """Whether this checkpoint is gone: files of it may vanish before the directory does."""
+    stop = time.monotonic() + REMOVAL_SECONDS
+    return poll(lambda: True if step not in checkpoints.steps() else None, stop) is not None
+
+
+def _say_timeout(directory: str, last: int | None, timeout_seconds: float) -> None:
+    if last is None:
+        raise CheckpointError(
+            f"{directory} has no checkpoint, and none has come within {timeout_seconds:g} s (timeout_seconds). Is this "
+            "the work directory that the training writes to?"
+        )
+    log.warning(
+        "no checkpoint has come for %g s (timeout_seconds); the evaluation ends with that of step %d",
+        *(timeout_seconds, last),
+    )

@@ -1,0 +1,150 @@
+"""Predictions, record by record, in the order of the data set, while the device works on the next ones.
+
+All hosts dispatch alike, as the sums that prove the epoch are over all of them: whoever stops early has to say so."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pipeline.shards.errors import HostError, OptionError
+from trainer.calls.call import Call
+from trainer.calls.proof import Proof
+from trainer.cluster.watchdog import Watchdog
+from trainer.inputs import MASK
+from trainer.job import Job, Opened
+from trainer.loop.feed import Chunk, Feeder
+from trainer.loop.plan import Steps
+from trainer.steps import PROOF, ROWS, predict_step
+from trainer.task import Task, Variables
+
+__all__ = ["Prediction", "check_predict"]
+
+log = logging.getLogger("trainer")
+
+
+def check_predict(task: Task, keys: Sequence[str] | None) -> None:
+    """OptionError where the task cannot predict, or keys is no list of names. Whether it has these it says later."""
+    if task.predict_fn is None:
+        raise OptionError(
+            "the task has no predict_fn, so it cannot predict. Give Task(predict_fn=...) a function of (variables, "
+            "batch), or nnx_task(predict=...) one of (model, batch)."
+        )
+    if isinstance(keys, str):
+        raise OptionError(f"keys={keys!r} is one str. Give a list of names: keys=[{keys!r}].")
+
+
+class Prediction:
+    """One exact epoch of predictions by one model. It uses up the arrays of `variables`.
+
+    keys: which predictions; None: all. gather: every host gets the rows of all, not its own alone."""
+
+    def __init__(
+        self, call: Call, job: Job, opened: Opened, variables: Variables, keys: Sequence[str] | None, gather: bool
+    ) -> None:
+        self._call, self._job, self._opened = call, job, opened
+        self._variables = variables
+        self._proof = Proof(opened.source)
+        self._given = self._dispatches = 0
+        place = job.placement
+        step = predict_step(job.task, keys)
+        batch = place.global_struct(opened.struct, opened.global_batch)
+        rows = jax.eval_shape(step, variables, batch)[1][ROWS]
+        bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
+        bytes_ = bytes_ if gather else bytes_ // place.replicas
+        epoch = opened.source.steps_per_epoch
+        k = job.steps_a_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
+        self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
+
+        def outs(stacked: bool) -> dict[str, Any]:
+            return {PROOF: place.replicated, ROWS: place.replicated if gather else place.rows(stacked)}
+
+        self._program = job.program(step, variables, opened, k, outs)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The predictions of every record that counts, and its `_index` where the input has one.
+
+        EvaluationError, before the last dispatch's are given, unless the epoch was exact. HostError where this host
+        stops before the end and another one does not."""
+        source, call = self._opened.source, self._call
+        with self._job.feeding(self._program, self._opened, source.start, self._steps, call.check) as feeder:
+            pending = None
+            try:
+                for chunk in feeder:
+                    call.due(chunk.start)
+                    given = self._dispatch(chunk)
+                    if pending:
+                        yield from self._read(*pending)
+                    pending = (chunk, given)
+            except GeneratorExit:
+                self._stop_together(call.watchdog, feeder)
+                raise
+            self._say(call.watchdog)
+            last = self._read(*pending) if pending else iter(())
+            self._check()
+        yield from last
+
+    def _dispatch(self, chunk: Chunk) -> list[Any]:
+        self._variables, given = self._program(self._variables, chunk.batches, chunk.stacked)
+        self._dispatches += 1
+        for leaf in jax.tree.leaves(given):
+            leaf.copy_to_host_async()
+        return given
+
+    def _read(self, chunk: Chunk, given: list[Any]) -> Iterator[dict[str, Any]]:
+        for step in given:
+            self._proof.add(jax.device_get(step[PROOF]))
+        steps = [jax.tree.map(lambda leaf: _on_this_host(leaf, chunk.stacked), step[ROWS]) for step in given]
+        rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
+        return self._records(rows, np.flatnonzero(rows.pop(MASK) > 0))
+
+    def _records(self, rows: dict[str, Any], counted: np.ndarray) -> Iterator[dict[str, Any]]:
+        leaves, tree = jax.tree.flatten(rows)
+        for row in counted.tolist():
+            self._given += 1
+            yield tree.unflatten([leaf[row] for leaf in leaves])
+
+    def _check(self) -> None:
+        so = f"{self._given} predictions were given out before this was known: do not use them"
+        self._proof.check("prediction", so)
+        if self._proof.masked:
+            log.warning(
+                "prediction: %d bad records are left out, %d are predicted", self._proof.masked, self._proof.records
+            )
+
+    def _say(self, watchdog: Watchdog) -> str:
+        """Tells the other hosts how many dispatches this one has made, all that it will make; the key of it."""
+        roll = watchdog.roll
+        roll.store.put(roll.key(f"dispatches/{roll.store.index}"), str(self._dispatches))
+        return roll.key("dispatches")
+
+    def _stop_together(self, watchdog: Watchdog, feeder: Feeder) -> None:
+        """Makes the dispatches that other hosts, which stop as well, have made already: they would wait for ever."""
+        roll, directory = watchdog.roll, self._say(watchdog)
+
+        def everyone() -> Mapping[int, str] | None:
+            said = roll.store.by_host(directory)
+            return said if len(said) == roll.store.count else None
+
+        said = watchdog.wait(everyone, roll.silence_seconds)
+        if said is None:
+            raise HostError(
+                f"its predictions were dropped after {self._dispatches} dispatches, and after {roll.silence_seconds:g} "
+                "s (half of host_timeout_seconds) other hosts still wanted theirs. Iterate alike on every host; if it "
+                "was an error that dropped them, it is in the log of this host."
+            )
+        given = []
+        for _ in range(max(map(int, said.values())) - self._dispatches):
+            given.append(self._dispatch(next(feeder)))
+        jax.block_until_ready(given)
+
+
+def _on_this_host(array: jax.Array, stacked: bool) -> np.ndarray:
+    """The rows that this host's devices hold, each once and in order: [rows, ...], of k steps one after another."""
+    axis = 1 if stacked else 0
+    # Along the model axis devices hold the same rows.
+    parts = {shard.index[axis].start or 0: shard.data for shard in array.addressable_shards}
+    rows = np.concatenate(jax.device_get([parts[start] for start in sorted(parts)]), axis)
+    return rows.reshape(-1, *rows.shape[2:]) if stacked else rows

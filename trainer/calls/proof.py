@@ -1,0 +1,53 @@
+"""The proof of an exact epoch: every record that is due was delivered once. Evaluation and prediction add it up.
+
+NumPy only: the sums of each step come from the device."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pipeline.shards.errors import EvaluationError
+from trainer.inputs import Input, on_error_of
+from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
+
+__all__ = ["Proof"]
+
+
+class Proof:
+    """records: rows that counted. crc: the sum mod 2**32 of the crcs, delivered and (of masked records) promised."""
+
+    def __init__(self, source: Input) -> None:
+        self.records = self.crc = self._bad = 0
+        self._source = source
+
+    @property
+    def masked(self) -> int:
+        """Bad records. What an input masks that has not said it would is missing."""
+        return self._bad if on_error_of(self._source) == "mask" else 0
+
+    def add(self, sums: Mapping[str, np.ndarray]) -> None:
+        """Adds `_records`, `_bad_rows` and `_crc_sum` of one step, or of several: outside of float32, so exactly."""
+        self.records += int(sums[RECORDS].sum(dtype=np.int64))
+        self._bad += int(sums[BAD_ROWS].sum(dtype=np.int64))
+        self.crc = (self.crc + int(sums[CRC_SUM].sum(dtype=np.uint64))) % 2**32
+
+    def check(self, call: str, so: str) -> None:
+        """EvaluationError unless what was added is all that is due. `so`: what it means for the result of `call`."""
+        due, expected_crc = self._source.num_records, self._source.expected_crc
+        left_out = f" and left out {self.masked} as bad" if self.masked else ""
+        if due is not None and self.records + self.masked != due:
+            raise EvaluationError(
+                f"the {call} counted {self.records} records{left_out}; the split has {due}. The input delivered a "
+                f"record twice or not at all, or its _mask is wrong; {so}."
+            )
+        if expected_crc is not None and self.crc != expected_crc:
+            raise EvaluationError(
+                f"the {call} counted {self.records} records{left_out} as due, but their crcs add up to "
+                f"{self.crc:08x} and the index says {expected_crc:08x}. Some record was delivered in place of "
+                f"another; {so}."
+            )
+        if self.records == 0:
+            raise EvaluationError(
+                f"no row of the input has a _mask above 0{' (all are bad)' * bool(left_out)}, so the {call} has "
+                "nothing to count."
+            )

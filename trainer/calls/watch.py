@@ -1,0 +1,87 @@
+"""What the host does with every look at a dispatch of training: checks, reports, the progress line, callbacks."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from trainer.callbacks import LoopEnd
+from trainer.calls.finite import FiniteCheck
+from trainer.events.progress import ProgressLine, Speed
+from trainer.events.reports import Reports
+from trainer.job import Job
+from trainer.loop.feed import Feeder
+from trainer.loop.run import Look
+from trainer.state import TrainState
+from trainer.steps import BAD_LEAF
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """Looks at training from step `start` to `end`. Use as a context manager: leaving closes the reports.
+
+    last: every scalar of the last step. stop: what callbacks call to end the training."""
+
+    def __init__(
+        self, job: Job, feeder: Feeder, state: TrainState, start: int, end: int, stop: Callable[[str], None]
+    ) -> None:
+        self._callbacks, self._stop = job.callbacks, stop
+        self._check = FiniteCheck(job.config.on_nan, state)
+        self.last: dict[str, float] = {}
+        self._feeder, self._start, self._batch = feeder, start, job.config.global_batch_size
+        self.reports = Reports(job.config, "train", after=start)
+        self._line = ProgressLine(start, end, self._batch, job.config.log_every) if jax.process_index() == 0 else None
+        self._began = time.perf_counter()
+        self._seconds = self._away = 0.0
+
+    def look(self, look: Look) -> None:
+        """One look. NanError where a step is not finite, and that ends the run."""
+        bad = look.scalars.pop(BAD_LEAF, np.full(look.length, -1))
+        self._write(look, self._check.reported(bad))
+        self._check.look(look, bad)
+        self._seconds = time.perf_counter() - self._began - self._away
+        self.last = {name: float(values[-1]) for name, values in look.scalars.items()}
+        for callback in self._callbacks:
+            callback.on_loop_end(LoopEnd(look.start + look.length, look.scalars, self.reports, self._stop))
+
+    def _write(self, look: Look, count: int) -> None:
+        if self._line is None:
+            return
+        columns = {name: values.tolist() for name, values in look.scalars.items()}
+        rows = [{name: column[i] for name, column in columns.items()} for i in range(count)]
+        speed = self._line.update(look.start + look.length, columns["loss"][-1], self._feeder.wait_seconds)
+        if speed is not None:
+            rows[-1] |= speed.scalars()
+        for step, row in enumerate(rows, look.start + 1):
+            self.reports.scalars(step, row)
+        if speed is not None:
+            self.reports.flush()
+
+    def speed(self, steps: int) -> Speed:
+        """Over `steps` steps, from the first dispatch to the last look."""
+        return Speed.of(steps, self._batch, self._seconds, self._feeder.wait_seconds)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Around what is no training: it takes no part in the speed."""
+        began = time.perf_counter()
+        yield
+        self._away += time.perf_counter() - began
+        if self._line is not None:
+            self._line.skip(time.perf_counter() - began)
+
+    def publish(self) -> None:
+        """Lets readers see all points so far."""
+        self.reports.flush(now=True)
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._line is not None:
+            self._line.close()
+        self.reports.__exit__(kind, error, trace)

@@ -1,0 +1,17 @@
+"""What the libraries under Orbax mean by their errors, in one line."""
+
+import re
+
+__all__ = ["reason"]
+
+
+def reason(error: BaseException, advice: str = "") -> str:
+    """The first line of what began it, without the settings that tensorstore appends.
+
+    With the HTTP status if there is one, else with the advice: a status is no sign of damage."""
+    while error.__cause__:  # Orbax's own text is a page of tensorstore's settings
+        error = error.__cause__
+    text = str(error).strip() or type(error).__name__
+    line = re.split(r" \[\w+(?:\[\d+\])?='", text.split("\n", 1)[0], maxsplit=1)[0][:500]
+    status = re.search(r"\[http_response_code='(\d+)'\]", text)
+    return f"status {status[1]}: {line}" if status else line + advice

@@ -1,0 +1,162 @@
+"""python -m trainer.checkpoints DIR: which checkpoints a work directory has, what is in them, what their numbers are.
+
+On a disk or gs://. Needs neither jax nor a device; NumPy and tensorstore only to print numbers."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.command import exit_with, say
+from pipeline.shards.errors import CheckpointError, OptionError
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.sizes import format_bytes
+from pipeline.shards.storage import join
+from trainer.checkpointing.contents import read_contents
+from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps
+from trainer.checkpointing.numbers import read_array
+from trainer.checkpointing.retention import Evaluations, Metrics, best_step
+
+__all__ = ["latest_checkpoint", "main"]
+
+
+def latest_checkpoint(workdir: str) -> int | None:
+    """The step of the newest finished checkpoint of a work directory; None where there is none."""
+    return max(finished_steps(workdir), default=None)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints what was asked for. Raises InfeedError."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoints", description=__doc__, allow_abbrev=False)
+    parser.add_argument("directory", metavar="DIR", help="a work directory, local or gs://bucket/dir")
+    parser.add_argument("--tree", action="store_true", help="list the arrays of one checkpoint")
+    parser.add_argument("--print", metavar="NAME", dest="name", help="print the numbers of one of its arrays")
+    parser.add_argument("--step", type=int, help="which checkpoint (default: the newest)")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all numbers")
+    args = parser.parse_args(argv)
+    if args.tree and args.name is not None:
+        raise OptionError("--tree and --print are both given. Give one.")
+    steps = finished_steps(args.directory)
+    if not steps:
+        raise CheckpointError(f"{checkpoints_directory(args.directory)} has no checkpoint. DIR is a work directory.")
+    if args.step is not None and args.step not in steps:
+        raise CheckpointError(f"{args.directory} has no checkpoint of step {args.step}. It has: {steps}.")
+    step = steps[-1] if args.step is None else args.step
+    console = Console()
+    if args.tree or args.name is not None:
+        arrays = _page(args.directory, step)["arrays"]
+        if args.name is None:
+            _show(console, arrays, _tree(step, arrays), args.json)
+        else:
+            _print_array(console, args.directory, step, args.name, arrays, args.json)
+        return
+    listed = _listed(args.directory, steps if args.step is None else [step])
+    _show(console, listed, _listing(args.directory, listed), args.json)
+
+
+def _page(workdir: str, step: int) -> dict[str, Any]:
+    return read_contents(open_storage(workdir), checkpoints_directory(workdir), step)
+
+
+def _show(console: Console, value: Any, table: Table, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(value))
+    else:
+        console.print(table)
+
+
+def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
+    """One entry a checkpoint; a damaged one has nothing but what is wrong with it."""
+    storage, directory = open_storage(workdir), checkpoints_directory(workdir)
+    measured = Evaluations(workdir).read()
+    entries = []
+    for step in steps:
+        entry: dict[str, Any] = {"step": step, "bytes": checkpoint_bytes(storage, join(directory, str(step)))}
+        try:
+            page = read_contents(storage, directory, step)
+            entry |= {name: page[name] for name in ("time", "config", "versions", "mesh")}
+        except CheckpointError as error:
+            entry["damage"] = str(error)
+        entries.append(entry | {"evaluation": measured.get(step), "best": False})
+    _mark_best(entries, measured)
+    return entries
+
+
+def _mark_best(entries: Sequence[dict[str, Any]], measured: Metrics) -> None:
+    # By the newest settings: what the next run would keep.
+    config = next((entry["config"] for entry in reversed(entries) if "config" in entry), {})
+    if config.get("keep_best"):
+        steps = [entry["step"] for entry in entries]
+        best = best_step(measured, steps, config["keep_best"], config["keep_best_mode"])
+        for entry in entries:
+            entry["best"] = entry["step"] == best
+
+
+def _listing(workdir: str, entries: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(f"Checkpoints of {workdir}", "step", "saved", "size", "trained with", "evaluation")
+    for entry in entries:
+        measured = ", ".join(f"{name} {value:.4g}" for name, value in (entry["evaluation"] or {}).items())
+        _add(
+            table,
+            f"{entry['step']:,}{' *best*' * entry['best']}",
+            entry.get("time", "unknown").replace("T", " ").replace("+00:00", " UTC"),
+            format_bytes(entry["bytes"]),
+            entry.get("damage") or _summary(entry),
+            measured or "none",
+        )
+    return table
+
+
+def _summary(entry: Mapping[str, Any]) -> str:
+    config, mesh, versions = entry["config"], dict(entry["mesh"]), entry["versions"]
+    device, processes = mesh.pop("device"), mesh.pop("processes")
+    axes = " x ".join(f"{axis} {size}" for axis, size in mesh.items()) or "one device"
+    return (
+        f"batch {config.get('global_batch_size')}, seed {config.get('seed')}; {axes} of {device}, {processes} "
+        f"process{'es' * (processes > 1)}; jax {versions['jax']}"
+    )
+
+
+def _tree(step: int, arrays: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = _table(f"Arrays of step {step}", "name", "dtype", "shape", "partition")
+    for name, array in arrays.items():
+        _add(table, name, array["dtype"], str(array["shape"]), array["partition"])
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*map(Text, cells))
+
+
+def _print_array(
+    console: Console, workdir: str, step: int, name: str, arrays: Mapping[str, Mapping[str, Any]], as_json: bool
+) -> None:
+    if name not in arrays:
+        nearest = get_close_matches(name, arrays, cutoff=0.3)
+        raise OptionError(
+            f"the checkpoint of step {step} has no array {name!r}. --tree lists all {len(arrays)}; "
+            f"nearest are: {', '.join(nearest) or 'none'}."
+        )
+    numbers = read_array(join(checkpoints_directory(workdir), str(step)), name, arrays[name])
+    what = {"step": step, "name": name} | {key: arrays[name][key] for key in ("dtype", "shape")}
+    if as_json:
+        print(json.dumps(what | {"values": numbers.tolist()}))
+    else:
+        say(console, f"{name}: {what['dtype']} {what['shape']}, step {step}")
+        say(console, str(numbers))
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,81 @@
+"""The one place where a run's numbers, pictures and texts go: training, evaluation and callbacks write through it.
+
+A directory of them, <workdir>/train or <workdir>/eval, is a run for TensorBoard, and has the same numbers in its
+metrics.jsonl. Each has one writer: an evaluation in a process of its own never meets the training's."""
+
+import json
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import jax
+
+from pipeline.shards.errors import StorageError
+from pipeline.shards.storage import join
+from trainer.config import TrainerConfig
+from trainer.events.metrics_file import MetricsFile
+from trainer.events.writer import EventWriter
+
+__all__ = ["Reports"]
+
+log = logging.getLogger("trainer")
+
+
+class Reports:
+    """Points of the run `name` of the work directory. Use as a context manager: leaving closes the files.
+
+    Process 0 writes, the others do nothing here, and neither does a fast_dev_run; `writes` says which it is.
+    after: the newest step that stays of an interrupted run; 0 for a fresh start, None to keep all. Where it is given,
+    the settings are shown as a text at that step."""
+
+    def __init__(self, config: TrainerConfig, name: str, after: int | None = None) -> None:
+        self.writes = jax.process_index() == 0 and not config.fast_dev_run
+        if self.writes:
+            directory = join(config.workdir, name)
+            self._lines = MetricsFile(directory, after)
+            self._events = EventWriter(directory, None if after is None else after + 1)
+        if after is not None:
+            listing = json.dumps(config.to_json(), indent=1).splitlines()
+            self.text(after, "config", "".join(f"    {line}\n" for line in listing))  # code, as Markdown has it
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """All numbers of one step: a point each in TensorBoard, together a line of metrics.jsonl. Steps ascend."""
+        if self.writes:
+            self._events.scalars(step, values)
+            self._lines.scalars(step, values)
+
+    def image(self, step: int, tag: str, images: Any) -> None:
+        """See EventWriter."""
+        if self.writes:
+            self._events.image(step, tag, images)
+
+    def histogram(self, step: int, tag: str, values: Any) -> None:
+        """See EventWriter."""
+        if self.writes:
+            self._events.histogram(step, tag, values)
+
+    def text(self, step: int, tag: str, text: str) -> None:
+        """See EventWriter."""
+        if self.writes:
+            self._events.text(step, tag, text)
+
+    def flush(self, now: bool = False) -> None:
+        """Lets readers see what was written; in a bucket only now and then, unless it has to be `now`."""
+        if self.writes:
+            self._events.flush(now)
+            self._lines.flush(now)
+
+    def __enter__(self) -> "Reports":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in (self._events, self._lines) if self.writes else ():
+            try:
+                file.close()
+            except StorageError as lost:
+                if error is None:
+                    raise
+                log.warning("%s", lost)  # what ended the run says more

@@ -1,0 +1,99 @@
+"""Inputs cut to their first batches: overfit_batches trains on them again and again, fast_dev_run evaluates one."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pipeline.shards.errors import FingerprintError, InputError
+from trainer.inputs import Input, InputContext, InputFn, as_input, on_error_of
+
+__all__ = ["FirstBatches", "first_batches"]
+
+
+def first_batches(input_fn: InputFn, count: int, *, repeat: bool) -> InputFn:
+    """The input_fn of the first `count` batches of what `input_fn` gives from the very start, once or endlessly."""
+
+    def cut(ctx: InputContext) -> Input:
+        return FirstBatches(as_input(input_fn(replace(ctx, start_step=0))), count, repeat=repeat)
+
+    return cut
+
+
+class FirstBatches:
+    """The first `count` batches of an input, in order, as they came the first time: augmentation and all.
+
+    They are read once and stay in memory. A position is a number of batches. It cannot prove anything, as it leaves
+    records out."""
+
+    num_records = None
+    expected_crc = None
+    start = 0
+
+    def __init__(self, source: Input, count: int, *, repeat: bool) -> None:
+        self.spec, self.on_error = source.spec, on_error_of(source)
+        self.fingerprint = f"the first {count} batches of {source.fingerprint}"
+        self.steps_per_epoch = count
+        self._source, self._count, self._repeat = source, count, repeat
+        self._kept: list[Mapping[str, Any]] = []
+
+    @property
+    def quarantine(self) -> Any:
+        """The bad records that the source met, if it is one that keeps them."""
+        return getattr(self._source, "quarantine", ())
+
+    def batches(self, position: int, /) -> Iterator[Mapping[str, Any]]:
+        """See Input. InputError where the source has fewer batches than it is to be cut to."""
+        return _Batches(self._source, self._kept, self._count, position, self._repeat)
+
+    def advance(self, position: int, n_batches: int, /) -> int:
+        """See Input."""
+        return position + n_batches
+
+    def state(self, position: int, /) -> dict[str, Any]:
+        """See Input."""
+        return {"first_batches": self._count, "of": self._source.state(self._source.start), "batch": position}
+
+    def restore(self, state: dict[str, Any], /) -> int:
+        """See Input."""
+        mine = self.state(self.start)
+        if (state.get("first_batches"), state.get("of")) != (mine["first_batches"], mine["of"]):
+            raise FingerprintError(
+                f"the checkpoint's input is {state}, this one is {self.fingerprint}. Give the overfit_batches that the "
+                "run began with, or another workdir."
+            )
+        return state["batch"]
+
+
+class _Batches(Iterator[Mapping[str, Any]]):
+    """No generator: its close() reaches a source that another thread waits for."""
+
+    def __init__(self, source: Input, kept: list[Any], count: int, position: int, repeat: bool) -> None:
+        self._kept, self._count, self._position, self._repeat = kept, count, position, repeat
+        missing = len(kept) < count
+        self._rest = source.batches(source.advance(source.start, len(kept))) if missing else iter(())
+
+    def __next__(self) -> Mapping[str, Any]:
+        if self._position >= self._count and not self._repeat:
+            raise StopIteration
+        number = self._position % self._count
+        while len(self._kept) <= number:
+            self._kept.append(self._read())
+        self._position += 1
+        return self._kept[number]
+
+    def _read(self) -> Mapping[str, Any]:
+        batch = next(self._rest, None)
+        if batch is None:
+            raise InputError(
+                f"the input has only {len(self._kept)} batches, and its first {self._count} are wanted "
+                "(overfit_batches). Ask for fewer."
+            )
+        if len(self._kept) + 1 == self._count:
+            self.close()  # its threads and buffers are not needed any more
+        return batch
+
+    def close(self) -> None:
+        """Ends the source, also while another thread waits for it."""
+        close = getattr(self._rest, "close", None)
+        if close is not None:
+            close()
