@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 from trainer.metrics.binary import AUC
 from trainer.metrics.classes import ConfusionMatrix
-from trainer.metrics.means import Mean, Perplexity
+from trainer.metrics.means import Perplexity
 from trainer.task import Task, Variables
 
 RAW, IMAGE, LABEL = "image/encoded", "image", "image/class/label"
@@ -60,9 +60,8 @@ def dense_task(learning_rate=0.05, width=32):
             "accuracy": accuracy,
             "place": place,
             "confusion": ConfusionMatrix(labels_of, logits_of),
-            "area": AUC(is_high, pixel),
+            "area": AUC(is_high, pixel, bins=256),
             "perplexity": Perplexity(),
-            "pixel": Mean(pixel, labels_of),
         },
         lambda name, shape: cut[name],
     )
