@@ -13,7 +13,7 @@ from pipeline.shards.errors import InfeedError
 from trainer.config import TrainerConfig
 from trainer.metrics.binary import AUC
 from trainer.metrics.classes import ConfusionMatrix
-from trainer.metrics.means import Mean, Perplexity
+from trainer.metrics.means import Perplexity
 from trainer.task import Task, Variables
 
 RAW, IMAGE, LABEL = "image/encoded", "image", "image/class/label"
@@ -65,9 +65,8 @@ def dense_task(learning_rate=0.05, width=32):
             "accuracy": accuracy,
             "place": place,
             "confusion": ConfusionMatrix(labels_of, logits_of),
-            "area": AUC(is_high, pixel),
+            "area": AUC(is_high, pixel, bins=256),
             "perplexity": Perplexity(),
-            "pixel": Mean(pixel, labels_of),
         },
         lambda name, shape: cut[name],
     )
