@@ -122,7 +122,7 @@ class Trainer:
     def evaluate(
         self, input_fn: InputFn, *, step: int | None = None, name: str | None = None, check_padding: bool = False
     ) -> EvalResult:
-        """Means over one exact epoch, with the newest checkpoint or that of `step`.
+        """The metrics of one exact epoch, with the newest checkpoint or that of `step`.
 
         name: of several evaluations, each of another input; its events go to <workdir>/eval_<name>, else to eval.
         check_padding: run the epoch twice more, with NaN and with the largest values in the rows that fill the last

@@ -6,6 +6,9 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec as P
 
+from trainer.metrics.binary import AUC
+from trainer.metrics.classes import ConfusionMatrix
+from trainer.metrics.means import Mean, Perplexity
 from trainer.task import Task, Variables
 
 RAW, IMAGE, LABEL = "image/encoded", "image", "image/class/label"
@@ -35,12 +38,32 @@ def dense_task(learning_rate=0.05, width=32):
         # Which record is in which row of the global batch, as the devices see it; exact in float32.
         return jnp.arange(len(batch["_mask"])) * (batch.get("_index", 0) + 2) % 1009
 
+    def logits_of(outputs, batch):
+        return outputs[0]
+
+    def labels_of(outputs, batch):
+        return outputs[1]
+
+    def is_high(outputs, batch):
+        return outputs[1] > 4
+
+    def pixel(outputs, batch):
+        # Of the record alone, so the same bits on any mesh.
+        return batch["image"].reshape(len(outputs[1]), -1)[:, 28] / 255
+
     cut = {"a": P(None, "model"), "b": P("model")}
     return Task(
         init,
         loss_fn,
         optax.adam(learning_rate / 50),
-        {"accuracy": accuracy, "place": place},
+        {
+            "accuracy": accuracy,
+            "place": place,
+            "confusion": ConfusionMatrix(labels_of, logits_of),
+            "area": AUC(is_high, pixel),
+            "perplexity": Perplexity(),
+            "pixel": Mean(pixel, labels_of),
+        },
         lambda name, shape: cut[name],
     )
 

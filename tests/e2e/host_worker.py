@@ -74,6 +74,7 @@ def same_truth(order):
                 "records": result.records,
                 "proven": result.proven,
                 "metrics": result.metrics,
+                "confusion": result.arrays["confusion"].tolist(),
                 "checksums": checksums(trained.state),
                 "params": whole(trained.state),
             },

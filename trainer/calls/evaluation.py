@@ -2,12 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
+import jax
 import numpy as np
 
-from pipeline.shards.errors import EvaluationError
+from pipeline.shards.errors import EvaluationError, InputError
 from trainer.calls.call import Call
 from trainer.calls.proof import Proof
 from trainer.inputs import Input
@@ -15,8 +16,9 @@ from trainer.job import Job, Opened
 from trainer.loop.plan import Steps
 from trainer.loop.run import Look, run
 from trainer.metrics.masking import PADDINGS
+from trainer.metrics.tally import Tally, computed, mergeable
 from trainer.results import EvalResult
-from trainer.steps import PROOF_SUMS, EvalState, eval_step
+from trainer.steps import PROOF_SUMS, EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
 __all__ = ["Evaluation", "compare_paddings"]
@@ -35,7 +37,8 @@ class Evaluation:
         epoch = opened.source.steps_per_epoch
         k = job.steps_a_dispatch(opened, [epoch] if epoch else [])
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
-        self._state = EvalState(variables, job.placement.scalar(np.int32(0)))
+        self._tallies = _maker_of_tallies(job, opened, variables)
+        self._state = EvalState(variables, job.placement.scalar(np.int32(0)), self._tallies())
         self._program = job.program(eval_step(job.task), self._state, opened, k)
 
     @property
@@ -54,7 +57,8 @@ class Evaluation:
         source: the same input, opened anew. EvaluationError unless every record counted exactly once, or was left
         out as bad."""
         opened = self._opened if source is None else replace(self._opened, source=source)
-        state = self._state._replace(padding=self._job.placement.scalar(np.int32(padding)))
+        padding_kind = self._job.placement.scalar(np.int32(padding))
+        state = self._state._replace(padding=padding_kind, tallies=self._tallies())
         totals = _Totals(opened.source)
         with self._job.feeding(self._program, opened, opened.source.start, self._steps, self._call.check) as feeder:
             started = time.perf_counter()
@@ -64,7 +68,29 @@ class Evaluation:
         if proof.masked:
             log.warning("evaluation: %d bad records are left out, the means are over %d", proof.masked, proof.records)
         self.padding_rows = totals.steps * opened.global_batch - proof.records
-        return totals.result(self._step, time.perf_counter() - started)
+        scalars, arrays = computed(jax.device_get(self._state.tallies), self._job.task.metrics)
+        return totals.result(self._step, time.perf_counter() - started, scalars, arrays)
+
+
+def _maker_of_tallies(job: Job, opened: Opened, variables: Variables) -> Callable[[], dict[str, Tally]]:
+    """Makes the tallies that an epoch begins with; every epoch uses up its own."""
+    if not mergeable(job.task.metrics):
+        return dict
+    spec = job.placement.global_struct(opened.struct, opened.global_batch)
+    model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), variables)
+    make = jax.jit(lambda: no_tallies(job.task, model, spec), out_shardings=job.placement.replicated)
+
+    def made() -> dict[str, Tally]:
+        tallies, neutral = make()
+        for name, is_neutral in jax.device_get(neutral).items():
+            if not is_neutral:
+                raise InputError(
+                    f"the metric {name!r} counts rows of padding: its state of a batch of nothing else changes another "
+                    "when it is merged. In from_batch, leave them out by jnp.where(mask, values, 0)."
+                )
+        return tallies
+
+    return made
 
 
 def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[[], Input | None]) -> None:
@@ -79,12 +105,11 @@ def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[
         )
         return
     for padding in range(1, len(PADDINGS)):
-        found = evaluation.epoch(padding, again()).metrics
-        changed = _changed(first.metrics, found)
+        changed = _changed(first, evaluation.epoch(padding, again()))
         if not changed:
             continue
         # Where nothing is changed the bits may differ, too: some GPU kernels add up in any order.
-        if by_itself := _changed(first.metrics, evaluation.epoch(0, again()).metrics):
+        if by_itself := _changed(first, evaluation.epoch(0, again())):
             raise EvaluationError(
                 f"check_padding: two epochs over the same padding differ, too: {by_itself}. This program is not "
                 "deterministic on these devices. Try again with XLA_FLAGS=--xla_gpu_deterministic_ops=true."
@@ -101,13 +126,19 @@ def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[
     )
 
 
-def _changed(first: Mapping[str, float], second: Mapping[str, float]) -> str:
+def _changed(first: EvalResult, second: EvalResult) -> str:
     """The metrics whose bits are not the same; "" where all are."""
-    return ", ".join(
-        f"{name} is {second[name]!r} and not {value!r}"
-        for name, value in first.items()
-        if value.hex() != second[name].hex()
-    )
+    numbers = [
+        f"{name} is {second.metrics[name]!r} and not {value!r}"
+        for name, value in first.metrics.items()
+        if value.hex() != second.metrics[name].hex()
+    ]
+    arrays = [
+        f"{name} differs in {np.sum(array != second.arrays[name])} of its {array.size} numbers"
+        for name, array in first.arrays.items()
+        if array.tobytes() != second.arrays[name].tobytes()
+    ]
+    return ", ".join(numbers + arrays)
 
 
 class _Totals:
@@ -126,10 +157,12 @@ class _Totals:
             if name not in PROOF_SUMS:
                 self.sums[name] = self.sums.get(name, 0.0) + float(values.sum(dtype=np.float64))
 
-    def result(self, step: int, seconds: float) -> EvalResult:
+    def result(self, step: int, seconds: float, scalars: dict[str, float], arrays: dict[str, np.ndarray]) -> EvalResult:
+        means = {name: total / self.proof.records for name, total in self.sums.items()}
         return EvalResult(
             step=step,
-            metrics={name: total / self.proof.records for name, total in self.sums.items()},
+            metrics=means | scalars,
+            arrays=arrays,
             records=self.proof.records,
             masked=self.proof.masked,
             num_records=self._source.num_records,

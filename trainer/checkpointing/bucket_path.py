@@ -121,10 +121,11 @@ class BucketPath(epath.Path):
         """Removes every object beneath it, one by one. Never an error: a retry finds less to remove."""
         del missing_ok
         files, directories = self._storage.entries(str(self))
+        for name in files:  # first, with the word that a checkpoint is whole: killed in between, it is none
+            self._storage.delete(join(str(self), name))
         for name in directories:
             (self / name).rmtree()
-        for name in (*files, ""):
-            self._storage.delete(join(str(self), name))
+        self._storage.delete(f"{self}/")
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Removes the object. No error if it is gone already."""

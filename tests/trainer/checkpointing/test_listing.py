@@ -1,0 +1,51 @@
+"""Which checkpoints there are is seen without Orbax, and is what Orbax sees."""
+
+from dataclasses import replace
+
+import orbax.checkpoint as ocp
+import pytest
+from fake_gcs.server import Status
+
+from pipeline.shards.errors import StorageError
+from pipeline.shards.schemes import open_storage
+from trainer.checkpointing.bucket_path import orbax_path
+from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps
+
+
+@pytest.mark.parametrize("place", ["a disk", "a bucket"])
+def test_finished_steps_are_those_that_orbax_finds(place, request, config, save, tmp_path):
+    workdir = request.getfixturevalue("bucket") + "/run" if place == "a bucket" else str(tmp_path / "run")
+    assert finished_steps(workdir) == []
+    save(replace(config(), workdir=workdir), 2, 10)
+    storage, directory = open_storage(workdir), checkpoints_directory(workdir)
+    half = "30" if place == "a bucket" else "30.orbax-checkpoint-tmp"
+    for name in (f"{half}/contents/metadata", "latest/file", "007/file", "note"):
+        storage.create(f"{directory}/{name}", b"{}")
+    assert finished_steps(workdir) == [2, 10]
+    assert set(ocp.utils.checkpoint_steps(orbax_path(directory))) - {7} == {2, 10}
+    assert checkpoint_bytes(storage, f"{directory}/10") > 12_000  # 64 x 48 float32, which do not compress
+
+
+def test_what_a_kill_left_unfinished_is_removed_by_the_next_run(config, save, tmp_path):
+    left = tmp_path / "run/checkpoints/17.orbax-checkpoint-tmp/state"
+    left.mkdir(parents=True)
+    save(config(), 20)
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["20"]
+
+
+def test_a_checkpoint_in_a_bucket_of_which_a_part_is_removed_is_none(bucket, gcs_server, config, save):
+    save(replace(config(), workdir=f"{bucket}/run"), 2, 10)
+    gcs_server.fail("DELETE .*checkpoints/2/state/".replace("/", "(?:/|%2F)"), Status(403), times=None)
+    with pytest.raises(StorageError, match="checkpoints/2/state/"):
+        orbax_path(f"{bucket}/run/checkpoints/2").rmtree()
+    assert finished_steps(f"{bucket}/run") == [10]
+
+
+def test_looking_for_checkpoints_makes_nothing(tmp_path):
+    assert finished_steps(str(tmp_path / "run")) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bucket_that_is_missing_is_an_error(bucket):
+    with pytest.raises(StorageError, match="gs://no-such-bucket/run"):
+        finished_steps("gs://no-such-bucket/run")

@@ -1,0 +1,126 @@
+"""python -m trainer.checkpoints: lists, shows and prints what is saved, on a disk and in a bucket."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import CheckpointError, OptionError
+from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.checkpoints import latest_checkpoint, main
+from trainer.config import TrainerConfig
+from trainer.mesh import Placement
+from trainer.state import TrainState
+from trainer.task import Variables
+
+W = np.random.default_rng(0).standard_normal((8, 600)).astype(np.float32)
+
+
+@pytest.fixture(scope="module", params=["disk", "bucket"])
+def workdir(request, tmp_path_factory, open_bucket):
+    """Of a run with checkpoints 10 and 20, of which 10 is the better one; w is cut in four."""
+    if request.param == "disk":
+        yield filled(str(tmp_path_factory.mktemp("tool") / "run"))
+    else:
+        with open_bucket("tool") as bucket:
+            yield filled(f"{bucket}/run")
+
+
+def filled(workdir):
+    rows = Placement.of(jax.devices()).rows()
+    state = TrainState(jnp.int32(20), Variables({"a/b": {"w": jax.device_put(W, rows)}}), (), jnp.ones(3, jnp.bfloat16))
+    config = TrainerConfig(workdir=workdir, global_batch_size=32, keep_best="accuracy", seed=7)
+    with Checkpoints(config) as checkpoints:
+        for step, accuracy in ((10, 0.75), (20, 0.5)):
+            checkpoints.save(Saved(step, state, {}, config.to_json()))
+            checkpoints.record(step, {"accuracy": accuracy})
+    return workdir
+
+
+@pytest.fixture
+def printed(workdir, capsys):
+    """printed("--option") -> what main prints for it."""
+
+    def run(*options):
+        main([workdir, *options])
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_list_has_step_time_size_settings_evaluation_and_the_best(printed, workdir):
+    entries = json.loads(printed("--json"))
+    assert [(entry["step"], entry["best"]) for entry in entries] == [(10, True), (20, False)]
+    assert entries[0]["evaluation"] == {"accuracy": 0.75}
+    assert entries[1]["config"]["seed"] == 7
+    assert entries[1]["mesh"]["processes"] == 1
+    assert entries[1]["bytes"] > W.nbytes * 0.8
+    assert latest_checkpoint(workdir) == 20
+    text = " ".join(printed().split())
+    assert "10 *best*" in text
+    assert "accuracy 0.75" in text
+
+
+def test_the_tree_has_names_dtypes_shapes_and_partitions(printed):
+    arrays = json.loads(printed("--tree", "--json"))
+    assert arrays["variables/params/a/b/w"].items() >= {"dtype": "float32", "shape": [8, 600], "cut": [4, 1]}.items()
+    assert "'data'" in arrays["variables/params/a/b/w"]["partition"]
+    text = printed("--tree", "--step=10")
+    for part in ("variables/params/a/b/w", "bfloat16", "[8, 600]", "'data'"):
+        assert part in text
+
+
+def test_an_array_is_printed_cut_short_and_as_json_in_full(printed):
+    name = "variables/params/a/b/w"
+    text = printed(f"--print={name}")
+    assert text.startswith(f"{name}: float32 [8, 600], step 20\n[[")
+    assert "..." in text
+    np.testing.assert_array_equal(np.float32(json.loads(printed(f"--print={name}", "--json"))["values"]), W)
+    assert json.loads(printed("--print=key", "--json", "--step=10"))["values"] == [1, 1, 1]
+    assert "step: int32 [], step 10\n20" in printed("--print=step", "--step=10")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        (
+            ["--print=variables/a/w"],
+            OptionError,
+            r"no array 'variables/a/w'\. --tree lists all 3; .* variables/params/a/b/w",
+        ),
+        (["--step=11"], CheckpointError, r"has no checkpoint of step 11\. It has: \[10, 20\]"),
+        (["--tree", "--print=key"], OptionError, r"--tree and --print are both given\. Give one"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_clear_error(printed, options, error, text):
+    with pytest.raises(error, match=text):
+        printed(*options)
+
+
+def test_damage_is_shown_in_the_list_and_never_printed_as_numbers(tmp_path, capsys):
+    workdir = filled(str(tmp_path / "run"))
+    data = max((tmp_path / "run/checkpoints/20/state").rglob("*/d/*"), key=lambda path: path.stat().st_size)
+    octets = bytearray(data.read_bytes())
+    octets[len(octets) // 2] ^= 1
+    data.write_bytes(octets)
+    (tmp_path / "run/checkpoints/10/contents/metadata").write_text("{")
+    with pytest.raises(CheckpointError, match="variables/params/a/b/w of .*/20/state is damaged"):
+        main([workdir, "--print=variables/params/a/b/w"])
+    main([workdir, "--json"])
+    assert "it is no JSON" in json.loads(capsys.readouterr().out)[0]["damage"]
+
+
+def test_it_needs_no_jax_and_ends_with_one_line_and_code_2_where_there_is_nothing(tmp_path):
+    program = (
+        "import runpy, sys; sys.modules['jax'] = sys.modules['orbax'] = None;"
+        "runpy.run_module('trainer.checkpoints', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"error: {tmp_path}/checkpoints has no checkpoint. DIR is a work directory.\n"
