@@ -158,8 +158,9 @@ class Trainer:
 
         Of several new ones the newest; the log names those that are skipped. It ends after the checkpoint of
         TrainerConfig.max_steps, and when for timeout_seconds no new one has come. Every evaluation calls input_fn
-        anew; all run the same program. Nothing is written but the events. One that is removed while it is read is
-        left for a newer one. CheckpointError for one that is damaged, and where there has never been any."""
+        anew; all run the same program. Nothing is written but the events and, without a name, what keep_best goes by.
+        One that is removed while it is read is left for a newer one. CheckpointError for one that is damaged, and
+        where there has never been any."""
         check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
         return follow(self._job, input_fn, self._call, self._agree, partial(self._tell, name=name), waits)
