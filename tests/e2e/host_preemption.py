@@ -14,7 +14,7 @@ from trainer.interruptible import interruptible
 from trainer.loop import program
 from trainer.trainer import Trainer
 
-STEPS, EVERY, RECORDS = 40, 20, 75
+STEPS, EVERY, RECORDS = 120, 60, 480
 
 
 def sigterm():
@@ -28,7 +28,7 @@ class AtStep13(Callback):
 
 
 class Killing(NumberedInput):
-    """Before its second batch, or while the program for it compiles, the process is asked to end."""
+    """Before its 16th batch, or while the program for it compiles, the process is asked to end."""
 
     where = ""
 
@@ -37,7 +37,7 @@ class Killing(NumberedInput):
             if self.where == "compile" and number == 0:
                 while "trainer-compiling" not in {thread.name for thread in threading.enumerate()}:
                     time.sleep(0.001)
-            if (self.where, number) in (("compile", 0), ("evaluate", 1)):
+            if (self.where, number) in (("compile", 0), ("evaluate", 15)):
                 sigterm()
             yield batch
 
