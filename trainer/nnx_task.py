@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from trainer.task import Batch, Metric, Task, Variables
+from trainer.task import Batch, Metrics, Task, Variables
 
 __all__ = ["nnx_task"]
 
@@ -19,7 +19,7 @@ def nnx_task(
     make_model: Callable[[nnx.Rngs], nnx.Module],
     loss: Callable[[Any, Batch], tuple[jax.Array, Any]],
     optimizer: optax.GradientTransformation,
-    metrics: Mapping[str, Metric] | None = None,
+    metrics: Metrics | None = None,
     predict: Callable[[Any, Batch], Mapping[str, Any]] | None = None,
 ) -> Task:
     """The Task of a module: `nnx.Param`s are optimised, other variables (BatchStat) carried along.

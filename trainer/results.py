@@ -1,6 +1,8 @@
 """What the calls of the Trainer return."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from trainer.events.progress import Speed
 from trainer.state import TrainState
@@ -10,8 +12,9 @@ __all__ = ["EvalResult", "TrainResult"]
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The metrics of one epoch, each a mean over its records.
+    """The metrics of one epoch: means over its records, and the scalars of each Metric; "name/key" where it has more.
 
+    arrays: what a Metric has of other shapes, a confusion matrix say, by name; results are compared without them.
     records: rows that counted. masked: bad records, over all hosts, that the input left out; the log of each host names
     its own. num_records: rows that were due; None for a plain iterable. crc, expected_crc: sums of the records' crcs
     mod 2**32, delivered (of a masked one: promised) and due."""
@@ -24,6 +27,7 @@ class EvalResult:
     crc: int
     expected_crc: int | None
     seconds: float
+    arrays: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
 
     @property
     def proven(self) -> bool:

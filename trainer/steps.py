@@ -10,7 +10,8 @@ import optax
 from pipeline.shards.errors import InputError, OptionError, did_you_mean
 from trainer.config import OnNan
 from trainer.inputs import INDEX, MASK, path_name
-from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, per_record, records
+from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, records
+from trainer.metrics.tally import Tally, check_metrics, counted, empty_tallies, per_record
 from trainer.state import TrainState
 from trainer.task import Batch, Step, Task, Variables
 
@@ -20,23 +21,27 @@ __all__ = [
     "CRC_SUM",
     "LOSS",
     "PROOF",
+    "PROOF_SUMS",
     "RECORDS",
     "ROWS",
     "EvalState",
     "checked_leaves",
     "eval_step",
+    "no_tallies",
     "predict_step",
     "train_step",
 ]
 
 LOSS = "the loss"  # among the checked leaves
 BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
+PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
 PROOF, ROWS = "proof", "rows"  # what a prediction step gives
 
 
 def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
-    """(TrainState, batch) -> the next state and scalars: loss, every metric, grad_norm, and `_bad_leaf`, the number of
-    the first of the `checked_leaves` that is not finite, -1 if all are.
+    """(TrainState, batch) -> the next state and scalars: loss, every metric that has a value a record, grad_norm,
+    and `_bad_leaf`, the number of the first of the `checked_leaves` that is not finite, -1 if all are. A Metric is
+    only checked here.
 
     on_nan: with "skip", such a step changes nothing but the step's number; with "ignore" there is no `_bad_leaf`."""
 
@@ -50,6 +55,7 @@ def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
             variables = Variables(params, state.variables.extra)
             losses, after, outputs = task.loss_fn(variables, batch, rng, True)
             values = per_record(losses, outputs, batch, task.metrics)
+            check_metrics(losses, outputs, batch, task.metrics)
             means = {name: masked_mean(value, mask) for name, value in values.items()}
             return means["loss"], (means, after.extra)
 
@@ -70,24 +76,40 @@ def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
 
 
 class EvalState(NamedTuple):
-    """What an evaluation carries from step to step, unchanged. padding: int32 [], which of PADDINGS the task sees."""
+    """What an evaluation carries from step to step; all but the tallies goes through unchanged.
+
+    padding: int32 [], which of PADDINGS the task sees. tallies: of each Metric, over the batches so far."""
 
     variables: Variables
     padding: jax.Array
+    tallies: dict[str, Tally]
 
 
 def eval_step(task: Task) -> Step:
-    """(EvalState, batch) -> the same state and masked sums: loss, every metric, and the proof's `_records`,
-    `_bad_rows` and `_crc_sum`. The state goes through so that both steps run in one loop; donated, it costs no copy."""
+    """(EvalState, batch) -> the next state and masked sums: loss, every metric that has a value a record, and the
+    proof's `_records`, `_bad_rows` and `_crc_sum`. Donated, the state costs no copy."""
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, jax.Array]]:
         proof = _proof(batch)
         batch = blank_padding(batch, state.padding)
-        losses, _, outputs = task.loss_fn(state.variables, batch, jax.random.key(0), False)
+        losses, outputs = _evaluated(task, state.variables, batch)
         values = per_record(losses, outputs, batch, task.metrics)
-        return state, {name: masked_sum(value, batch["_mask"]) for name, value in values.items()} | proof
+        tallies = counted(state.tallies, losses, outputs, batch, task.metrics)
+        sums = {name: masked_sum(value, batch["_mask"]) for name, value in values.items()}
+        return state._replace(tallies=tallies), sums | proof
 
     return step
+
+
+def no_tallies(task: Task, variables: Variables, batch_spec: Any) -> tuple[dict[str, Tally], dict[str, jax.Array]]:
+    """The tallies to begin an epoch with, and whether each is neutral: see empty_tallies. Runs under jit."""
+    losses, outputs = jax.eval_shape(lambda *given: _evaluated(task, *given), variables, batch_spec)
+    return empty_tallies(losses, outputs, batch_spec, task.metrics)
+
+
+def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Array, Any]:
+    losses, _, outputs = task.loss_fn(variables, batch, jax.random.key(0), False)
+    return losses, outputs
 
 
 def checked_leaves(loss: Any, gradients: Any, state: TrainState) -> list[tuple[str, Any]]:

@@ -2,17 +2,32 @@
 
 The trainer owns the mask, the mean over records and the random key of a step; a Task sees whole batches. jax only."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
 from pipeline.shards.errors import OptionError
 
-__all__ = ["Batch", "LossFn", "Metric", "Partition", "PredictFn", "Step", "Task", "Variables"]
+__all__ = [
+    "Batch",
+    "Computed",
+    "LossFn",
+    "Metric",
+    "Metrics",
+    "Partition",
+    "PerRecord",
+    "PredictFn",
+    "Step",
+    "Task",
+    "Variables",
+]
 
 Batch = Mapping[str, Any]
 RESERVED = ("loss", "grad_norm")
@@ -26,10 +41,43 @@ class Variables(NamedTuple):
 
 
 LossFn = Callable[[Variables, Batch, jax.Array, bool], tuple[jax.Array, Variables, Any]]
-Metric = Callable[[Any, Batch], jax.Array]
+PerRecord = Callable[[Any, Batch], jax.Array]
 PredictFn = Callable[[Variables, Batch], Mapping[str, Any]]
 Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]  # of training, evaluation or prediction
 Partition = Callable[[str, tuple[int, ...]], PartitionSpec]
+
+
+Computed = float | np.ndarray | Mapping[str, float | np.ndarray]
+
+
+class Metric(ABC):
+    """A number of a whole split that is no mean over its records: a state, to which every batch adds.
+
+    The state stays on the devices until the epoch ends, so it may be large; it is computed in evaluation only."""
+
+    @abstractmethod
+    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+        """The state of one batch: a pytree of arrays, traced inside the step.
+
+        mask: bool [b]. A row where it is False must not count, and may
+        hold anything: leave it out by jnp.where(mask, values, 0). Where no row counts, the state is one that changes
+        nothing when it is merged; the trainer makes sure of that before an epoch."""
+
+    def merge(self, first: Any, second: Any) -> Any:
+        """The state of the batches of both. Default: their sum, leaf by leaf.
+
+        The trainer adds these sums up exactly in int32, which an epoch of fewer than 2**31 records cannot overflow,
+        and floats in 48 bits, two float32 numbers."""
+        return jax.tree.map(jnp.add, first, second)
+
+    @abstractmethod
+    def compute(self, state: Any) -> Computed:
+        """The value, on the host, of a state of NumPy arrays in int64 and float64.
+
+        Numbers are reported as scalars, arrays apart from them; those of a mapping as "metric's name/key"."""
+
+
+Metrics = Mapping[str, Metric | PerRecord]
 
 
 def _copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
@@ -45,7 +93,9 @@ class Task:
     loss_fn(variables, batch, rng, train) -> losses float [b], one a record; the variables after the step, of which
     the trainer takes `extra` when training; outputs, any pytree, for the metrics. Rows of padding are all zero,
     and what it gives for them is ignored; evaluate(check_padding=True) proves that they do not reach other rows.
-    metrics: name -> function(outputs, batch) -> values [b], one a record; the trainer takes their masked mean.
+    metrics: name -> function(outputs, batch) -> values [b], one a record, of which the trainer takes the masked mean
+    of a training step and of an evaluation; or a Metric, for the evaluation alone. Both find the losses [b] in
+    batch["_losses"]. trainer.metrics has the usual ones.
     partition(name, shape) -> over which mesh axes ("data", "model") to split each dimension of the parameter of that
     path ("dense/kernel"), its optimizer statistics too. Default: a whole copy on every device.
     predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row a record. Rows of padding are
@@ -54,14 +104,25 @@ class Task:
     init: Callable[[jax.Array, Any], Variables]
     loss_fn: LossFn
     optimizer: optax.GradientTransformation
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=dict)
     partition: Partition = _copied
     predict_fn: PredictFn | None = None
 
     def __post_init__(self) -> None:
-        for name in self.metrics:
-            if name in RESERVED or name.startswith("_"):
-                raise OptionError(
-                    f"a metric is named {name!r}. {', '.join(RESERVED)} and names that begin with _ are the "
-                    "trainer's own; choose another."
-                )
+        for name, metric in self.metrics.items():
+            self._check_metric(name, metric)
+
+    def _check_metric(self, name: str, metric: object) -> None:
+        if name in RESERVED or name.startswith("_"):
+            raise OptionError(
+                f"a metric is named {name!r}. {', '.join(RESERVED)} and names that begin with _ are the trainer's own; "
+                "choose another."
+            )
+        if isinstance(metric, type) or not (isinstance(metric, Metric) or callable(metric)):
+            raise OptionError(
+                f"the metric {name!r} is {metric!r}. Allowed: a function(outputs, batch) -> values [b], or a Metric, "
+                "made and not only its class."
+            )
+        for other, its in self.metrics.items():
+            if name.startswith(f"{other}/") and isinstance(its, Metric):
+                raise OptionError(f"the metric {name!r} is named like a value of the metric {other!r}. Choose another.")

@@ -277,6 +277,6 @@ def test_raw_data_of_another_place_and_time_with_other_files_beside_are_the_same
         os.utime(path, (10**9, 10**9))
     again = shutil.copytree(out, tmp_path / "again")
     written = {path.name: path.stat().st_ino for path in again.glob("*-of-*")}
-    changes = {"processes": 2, "max_bad_records": 99, "run_id": "other", "verify_existing": True}
+    changes = {"max_bad_records": 99, "run_id": "other", "verify_existing": True}
     convert(row.shards, *row.find(str(moved)), again, **changes)  # another plan would be refused
     assert {path.name: path.stat().st_ino for path in again.glob("*-of-*")} == written

@@ -1,11 +1,8 @@
 """Real runs of several processes on this machine, for the tests that need them."""
 
-import contextlib
 import json
-import os
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from fork_server import Forked, ForkServer
 
 WORKER = Path(__file__).with_name("host_worker.py")
 
@@ -30,6 +28,11 @@ class Ended:
     out: Path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _programs(kept_programs):
+    pass
+
+
 def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -42,42 +45,94 @@ def _free_port() -> int:
     return free_port()
 
 
+@dataclass(frozen=True)
+class Run:
+    """Processes of one run, under way."""
+
+    processes: list[Forked]
+    out: Path
+
+    def end(self, timeout_seconds: float = 240, frozen: int = -1) -> list[Ended]:
+        """What they were, once all have ended; one that is `frozen` cannot end, and is killed after the others."""
+        stop = time.monotonic() + timeout_seconds
+        waiting = [process for i, process in enumerate(self.processes) if i != frozen]
+        try:
+            for process in waiting:
+                process.wait(max(0.0, stop - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {timeout_seconds} s:\n" + "\n".join(self._printed()))
+        finally:
+            self.kill()
+        ends = [process.wait() for process in self.processes]
+        printed = self._printed()
+        return [Ended(*end, printed[i], reported(self.out / f"{i}.json"), self.out) for i, end in enumerate(ends)]
+
+    def _printed(self) -> list[str]:
+        return [(self.out / f"{i}.txt").read_text(errors="replace") for i in range(len(self.processes))]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+
 @pytest.fixture(scope="session")
-def run_hosts(tmp_path_factory):
-    """run_hosts("function", count, devices, **order) -> [Ended of process 0, of process 1, ...].
+def start_hosts(fork_server, tmp_path_factory):
+    """start_hosts("function", count, devices, **order) -> Run."""
+    runs = []
 
-    A process that is `frozen` is not waited for: it cannot end. What one has compiled the next finds, layouts and
-    tests alike: a quarter of their time was the same programs again."""
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-
-    def run(
-        function: str, count: int, devices: int = 1, *, timeout_seconds: float = 240, frozen: int = -1, **order: Any
-    ) -> list[Ended]:
+    def start(function: str, count: int, devices: int = 1, **order: Any) -> Run:
         out = tmp_path_factory.mktemp(function)
         common = {"function": function, "count": count, "devices": devices, "out": str(out)} | order
         common.setdefault("workdir", str(out / "workdir"))
         common["address"] = f"127.0.0.1:{free_port()}"
-        commands = [[sys.executable, str(WORKER), json.dumps(common | {"index": i})] for i in range(count)]
-        return run_all(commands, out, timeout_seconds, frozen, environment() | cache)
+        commands = [[str(WORKER), json.dumps(common | {"index": i})] for i in range(count)]
+        runs.append(start_all(fork_server, commands, out))
+        return runs[-1]
 
-    return run
+    yield start
+    for run in runs:
+        run.kill()
+
+
+@pytest.fixture(scope="session")
+def run_hosts(start_hosts):
+    """run_hosts("function", count, devices, **order) -> [Ended of process 0, of process 1, ...]."""
+    return lambda *args, timeout_seconds=240, **order: start_hosts(*args, **order).end(timeout_seconds)
 
 
 @pytest.fixture
-def run_commands(tmp_path):
+def run_commands(fork_server, tmp_path):
     """run_commands([arguments of `python -m trainer digits` for process 0, for process 1, ...]) -> [Ended of each]."""
 
     def run(arguments: list[list[str]], timeout_seconds: float = 120) -> list[Ended]:
-        command = [sys.executable, "-m", "trainer", "digits", f"--num-processes={len(arguments)}"]
+        command = ["-m", "trainer", "digits", f"--num-processes={len(arguments)}"]
         command.append(f"--coordinator-address=127.0.0.1:{free_port()}")
         commands = [[*command, f"--process-id={i}", *own] for i, own in enumerate(arguments)]
-        return run_all(commands, tmp_path, timeout_seconds, frozen=-1, env=environment())
+        return start_all(fork_server, commands, tmp_path).end(timeout_seconds)
 
     return run
+
+
+def start_all(server: ForkServer, commands: list[list[str]], out: Path) -> Run:
+    return Run([server.start(command, out / f"{i}.txt") for i, command in enumerate(commands)], out)
+
+
+@pytest.fixture
+def raw(bucket, digits, gcs_server):
+    """gs://bucket/raw: the digits' tars and label files."""
+    for file in digits[0].iterdir():
+        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{file.name}", file.read_bytes())
+    return f"{bucket}/raw"
+
+
+@pytest.fixture
+def shards(bucket, digits, gcs_server):
+    """gs://bucket/data: the digits' shards."""
+    for file in digits[1].rglob("*"):
+        if file.is_file():
+            name = f"data/{file.relative_to(digits[1])}"
+            gcs_server.write(bucket.removeprefix("gs://"), name, file.read_bytes())
+    return f"{bucket}/data"
 
 
 @pytest.fixture(scope="session")
@@ -111,44 +166,5 @@ def saved():
     return read
 
 
-def run_all(
-    commands: list[list[str]], out: Path, timeout_seconds: float, frozen: int, env: dict[str, str]
-) -> list[Ended]:
-    """Runs the commands at once; ends them all when the time is up."""
-    files = [(out / f"{i}.txt").open("wb") for i in range(len(commands))]
-    ended: dict[int, float] = {}
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for command, file in zip(commands, files, strict=True):
-            stack.enter_context(file)
-            processes.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=env))
-            stack.callback(processes[-1].wait)
-            stack.callback(processes[-1].kill)
-        stop = time.monotonic() + timeout_seconds
-        while len(ended.keys() | {frozen}) < len(commands) + (frozen < 0) and time.monotonic() < stop:
-            for i, process in enumerate(processes):
-                if i not in ended and process.poll() is not None:
-                    ended[i] = time.time()
-            time.sleep(0.05)
-        if frozen >= 0:
-            processes[frozen].kill()
-            processes[frozen].wait()
-        codes = [process.poll() for process in processes]
-    printed = [Path(file.name).read_text(errors="replace") for file in files]
-    late = [f"process {i}:\n{text}" for i, text in enumerate(printed) if codes[i] is None]
-    assert not late, f"still running after {timeout_seconds} s:\n" + "\n".join(late)
-    return [
-        Ended(code, ended.get(i, time.time()), printed[i], reported(out / f"{i}.json"), out)
-        for i, code in enumerate(codes)
-    ]
-
-
 def reported(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
-
-
-def environment() -> dict[str, str]:
-    # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
-    root = str(Path(__file__).parents[2])
-    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    return kept | {"PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}

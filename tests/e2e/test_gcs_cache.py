@@ -9,16 +9,6 @@ from pipeline.datasets import eval_dataset, train_dataset
 KEYS = ("image/class/label",)
 
 
-@pytest.fixture
-def shards(bucket, digits, gcs_server):
-    """gs://bucket/data: the digits' shards."""
-    for file in digits[1].rglob("*"):
-        if file.is_file():
-            name = f"data/{file.relative_to(digits[1])}"
-            gcs_server.write(bucket.removeprefix("gs://"), name, file.read_bytes())
-    return f"{bucket}/data"
-
-
 def numbers_of(batch):
     return batch["_index"].tolist(), batch["_crc"].tolist()
 

@@ -1,6 +1,5 @@
 """The conversion with everything in a bucket: the same bytes as on a disk, through failures, kills and twins."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -18,17 +17,8 @@ from pipeline.datasets import eval_dataset
 from pipeline.shards import gcs_calls
 from pipeline.shards.errors import ConversionError, InfeedError, ShardError, StorageError
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.schemes import open_storage
 
 SECRET = "a-planted-secret-that-must-not-show"
-
-
-@pytest.fixture
-def raw(bucket, digits, gcs_server):
-    """gs://bucket/raw: the digits' tars and label files."""
-    for file in digits[0].iterdir():
-        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{file.name}", file.read_bytes())
-    return f"{bucket}/raw"
 
 
 def flags(raw, out):
@@ -44,29 +34,23 @@ def command(raw, out, *more):
     return [sys.executable, "-m", "converters.imagenet_to_gcs", *flags(raw, out), *more]
 
 
-def digests(directory):
-    """Name -> sha256 of all that has to be the same in equal conversions, on a disk or in a bucket."""
-    storage = open_storage(str(directory))
-    names = [name for name in storage.list(str(directory)) if "-of-" in name or name == "manifest.json"]
-    names += [f"_index/{name}" for name in storage.list(f"{directory}/_index")]
-    return {name: hashlib.sha256(storage.read(f"{directory}/{name}")).hexdigest() for name in sorted(names)}
-
-
 @pytest.fixture(scope="module")
-def expected(digits):
-    found = digests(digits[1])
+def expected(digits, shard_digests):
+    found = shard_digests(digits[1])
     assert len(found) == 15 + 4 + 1 + 2
     return found
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_raw_data_and_shards_in_a_bucket_give_the_bytes_of_a_local_run(raw, bucket, expected, processes):
+def test_raw_data_and_shards_in_a_bucket_give_the_bytes_of_a_local_run(raw, bucket, expected, processes, shard_digests):
     done = subprocess.run(command(raw, f"{bucket}/out", f"--local_processes={processes}"), check=False, timeout=120)
     assert done.returncode == 0
-    assert digests(f"{bucket}/out") == expected
+    assert shard_digests(f"{bucket}/out") == expected
 
 
-def test_extracted_folders_in_a_bucket_give_the_shards_of_the_tars(raw, bucket, digits, gcs_server, expected):
+def test_extracted_folders_in_a_bucket_give_the_shards_of_the_tars(
+    raw, bucket, digits, gcs_server, expected, shard_digests
+):
     name = bucket.removeprefix("gs://")
     for file in ("synsets.txt", "synset_labels.txt"):
         gcs_server.write(name, f"extracted/{file}", (digits[0] / file).read_bytes())
@@ -80,7 +64,7 @@ def test_extracted_folders_in_a_bucket_give_the_shards_of_the_tars(raw, bucket, 
                     folder = member.name.removesuffix(".tar")
                     gcs_server.write(name, f"extracted/train/{folder}/{image.name}", tar.extractfile(image).read())
     imagenet_to_gcs.main(flags(f"{bucket}/extracted", f"{bucket}/out"))
-    found = digests(f"{bucket}/out")
+    found = shard_digests(f"{bucket}/out")
     assert {file: found[file] for file in found if file != "manifest.json"} == {
         file: expected[file]
         for file in expected
@@ -98,7 +82,7 @@ def test_a_second_run_finds_everything_done_and_uploads_no_shard(raw, bucket, gc
 
 
 def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_sends_no_finished_shard_again(
-    raw, bucket, gcs_server, expected
+    raw, bucket, gcs_server, expected, shard_digests
 ):
     receipt = r"upload.*_shards/train-00007"
     gcs_server.fail(receipt, Stall(), times=None)
@@ -111,7 +95,7 @@ def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_sends_no_finished
     assert "out/manifest.json" not in gcs_server.objects(name)
     gcs_server.reset()
     imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
-    assert digests(f"{bucket}/out") == expected
+    assert shard_digests(f"{bucket}/out") == expected
     after = gcs_server.objects(name, "out/train-")
     assert {shard: after[shard] for shard in shards} == shards  # generations, too
     sent = {shard: gcs_server.requests(f"POST /upload.*name={shard}$") for shard in shards}
@@ -120,12 +104,12 @@ def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_sends_no_finished
     assert sent == {shard: [] for shard in shards if "train-00007" not in shard}
 
 
-def test_two_conversions_of_the_same_data_at_once_both_succeed(raw, bucket, gcs_server, expected):
+def test_two_conversions_of_the_same_data_at_once_both_succeed(raw, bucket, gcs_server, expected, shard_digests):
     commands = [command(raw, f"{bucket}/out")] * 2
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda c: subprocess.run(c, check=False, timeout=120).returncode, commands))
     assert done == [0, 0]
-    assert digests(f"{bucket}/out") == expected
+    assert shard_digests(f"{bucket}/out") == expected
     assert not [name for name in gcs_server.objects(bucket.removeprefix("gs://"), "out/") if "verdict" in name]
 
 
@@ -133,7 +117,7 @@ FAULTS = [Status(503), Status(429), Status(500, when="after"), Reset(), Reset(wh
 
 
 def test_with_one_request_in_twenty_failing_it_completes_with_the_same_bytes(
-    raw, bucket, gcs_server, expected, monkeypatch
+    raw, bucket, gcs_server, expected, monkeypatch, shard_digests
 ):
     monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.02, 0.1))
     for number, fault in enumerate(FAULTS):
@@ -142,7 +126,7 @@ def test_with_one_request_in_twenty_failing_it_completes_with_the_same_bytes(
     struck = [request for request in gcs_server.requests() if request.fault]
     assert len(struck) > 0.03 * len(gcs_server.requests())
     gcs_server.reset()
-    assert digests(f"{bucket}/out") == expected
+    assert shard_digests(f"{bucket}/out") == expected
 
 
 def test_with_every_request_failing_it_ends_with_object_status_and_attempts(raw, bucket, gcs_server, monkeypatch):
@@ -159,13 +143,15 @@ def test_a_bucket_for_the_shards_that_does_not_exist_is_named_before_the_scan(ra
         imagenet_to_gcs.main(flags(raw, "gs://nowhere/out"))
 
 
-def test_a_quota_that_is_used_up_in_the_middle_is_named_and_the_rerun_goes_on(raw, bucket, gcs_server, expected):
+def test_a_quota_that_is_used_up_in_the_middle_is_named_and_the_rerun_goes_on(
+    raw, bucket, gcs_server, expected, shard_digests
+):
     gcs_server.fail(r"upload.*name=out/train-00009", Status(403), times=None)
     with pytest.raises(ConversionError, match=r"cannot write gs://\S+/out/train-00009-of-00015: .*\(403\)"):
         imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
     gcs_server.reset()
     imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
-    assert digests(f"{bucket}/out") == expected
+    assert shard_digests(f"{bucket}/out") == expected
 
 
 def other_bytes(data):
@@ -203,12 +189,12 @@ def test_a_tar_replaced_by_one_of_the_same_size_while_it_is_read_is_named(raw, b
     assert not [found for found in gcs_server.objects(name, "out/") if "-of-" in found]
 
 
-def test_a_conversion_from_a_disk_goes_on_from_a_bucket(raw, bucket, digits, gcs_server, expected):
+def test_a_conversion_from_a_disk_goes_on_from_a_bucket(raw, bucket, digits, gcs_server, expected, shard_digests):
     imagenet_to_gcs.main(flags(digits[0], f"{bucket}/out"))
     gcs_server.reset()
     imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
     assert gcs_server.requests(r"upload.*name=out/train-") == []
-    assert digests(f"{bucket}/out") == expected
+    assert shard_digests(f"{bucket}/out") == expected
 
 
 def test_a_shard_replaced_after_the_conversion_is_refused_before_a_record_is_read(raw, bucket, gcs_server):

@@ -20,14 +20,6 @@ NO_CHANGES = r"^DELETE |upload.*ifGenerationMatch=[1-9]"
 
 
 @pytest.fixture
-def raw(bucket, digits, gcs_server):
-    """gs://bucket/raw: the digits' tars and label files."""
-    for file in digits[0].iterdir():
-        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{file.name}", file.read_bytes())
-    return f"{bucket}/raw"
-
-
-@pytest.fixture
 def run(bucket, raw, capfd):
     """run("--flag", ...): (exit status, what it says on stderr) of the real command into gs://bucket/out."""
 

@@ -6,15 +6,11 @@ import json
 import logging
 import os
 import re
-import subprocess
-import sys
 import time
 
-import jax
 import pytest
 from fake_gcs import stand_ins
 from fake_gcs.server import Reset, Short, Status
-from jax.experimental.compilation_cache import compilation_cache
 
 from converters import imagenet_to_gcs
 from pipeline.shards import gcs_calls
@@ -25,21 +21,6 @@ pytestmark = pytest.mark.long
 
 SECRET = "a-planted-secret-that-must-not-show"
 STEPS = (10, 20)  # of the first command, and where the second one ends
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory):
-    # Three journeys compile the same three programs.
-    patch = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs"))}
-    patch |= {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": 0}
-    before = {name: getattr(jax.config, name) for name in patch}
-    for name, value in patch.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -170,7 +151,7 @@ def test_a_bucket_that_does_not_exist_is_one_line(there, capsys):
     assert last == "error: cannot list gs://missing/model/checkpoints: bucket 'missing' does not exist (404)."
 
 
-def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_server, tmp_path):
+def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_server, run_forked, tmp_path):
     key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
     (tmp_path / "key.json").write_text(json.dumps(key))
     env = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"), "JAX_PLATFORMS": "cpu"}
@@ -180,15 +161,14 @@ def test_credentials_are_used_and_show_in_no_output_object_or_event(there, gcs_s
         del env[shortcut]
     gcs_server.reset()
     gcs_server.fail("POST .*secret/eval_result", Status(403), times=None)  # an error is to be told, too
-    command = [sys.executable, "-m", "trainer", *flags(f"{there}/shards", f"{there}/secret", "--max-steps=5")]
-    done = subprocess.run(command, check=False, capture_output=True, env=env, timeout=100)
-    printed = done.stdout + done.stderr
-    assert done.returncode == 2, printed.decode()
-    assert b"error: cannot write gs://journey/secret/eval_result.json: permission denied" in printed
+    command = ["-m", "trainer", *flags(f"{there}/shards", f"{there}/secret", "--max-steps=5")]
+    code, printed = run_forked(command, timeout=100, env=env)
+    assert code == 2, printed
+    assert "error: cannot write gs://journey/secret/eval_result.json: permission denied" in printed
     assert [request for request in gcs_server.requests("/b/journey/") if not request.authorization] == []
     objects = gcs_server.objects("journey", "secret/")
     assert len([name for name in objects if "tfevents" in name]) == 2
     assert "secret/checkpoints/5/commit_success.txt" in objects
-    for content in (printed, *(gcs_server.read("journey", name) for name in objects)):
+    for content in (printed.encode(), *(gcs_server.read("journey", name) for name in objects)):
         assert SECRET.encode() not in content
         assert stand_ins.TOKEN.encode() not in content

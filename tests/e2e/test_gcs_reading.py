@@ -1,9 +1,6 @@
 """Shards in a bucket: read by ours with few requests and through failures, and by TensorFlow's own gs://."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -23,16 +20,6 @@ import tensorflow as tf
 files = sorted(tf.io.gfile.glob(sys.argv[1] + "/train-*"))
 print(json.dumps([len(files), [zlib.crc32(r.numpy()) for r in tf.data.TFRecordDataset(files)]]))
 """
-
-
-@pytest.fixture
-def shards(bucket, digits, gcs_server):
-    """gs://bucket/data: the digits' shards."""
-    for file in digits[1].rglob("*"):
-        if file.is_file():
-            name = f"data/{file.relative_to(digits[1])}"
-            gcs_server.write(bucket.removeprefix("gs://"), name, file.read_bytes())
-    return f"{bucket}/data"
 
 
 def numbers(batches):
@@ -116,17 +103,16 @@ def test_a_stalled_get_ends_in_an_error_with_all_stacks_within_the_bound(shards,
 
 
 @pytest.mark.long
-def test_the_command_says_in_one_line_that_its_input_stalls_beside_the_stacks(shards, gcs_server, tmp_path):
+def test_the_command_says_in_one_line_that_its_input_stalls_beside_the_stacks(shards, gcs_server, run_forked, tmp_path):
     gcs_server.fail("GET.*validation-.*-of-.*alt=media", Stall(), times=None)
-    command = [sys.executable, "-m", "trainer", "digits", f"--data-dir={shards}", f"--workdir={tmp_path}/model"]
-    command += ["--max-steps=2", "--iterations-per-loop=1", "--stall-seconds=15"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=dict(os.environ))
-    assert done.returncode == 2, done.stderr
-    assert "\nThread infeed-read:\n" in done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: waited 15 s for input")
+    command = ["-m", "trainer", "digits", f"--data-dir={shards}", f"--workdir={tmp_path}/model"]
+    code, printed = run_forked([*command, "--max-steps=2", "--iterations-per-loop=1", "--stall-seconds=8"], timeout=240)
+    assert code == 2, printed
+    assert "\nThread infeed-read:\n" in printed
+    last = printed.splitlines()[-1]
+    assert last.startswith("error: waited 8 s for input")
     assert last.endswith("(waiting for the input: none came)")
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in printed
     assert (tmp_path / "model/checkpoints/2").exists()  # training was done
 
 
@@ -139,14 +125,14 @@ next(batches)
 """
 
 
-def test_a_process_whose_get_stalls_exits_by_itself(shards, gcs_server):
+def test_a_process_whose_get_stalls_exits_by_itself(shards, gcs_server, run_forked):
     gcs_server.fail("GET.*-of-.*alt=media", Stall(), times=None)
     begun = time.monotonic()
-    command = [sys.executable, "-c", STALLED, shards]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, env=dict(os.environ))
+    code, printed = run_forked(["-c", STALLED, shards], timeout=100)
     assert time.monotonic() - begun < 25  # less than the 30 s of one silent request
-    assert (done.returncode, done.stdout) == (1, "opened\n")
-    assert "StallError: waited 2 s for input" in done.stderr.splitlines()[-1]
+    assert code == 1
+    assert printed.startswith("opened\n")
+    assert "StallError: waited 2 s for input" in printed.splitlines()[-1]
 
 
 def test_a_record_that_changes_after_the_opening_is_named(shards, bucket, gcs_server):
@@ -160,13 +146,11 @@ def test_a_record_that_changes_after_the_opening_is_named(shards, bucket, gcs_se
 
 
 @pytest.mark.long
-def test_tensorflows_own_gs_reads_the_same_records(shards, digits):
+def test_tensorflows_own_gs_reads_the_same_records(shards, digits, run_forked):
     def read(directory):
-        done = subprocess.run(
-            [sys.executable, "-c", IN_TENSORFLOW, str(directory)], check=True, capture_output=True, timeout=120,
-            env=dict(os.environ),
-        )  # fmt: skip
-        return json.loads(done.stdout)
+        code, printed = run_forked(["-c", IN_TENSORFLOW, str(directory)], timeout=120)
+        assert code == 0, printed
+        return json.loads(printed.splitlines()[-1])
 
     found = read(shards)
     assert found == read(digits[1])

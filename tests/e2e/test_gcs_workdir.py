@@ -4,8 +4,6 @@ What is there afterwards is judged from a downloaded copy, by Orbax on a local d
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,16 +18,14 @@ DEADLINE_SECONDS = 120
 class Command:
     """A training of the line by this server's clients, running from now on."""
 
-    def __init__(self, env, out, workdir, flags, program):
+    def __init__(self, server, env, out, workdir, flags, program):
         self.out = out
-        with out.open("wb") as file:
-            command = [sys.executable, *program, f"--workdir={workdir}", *flags]
-            self.process = subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT)
+        self.process = server.start([*program, f"--workdir={workdir}", *flags], out, env)
 
     def end(self, code=0):
         """What it printed. Its exit code must be this one."""
         try:
-            got = self.process.wait(DEADLINE_SECONDS)
+            got, _ = self.process.wait(DEADLINE_SECONDS)
         finally:
             self.process.kill()
         printed = self.out.read_text(errors="replace")
@@ -37,12 +33,12 @@ class Command:
         return printed
 
     def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        assert self.process.wait(10) == -signal.SIGKILL
+        self.process.kill()
+        assert self.process.wait(10)[0] == -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")
-def start_command(gcs_server, tmp_path_factory):
+def start_command(gcs_server, fork_server, tmp_path_factory):
     """start_command(workdir, flag, ...) -> Command; killed at the end if it still runs."""
     clean = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     env = clean | gcs_server.env | {"PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "JAX_PLATFORMS": "cpu"}
@@ -50,13 +46,12 @@ def start_command(gcs_server, tmp_path_factory):
 
     def start(workdir, *flags, program=("-m", "line_worker")):
         out = tmp_path_factory.mktemp("printed") / "printed.txt"
-        started.append(Command(env, out, workdir, flags, program))
+        started.append(Command(fork_server, env, out, workdir, flags, program))
         return started[-1]
 
     yield start
     for command in started:
         command.process.kill()
-        command.process.wait()
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,29 @@ def broken(run_hosts):
     return run
 
 
+# (how, host, count) in the order of the tests.
+DEATHS = [("raised", 1, 2), ("raised", 0, 2), ("raised", 2, 4)]
+DEATHS += [("killed", 1, 2), ("killed", 1, 4), ("stopped", 1, 2), ("killed", 0, 2)]
+
+
+@pytest.fixture(scope="module")
+def death(start_hosts):
+    """death(how, host, count) -> ([Ended of each process], when the host died). The next one is already under way:
+    most of the time they wait for each other's signs of life."""
+    started = {}
+
+    def end(*row):
+        at = DEATHS.index(row)
+        for how, host, count in DEATHS[at : at + 2]:
+            if (how, host, count) not in started:
+                order = {"host": host, "how": how, "host_timeout_seconds": BOUND}
+                started[how, host, count] = start_hosts("dying_input", count, **order)
+        ended = started[row].end(150, frozen=row[1] if row[0] == "stopped" else -1)
+        return ended, float((ended[0].out / "died").read_text())
+
+    return end
+
+
 @pytest.fixture
 def copies(digits, tmp_path):
     """(good, bad): two copies of the digits, the bad one with a flipped bit in its index."""
@@ -36,6 +59,31 @@ def copies(digits, tmp_path):
     data[-1] ^= 1
     index.write_bytes(data)
     return str(good), str(bad)
+
+
+def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(broken, digits, tmp_path):
+    other = str(tmp_path / "other")
+    flags = [f"--raw_data_dir={digits[0]}", f"--label_file={digits[0]}/synsets.txt", "--target_shard_bytes=300KB"]
+    imagenet_to_gcs.main([*flags, f"--gcs_output_path={other}"])
+    ended = broken("disagreements", 2, host=1, data_dir=str(digits[1]), wrong_dir=other)
+    expected = {
+        "seed": "seed is 3 on host 0 and 4 on host 1.",
+        "iterations_per_loop": "iterations_per_loop is 5 on host 0 and 4 on host 1.",
+        "spec": "the batch's image is uint8 [8, 8] a row on host 0 and uint8 [4, 8] a row on host 1.",
+        "model": "model and optimizer is 9 arrays with checksum ",
+        "data": f"fingerprint is {fingerprint(digits[1])} on host 0 and {fingerprint(other)} on host 1.",
+        "steps": "end step is 5 on host 0 and 6 on host 1.",
+    }
+    for process in ended:
+        assert process.code == 0, process.printed
+        for name, text in expected.items():
+            assert process.report[name].startswith(f"HostError: the hosts do not agree: {text}")
+            assert process.report[name].endswith("Start the same command on every host, over the same data.")
+        before, after = process.printed.split("now all agree")
+        assert COLLECTIVE not in before
+        assert COLLECTIVE in after
+        assert process.report["nan"].startswith("NanError: ")
+        assert process.report["at last"] == 5
 
 
 @pytest.mark.parametrize(("count", "host"), [(2, 1), (2, 0), (4, 2)])
@@ -50,10 +98,9 @@ def test_a_wrong_index_on_one_host_is_an_error_on_all_before_any_collective(brok
         assert ("ShardError: " if index == host else f"host {host} of {count} failed: ") in error
 
 
-@pytest.mark.parametrize(("count", "host"), [(2, 1), (2, 0), (4, 2)])
-def test_an_input_that_dies_on_one_host_ends_all_within_the_bound_with_its_message(broken, count, host):
-    ended = broken("dying_input", count, host=host, how="raised")
-    died = float((ended[0].out / "died").read_text())
+@pytest.mark.parametrize(("how", "host", "count"), DEATHS[:3])
+def test_an_input_that_dies_on_one_host_ends_all_within_the_bound_with_its_message(death, how, host, count):
+    ended, died = death(how, host, count)
     for index, process in enumerate(ended):
         assert process.at - died < BOUND + SLACK
         assert "the disk of this host is on fire" in process.printed
@@ -62,10 +109,9 @@ def test_an_input_that_dies_on_one_host_ends_all_within_the_bound_with_its_messa
     assert ended[host].report["error"] == "OSError: the disk of this host is on fire"
 
 
-@pytest.mark.parametrize(("count", "how"), [(2, "killed"), (4, "killed"), (2, "stopped")])
-def test_a_host_that_dies_without_a_word_is_missed_and_named_within_the_bound(broken, count, how):
-    ended = broken("dying_input", count, host=1, how=how, frozen=1 if how == "stopped" else -1)
-    died = float((ended[0].out / "died").read_text())
+@pytest.mark.parametrize(("how", "host", "count"), DEATHS[3:6])
+def test_a_host_that_dies_without_a_word_is_missed_and_named_within_the_bound(death, how, host, count):
+    ended, died = death(how, host, count)
     for index, process in enumerate(ended):
         if index != 1:
             assert process.code in (1, 3), process.printed
@@ -73,9 +119,8 @@ def test_a_host_that_dies_without_a_word_is_missed_and_named_within_the_bound(br
             assert f"host 1 of {count} failed: it gave no sign of life for 6 s" in process.printed
 
 
-def test_the_death_of_host_0_ends_the_others_at_once(broken):
-    ended = broken("dying_input", 2, host=0, how="killed")
-    died = float((ended[0].out / "died").read_text())
+def test_the_death_of_host_0_ends_the_others_at_once(death):
+    ended, died = death(*DEATHS[-1])
     assert ended[1].code not in (0, None)
     assert ended[1].at - died < BOUND + SLACK
     assert "coordination service" in ended[1].printed  # JAX's own words: its service died with host 0
@@ -106,31 +151,6 @@ def test_a_damaged_record_of_a_mixture_on_one_host_ends_all_with_its_place(broke
         assert process.code in (1, 3)
         assert process.at - begun < 60
     assert f"host 1 of 2 failed: {ended[1].report['error'].partition(': ')[2]}" in ended[0].printed
-
-
-def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(broken, digits, tmp_path):
-    other = str(tmp_path / "other")
-    flags = [f"--raw_data_dir={digits[0]}", f"--label_file={digits[0]}/synsets.txt", "--target_shard_bytes=300KB"]
-    imagenet_to_gcs.main([*flags, f"--gcs_output_path={other}"])
-    ended = broken("disagreements", 2, host=1, data_dir=str(digits[1]), wrong_dir=other)
-    expected = {
-        "seed": "seed is 3 on host 0 and 4 on host 1.",
-        "iterations_per_loop": "iterations_per_loop is 5 on host 0 and 4 on host 1.",
-        "spec": "the batch's image is uint8 [8, 8] a row on host 0 and uint8 [4, 8] a row on host 1.",
-        "model": "model and optimizer is 9 arrays with checksum ",
-        "data": f"fingerprint is {fingerprint(digits[1])} on host 0 and {fingerprint(other)} on host 1.",
-        "steps": "end step is 5 on host 0 and 6 on host 1.",
-    }
-    for process in ended:
-        assert process.code == 0, process.printed
-        for name, text in expected.items():
-            assert process.report[name].startswith(f"HostError: the hosts do not agree: {text}")
-            assert process.report[name].endswith("Start the same command on every host, over the same data.")
-        before, after = process.printed.split("now all agree")
-        assert COLLECTIVE not in before
-        assert COLLECTIVE in after
-        assert process.report["nan"].startswith("NanError: ")
-        assert process.report["at last"] == 5
 
 
 def test_padding_on_one_host_that_changes_the_metrics_is_an_error_on_all(broken):

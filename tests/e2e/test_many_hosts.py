@@ -90,9 +90,12 @@ def test_every_layout_evaluates_each_record_once_and_proves_it(runs, name):
 def test_every_layout_has_the_same_metrics_and_parameters_within_1e_4(runs, name):
     expected = runs["one host"][0]
     for host in runs[name]:
-        assert host["metrics"]["loss"] == pytest.approx(expected["metrics"]["loss"], rel=1e-4)
-        for exact in ("accuracy", "place"):
+        assert host["metrics"].keys() == expected["metrics"].keys()
+        for near in ("loss", "perplexity"):
+            assert host["metrics"][near] == pytest.approx(expected["metrics"][near], rel=1e-4)
+        for exact in ("accuracy", "place", "area/roc", "area/average_precision"):
             assert host["metrics"][exact] == expected["metrics"][exact]
+        assert host["confusion"] == expected["confusion"]
         assert host["last step"]["place"] == expected["last step"]["place"]
         for mine, theirs in zip(host["params"], expected["params"], strict=True):
             np.testing.assert_allclose(mine, theirs, atol=1e-4)

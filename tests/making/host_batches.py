@@ -17,6 +17,7 @@ def taken(source: Input, position: Position | None = None, count: int | None = N
         return list(itertools.islice(batches, count))
     finally:
         batches.close()
+        assert batches.join(10)  # what it reads ahead is not counted to whoever reads next
 
 
 def joined(hosts: Sequence[list[Batch]]) -> list[Batch]:
@@ -28,7 +29,9 @@ def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
     """Bit for bit."""
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
-        assert {key: value.tobytes() for key, value in a.items()} == {key: value.tobytes() for key, value in b.items()}
+        assert {key: (value.dtype, value.tobytes()) for key, value in a.items()} == {
+            key: (value.dtype, value.tobytes()) for key, value in b.items()
+        }
 
 
 def rows_of(batches: list[Batch], key: str) -> np.ndarray:

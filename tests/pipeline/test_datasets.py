@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from host_batches import assert_same, crc_sum, taken
 
 from pipeline.datasets import Position, eval_dataset, open_dataset, train_dataset
 from pipeline.formats import TextLines
@@ -27,34 +28,6 @@ KEYS = ("image", "image/class/label", "image/weight")
 SHARDS = [(1,), (7,), (5, 0, 3), (0, 0, 2, 0), (13, 11), (1, 1, 1, 1, 1)]
 
 
-def drained(batches) -> list[dict[str, np.ndarray]]:
-    try:
-        return list(batches)
-    finally:
-        batches.close()
-
-
-def first(source, position, count: int) -> list[dict[str, np.ndarray]]:
-    batches = source.batches(position)
-    try:
-        return list(itertools.islice(batches, count))
-    finally:
-        batches.close()
-
-
-def crc_sum(batches) -> int:
-    return int(sum(int(b["_crc"].sum(dtype=np.uint64)) for b in batches)) % 2**32
-
-
-def assert_same_batches(ours, theirs) -> None:
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs, strict=True):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert a[key].dtype == b[key].dtype
-            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
-
-
 @pytest.mark.parametrize("sizes", SHARDS, ids=str)
 @pytest.mark.parametrize("global_batch", [1, 4, 6, 64])
 @pytest.mark.parametrize("count", [1, 2])
@@ -63,7 +36,7 @@ def test_an_evaluation_has_every_record_once_and_proves_it(numbers_of, sizes, gl
         return
     N = sum(sizes)
     inputs = [eval_dataset(numbers_of(*sizes), global_batch=global_batch, hosts=Hosts(h, count)) for h in range(count)]
-    hosts = [drained(source.batches()) for source in inputs]
+    hosts = [taken(source) for source in inputs]
     steps = -(-N // global_batch)
     assert [len(batches) for batches in hosts] == [source.steps_per_epoch for source in inputs] == [steps] * count  # E3
     whole = [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in zip(*hosts, strict=True)]
@@ -86,15 +59,15 @@ def test_an_evaluation_has_every_record_once_and_proves_it(numbers_of, sizes, gl
 
 
 def test_shards_do_not_change_an_evaluation(numbers_of):
-    whole, many = (drained(eval_dataset(numbers_of(*sizes), global_batch=4).batches()) for sizes in [(8,), (5, 0, 3)])
-    assert_same_batches(whole, many)
+    whole, many = (taken(eval_dataset(numbers_of(*sizes), global_batch=4)) for sizes in [(8,), (5, 0, 3)])
+    assert_same(whole, many)
 
 
 def test_pad_values_fill_the_rows_behind_the_end_and_nothing_else(numbers_of):
-    plain = drained(eval_dataset(numbers_of(5), global_batch=4).batches())
+    plain = taken(eval_dataset(numbers_of(5), global_batch=4))
     pads = {"number": 2**31 - 1, "half": np.nan}
-    padded = drained(eval_dataset(numbers_of(5), global_batch=4, pad_values=pads).batches())
-    assert_same_batches(plain[:1], padded[:1])
+    padded = taken(eval_dataset(numbers_of(5), global_batch=4, pad_values=pads))
+    assert_same(plain[:1], padded[:1])
     assert padded[1]["number"].tolist() == [4, *[2**31 - 1] * 3]
     assert np.isnan(padded[1]["half"]).tolist() == [False, True, True, True]
 
@@ -106,7 +79,7 @@ def test_a_limit_is_the_first_records_for_every_number_of_hosts(numbers_of, limi
         inputs = [
             eval_dataset(numbers_of(5, 0, 3), global_batch=4, limit=limit, hosts=Hosts(h, count)) for h in range(count)
         ]
-        rows = [b for source in inputs for b in drained(source.batches())]
+        rows = [b for source in inputs for b in taken(source)]
         assert sorted(i for b in rows for i in b["_index"].tolist() if i >= 0) == list(range(due))
         assert crc_sum(rows) == inputs[0].expected_crc
         assert inputs[0].num_records == due
@@ -114,7 +87,7 @@ def test_a_limit_is_the_first_records_for_every_number_of_hosts(numbers_of, limi
 
 def test_an_evaluation_is_repeated_from_its_start(numbers_of):
     source = eval_dataset(numbers_of(5, 0, 3), global_batch=4)
-    assert_same_batches(drained(source.batches()), drained(source.batches()))
+    assert_same(taken(source), taken(source))
 
 
 def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of, monkeypatch):
@@ -127,7 +100,7 @@ def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of
     )
     for limit in (None, 7):
         source = eval_dataset(numbers_of(5, 0, 3), global_batch=4, limit=limit)
-        batches = drained(source.batches())
+        batches = taken(source)
         assert sum(b["_mask"].sum() for b in batches) == source.num_records
         assert crc_sum(batches) != source.expected_crc
 
@@ -139,14 +112,14 @@ def test_training_batches_do_not_depend_on_the_hosts(images, count, epochs):
     whole = train_dataset(images, global_batch=8, **options)
     hosts = [train_dataset(images, global_batch=8, hosts=Hosts(h, count), **options) for h in range(count)]
     position = whole.advance(whole.start, 3)
-    steps = zip(*(first(source, position, 4) for source in hosts), strict=True)
+    steps = zip(*(taken(source, position, 4) for source in hosts), strict=True)
     joined = [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in steps]
-    assert_same_batches(first(whole, position, 4), joined)
+    assert_same(taken(whole, position, 4), joined)
 
 
 def test_an_epoch_of_training_has_every_record_with_its_own_features(images):
     source = train_dataset(images, global_batch=8, ops=OPS, keys=KEYS)
-    batches = first(source, source.start, source.steps_per_epoch)
+    batches = taken(source, source.start, source.steps_per_epoch)
     rows = [row for b in batches for row in zip(b["_index"], b["image/class/label"], b["image/weight"], strict=True)]
     assert sorted(int(index) for index, _, _ in rows) == list(range(40))
     assert all(label == 1 + index % 10 and weight.tolist() == [index, index / 2] for index, label, weight in rows)
@@ -161,16 +134,14 @@ def test_going_on_from_a_saved_state_gives_the_batches_of_the_straight_run(image
     saved = json.dumps(straight.state(straight.advance(straight.start, steps)))
     assert len(saved) < 300
     again = train_dataset(images, **options)
-    assert_same_batches(
-        first(again, again.restore(json.loads(saved)), 3), first(straight, straight.start, steps + 3)[steps:]
-    )
+    assert_same(taken(again, again.restore(json.loads(saved)), 3), taken(straight, straight.start, steps + 3)[steps:])
 
 
 def test_augmentation_differs_between_epochs_and_seeds(images):
     seen = []
     for seed, epoch in ((0, 0), (0, 1), (1, 0)):
         source = train_dataset(images, global_batch=8, ops=OPS, keys=KEYS, seed=seed)
-        batches = first(source, Position(epoch, 0), 5)
+        batches = taken(source, Position(epoch, 0), 5)
         pictures = {int(i): image.tobytes() for b in batches for i, image in zip(b["_index"], b["image"], strict=True)}
         seen.append([pictures[i] for i in range(40)])
     for a, b in itertools.combinations(seen, 2):
@@ -240,7 +211,7 @@ def test_a_batch_larger_than_the_split_trains_with_span(images):
     with pytest.raises(BatchSizeError, match="epochs='span'"):
         train_dataset(images, global_batch=64)
     source = train_dataset(images, global_batch=64, epochs="span")
-    assert set(first(source, source.start, 1)[0]["_index"]) == set(range(40))
+    assert set(taken(source, source.start, 1)[0]["_index"]) == set(range(40))
 
 
 @pytest.mark.parametrize("hosts", [Hosts(), Hosts(1, 2), Hosts(0, 2, rows=(range(6, 8), range(0, 3)))], ids=repr)
@@ -250,7 +221,7 @@ def test_batches_and_as_dataset_are_the_same_in_evaluation(images, global_batch,
     source = eval_dataset(images, global_batch=global_batch, ops=OPS, pad_values=pads, hosts=hosts)
     dataset = source.as_dataset()
     assert len(dataset) == source.steps_per_epoch
-    assert_same_batches(drained(source.batches()), list(dataset.as_numpy_iterator()))
+    assert_same(taken(source), list(dataset.as_numpy_iterator()))
 
 
 @pytest.mark.parametrize("hosts", [Hosts(), Hosts(1, 2), Hosts(0, 2, rows=(range(6, 8), range(0, 1)))], ids=repr)
@@ -261,7 +232,7 @@ def test_batches_and_as_dataset_are_the_same_in_training(images, hosts):
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     spec = {key: (tuple(s.shape), s.dtype.as_numpy_dtype) for key, s in dataset.element_spec.items()}
     assert spec == {key: (s.shape, s.dtype.type) for key, s in source.spec.items()}
-    assert_same_batches(first(source, position, 3), list(dataset.take(3).as_numpy_iterator()))
+    assert_same(taken(source, position, 3), list(dataset.take(3).as_numpy_iterator()))
 
 
 @pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])

@@ -13,22 +13,20 @@ from fake_gcs.server import Status
 PROGRAMS = Path(__file__).with_name("client_programs.py")
 
 
-def run(server, *names):
-    plain = {"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-W", "ignore", str(PROGRAMS), *names]
-    env = plain | server.env
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def environment(server):
+    return {"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu"} | server.env
 
 
 @pytest.fixture(scope="module")
-def heavy(running_server):
-    """What TensorFlow and Orbax found, and the requests that they made: TensorFlow is imported once."""
+def heavy(running_server, fork_server, tmp_path_factory):
+    """What TensorFlow and Orbax found, and the requests that they made."""
     running_server.reset()
     running_server.write("things", "faulty", b"read at last")
     running_server.fail("GET /things/faulty", Status(503), times=2)
-    return run(running_server, "tensorflow", "orbax"), running_server.requests()
+    command, out = [str(PROGRAMS), "tensorflow", "orbax"], tmp_path_factory.mktemp("heavy") / "printed"
+    code, printed = fork_server.run(command, out, environment(running_server), timeout=120)
+    assert code == 0, printed
+    return json.loads(printed.splitlines()[-1]), running_server.requests()
 
 
 def test_tensorflow_reads_writes_lists_and_renames(heavy):
@@ -60,7 +58,11 @@ def test_orbax_saves_keeps_two_and_restores(heavy, running_server):
 
 def test_the_light_clients_need_nothing_but_the_variables(server):
     started = time.monotonic()
-    seen = run(server, "tensorstore", "beam", "credentials", "storage_as_in_production")
+    names = ("tensorstore", "beam", "credentials", "storage_as_in_production")
+    command = [sys.executable, "-W", "ignore", str(PROGRAMS), *names]
+    done = subprocess.run(command, env=environment(server), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
     assert seen["tensorstore"] == {"value": "v", "keys": ["k"]}
     assert seen["beam"] == {"read": "a", "match": {"gs://things/beam/b.txt": 1, "gs://things/beam/c.txt": 1}}
     assert seen["credentials"] == {

@@ -22,6 +22,11 @@ from trainer.task import Task, Variables
 jax.config.update("jax_num_cpu_devices", 4)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _programs(kept_programs):
+    pass
+
+
 @dataclass
 class ArrayInput:
     """The Input protocol over arrays in memory; a position is the number of batches before it.

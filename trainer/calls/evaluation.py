@@ -2,20 +2,23 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
+import jax
 import numpy as np
 
-from pipeline.shards.errors import EvaluationError
+from pipeline.shards.errors import EvaluationError, InputError
 from trainer.calls.call import Call
-from trainer.inputs import Input, on_error_of
+from trainer.calls.proof import Proof
+from trainer.inputs import Input
 from trainer.job import Job, Opened
 from trainer.loop.plan import Steps
 from trainer.loop.run import Look, run
 from trainer.metrics.masking import PADDINGS
+from trainer.metrics.tally import Tally, computed, mergeable
 from trainer.results import EvalResult
-from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS, EvalState, eval_step
+from trainer.steps import PROOF_SUMS, EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
 __all__ = ["Evaluation", "compare_paddings"]
@@ -34,7 +37,8 @@ class Evaluation:
         epoch = opened.source.steps_per_epoch
         k = job.steps_a_dispatch(opened, [epoch] if epoch else [])
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
-        self._state = EvalState(variables, job.placement.scalar(np.int32(0)))
+        self._tallies = _maker_of_tallies(job, opened, variables)
+        self._state = EvalState(variables, job.placement.scalar(np.int32(0)), self._tallies())
         self._program = job.program(eval_step(job.task), self._state, opened, k)
 
     @property
@@ -53,16 +57,40 @@ class Evaluation:
         source: the same input, opened anew. EvaluationError unless every record counted exactly once, or was left
         out as bad."""
         opened = self._opened if source is None else replace(self._opened, source=source)
-        state = self._state._replace(padding=self._job.placement.scalar(np.int32(padding)))
+        padding_kind = self._job.placement.scalar(np.int32(padding))
+        state = self._state._replace(padding=padding_kind, tallies=self._tallies())
         totals = _Totals(opened.source)
         with self._job.feeding(self._program, opened, opened.source.start, self._steps, self._call.check) as feeder:
             started = time.perf_counter()
             self._state, _ = run(state, 0, feeder, self._program, totals.add, self._call)
-        totals.check()
-        if totals.masked:
-            log.warning("evaluation: %d bad records are left out, the means are over %d", totals.masked, totals.records)
-        self.padding_rows = totals.steps * opened.global_batch - totals.records
-        return totals.result(self._step, time.perf_counter() - started)
+        proof = totals.proof
+        proof.check("evaluation", "the metrics are not the split's")
+        if proof.masked:
+            log.warning("evaluation: %d bad records are left out, the means are over %d", proof.masked, proof.records)
+        self.padding_rows = totals.steps * opened.global_batch - proof.records
+        scalars, arrays = computed(jax.device_get(self._state.tallies), self._job.task.metrics)
+        return totals.result(self._step, time.perf_counter() - started, scalars, arrays)
+
+
+def _maker_of_tallies(job: Job, opened: Opened, variables: Variables) -> Callable[[], dict[str, Tally]]:
+    """Makes the tallies that an epoch begins with; every epoch uses up its own."""
+    if not mergeable(job.task.metrics):
+        return dict
+    spec = job.placement.global_struct(opened.struct, opened.global_batch)
+    model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), variables)
+    make = jax.jit(lambda: no_tallies(job.task, model, spec), out_shardings=job.placement.replicated)
+
+    def made() -> dict[str, Tally]:
+        tallies, neutral = make()
+        for name, is_neutral in jax.device_get(neutral).items():
+            if not is_neutral:
+                raise InputError(
+                    f"the metric {name!r} counts rows of padding: its state of a batch of nothing else changes another "
+                    "when it is merged. In from_batch, leave them out by jnp.where(mask, values, 0)."
+                )
+        return tallies
+
+    return made
 
 
 def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[[], Input | None]) -> None:
@@ -77,12 +105,11 @@ def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[
         )
         return
     for padding in range(1, len(PADDINGS)):
-        found = evaluation.epoch(padding, again()).metrics
-        changed = _changed(first.metrics, found)
+        changed = _changed(first, evaluation.epoch(padding, again()))
         if not changed:
             continue
         # Where nothing is changed the bits may differ, too: some GPU kernels add up in any order.
-        if by_itself := _changed(first.metrics, evaluation.epoch(0, again()).metrics):
+        if by_itself := _changed(first, evaluation.epoch(0, again())):
             raise EvaluationError(
                 f"check_padding: two epochs over the same padding differ, too: {by_itself}. This program is not "
                 "deterministic on these devices. Try again with XLA_FLAGS=--xla_gpu_deterministic_ops=true."
@@ -99,13 +126,19 @@ def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[
     )
 
 
-def _changed(first: Mapping[str, float], second: Mapping[str, float]) -> str:
+def _changed(first: EvalResult, second: EvalResult) -> str:
     """The metrics whose bits are not the same; "" where all are."""
-    return ", ".join(
-        f"{name} is {second[name]!r} and not {value!r}"
-        for name, value in first.items()
-        if value.hex() != second[name].hex()
-    )
+    numbers = [
+        f"{name} is {second.metrics[name]!r} and not {value!r}"
+        for name, value in first.metrics.items()
+        if value.hex() != second.metrics[name].hex()
+    ]
+    arrays = [
+        f"{name} differs in {np.sum(array != second.arrays[name])} of its {array.size} numbers"
+        for name, array in first.arrays.items()
+        if array.tobytes() != second.arrays[name].tobytes()
+    ]
+    return ", ".join(numbers + arrays)
 
 
 class _Totals:
@@ -113,53 +146,27 @@ class _Totals:
 
     def __init__(self, source: Input) -> None:
         self.sums: dict[str, float] = {}
-        self.records = self.crc = self.steps = self._bad = 0
+        self.steps = 0
+        self.proof = Proof(source)
         self._source = source
-
-    @property
-    def masked(self) -> int:
-        """Bad records. What an input masks that has not said it would is missing."""
-        return self._bad if on_error_of(self._source) == "mask" else 0
 
     def add(self, look: Look) -> None:
         self.steps += look.length
+        self.proof.add(look.scalars)
         for name, values in look.scalars.items():
-            if name == RECORDS:
-                self.records += int(values.sum(dtype=np.int64))
-            elif name == BAD_ROWS:
-                self._bad += int(values.sum(dtype=np.int64))
-            elif name == CRC_SUM:
-                self.crc = (self.crc + int(values.sum(dtype=np.uint64))) % 2**32
-            else:
+            if name not in PROOF_SUMS:
                 self.sums[name] = self.sums.get(name, 0.0) + float(values.sum(dtype=np.float64))
 
-    def check(self) -> None:
-        due, expected_crc = self._source.num_records, self._source.expected_crc
-        left_out = f" and left out {self.masked} as bad" if self.masked else ""
-        if due is not None and self.records + self.masked != due:
-            raise EvaluationError(
-                f"the evaluation counted {self.records} records{left_out}; the split has {due}. The input delivered a "
-                "record twice or not at all, or its _mask is wrong; the metrics are not the split's."
-            )
-        if expected_crc is not None and self.crc != expected_crc:
-            raise EvaluationError(
-                f"the evaluation counted {self.records} records{left_out} as due, but their crcs add up to "
-                f"{self.crc:08x} and the index says {expected_crc:08x}. Some record was delivered in place of another."
-            )
-        if self.records == 0:
-            raise EvaluationError(
-                f"no row of the input has a _mask above 0{' (all are bad)' * bool(left_out)}, so there is nothing to "
-                "take a mean of."
-            )
-
-    def result(self, step: int, seconds: float) -> EvalResult:
+    def result(self, step: int, seconds: float, scalars: dict[str, float], arrays: dict[str, np.ndarray]) -> EvalResult:
+        means = {name: total / self.proof.records for name, total in self.sums.items()}
         return EvalResult(
             step=step,
-            metrics={name: total / self.records for name, total in self.sums.items()},
-            records=self.records,
-            masked=self.masked,
+            metrics=means | scalars,
+            arrays=arrays,
+            records=self.proof.records,
+            masked=self.proof.masked,
             num_records=self._source.num_records,
-            crc=self.crc,
+            crc=self.proof.crc,
             expected_crc=self._source.expected_crc,
             seconds=seconds,
         )

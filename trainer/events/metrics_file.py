@@ -23,7 +23,7 @@ STEP = re.compile(rb'\{"step": (\d+)')
 class MetricsFile:
     """Appends a line for every step to the metrics.jsonl of a directory: {"step": 7, "loss": 0.25, ...}.
 
-    Steps ascend. Numbers have nine digits: all of a float32. JSON has no word for a number that is not finite, so it is
+    Numbers have nine digits: all of a float32. JSON has no word for a number that is not finite, so it is
     one of the strings "NaN", "Infinity" and "-Infinity", which float() reads in Python and Number() in JavaScript.
 
     after: the newest step that is to stay. Lines of later ones, left by a run that was interrupted, are removed, and so

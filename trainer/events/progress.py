@@ -109,7 +109,7 @@ class _LiveLine:
 
     def show(self, step: int, text: str | None = None) -> None:
         self._step, self._text = step, text or self._text
-        self._live.update(self._line())
+        self._live.update(self._line(), refresh=text is not None)
 
     def close(self) -> None:
         for handler in self._handlers:

@@ -40,7 +40,10 @@ class Reports:
             self.text(after, "config", "".join(f"    {line}\n" for line in listing))  # code, as Markdown has it
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """All numbers of one step: a point each in TensorBoard, together a line of metrics.jsonl. Steps ascend."""
+        """Numbers of one step: a point each in TensorBoard, together a line of metrics.jsonl.
+
+        Training writes all of a step at once; what a callback adds is a line of its own. Who evaluates a step again
+        adds another line: the last one counts."""
         if self.writes:
             self._events.scalars(step, values)
             self._lines.scalars(step, values)

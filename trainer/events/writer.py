@@ -12,8 +12,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ign
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
 from pipeline.shards.record import frame
+from trainer.events.scalar_event import scalar_event
 from trainer.events.sinks import Sink, open_sink
-from trainer.events.summaries import histogram_summary, image_summary, scalar_summary, text_summary
+from trainer.events.summaries import histogram_summary, image_summary, text_summary
 
 __all__ = ["EventWriter"]
 
@@ -43,7 +44,7 @@ class EventWriter:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """One event: all `values` of one step."""
-        self._point(step, scalar_summary(values))
+        self._sink.write(frame(scalar_event(self._clock(), step, values)))
 
     def image(self, step: int, tag: str, images: Any) -> None:
         """An image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or a float in 0..1; c is 1, 3 or 4.

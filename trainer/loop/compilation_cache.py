@@ -12,10 +12,7 @@ def use_compilation_cache(directory: str) -> None:
     """From now on this process keeps all that it compiles in `directory`, and compiles nothing that is there.
 
     The setting is JAX's own and holds for the whole process."""
-    directory = str(Path(directory).expanduser())
-    if jax.config.read("jax_compilation_cache_dir") == directory:
-        return
-    compilation_cache.set_cache_dir(directory)
+    compilation_cache.set_cache_dir(str(Path(directory).expanduser()))
     # By default what compiles within a second is not kept; a restart has dozens of these.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     compilation_cache.reset_cache()  # JAX looks at the setting at its first compilation only

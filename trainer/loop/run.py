@@ -1,6 +1,6 @@
 """The loop: launches dispatches, and reads their scalars one dispatch late.
 
-Generic over what is carried: training carries a TrainState, evaluation the Variables."""
+Generic over what is carried: training carries a TrainState, evaluation an EvalState."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,17 +1,15 @@
 """Sums and means over the records of a batch that count. They run on the device, inside the step."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipeline.shards.errors import InputError
 from trainer.inputs import CRC, INDEX, MASK
-from trainer.task import Batch, Metric
+from trainer.task import Batch
 
-__all__ = ["PADDINGS", "bad_rows", "blank_padding", "due_crc", "masked_mean", "masked_sum", "per_record", "records"]
+__all__ = ["PADDINGS", "bad_rows", "blank_padding", "due_crc", "masked_mean", "masked_sum", "records"]
 
 # What rows of padding may hold. Tasks see the first; a check shows them the others.
 PADDINGS = ("zeros", "NaN (in floats)", "the largest values")
@@ -69,15 +67,3 @@ def _padding_values(dtype: Any) -> np.ndarray:
     if jnp.issubdtype(dtype, jnp.floating):
         return np.array([0, np.nan, jnp.finfo(dtype).max], dtype)
     return np.array([0, 0, 1 if dtype.kind == "b" else jnp.iinfo(dtype).max], dtype)
-
-
-def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Mapping[str, Metric]) -> dict[str, jax.Array]:
-    """The loss and every metric as values [b]. InputError where a function gives another shape."""
-    values = {"loss": losses} | {name: metric(outputs, batch) for name, metric in metrics.items()}
-    for name, value in values.items():
-        if jnp.shape(value) != batch[MASK].shape:
-            raise InputError(
-                f"{name} has the shape {list(jnp.shape(value))}; expected {list(batch[MASK].shape)}, one value a "
-                "record. The trainer takes the mean itself, so that padding does not count."
-            )
-    return values

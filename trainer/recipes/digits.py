@@ -15,6 +15,7 @@ from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
 from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, InputFn
+from trainer.metrics.classes import Accuracy
 from trainer.models.cnn import SmallCnn
 from trainer.nnx_task import nnx_task
 from trainer.results import EvalResult
@@ -64,15 +65,13 @@ def digits_task(learning_rate: float, max_steps: int) -> Task:
     Predicts class, label (both in 1..10) and probability, that of the class."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, max_steps // 10 + 1, max_steps + 1)
 
-    def labels(batch: Batch) -> jax.Array:
+    def labels(outputs: Any, batch: Batch) -> jax.Array:
+        del outputs
         return batch[LABEL] - LABEL_BASE
 
     def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
         logits = model(batch[IMAGE])
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels(batch)), logits
-
-    def accuracy(logits: jax.Array, batch: Batch) -> jax.Array:
-        return jnp.argmax(logits, axis=-1) == labels(batch)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
 
     def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
         probabilities = jax.nn.softmax(model(batch[IMAGE]))
@@ -83,7 +82,7 @@ def digits_task(learning_rate: float, max_steps: int) -> Task:
         return SmallCnn(NUM_CLASSES, IMAGE_SHAPE, rngs)
 
     optimizer = optax.adamw(schedule, weight_decay=1e-4)
-    return nnx_task(make_model, loss, optimizer, {"accuracy": accuracy}, predict)
+    return nnx_task(make_model, loss, optimizer, {"accuracy": Accuracy(labels)}, predict)
 
 
 def _input_fns(config: Config) -> tuple[InputFn, InputFn]:
@@ -176,5 +175,5 @@ def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
 
 
 def _report(result: EvalResult) -> dict[str, Any]:
-    numbers = {key: value for key, value in asdict(result).items() if key != "metrics"}
+    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
     return result.metrics | numbers | {"proven": result.proven}

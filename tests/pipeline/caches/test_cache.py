@@ -7,13 +7,13 @@ import threading
 
 import numpy as np
 import pytest
+from host_batches import assert_same, taken
 
 from pipeline.caches import memory
 from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.shards.errors import CorruptRecordError, OptionError
-from pipeline.shards.local import LocalStorage
 from pipeline.sources.joined import joined, whole
 from pipeline.sources.records import fetch, intact, weighed
 
@@ -26,52 +26,18 @@ def cache(request, tmp_path):
     return "ram" if request.param == "ram" else tmp_path / "cache"
 
 
-@pytest.fixture
-def source_reads(monkeypatch):
-    """All ranges that are read, but for those of a cache, when nothing is read for the sake of its neighbours only."""
-    monkeypatch.setattr("pipeline.sources.reading.MERGE_GAP_BYTES", 0)  # the records are small
-    asked, read_ranges = [], LocalStorage.read_ranges
-
-    def counting(self, ranges):
-        for place in ranges:
-            if not place[0].endswith("/records"):
-                asked.append(place)
-            yield from read_ranges(self, [place])
-
-    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
-    return asked
-
-
-def taken(source, count, position=None):
-    batches = source.batches(position)
-    try:
-        return list(itertools.islice(batches, count))
-    finally:
-        batches.close()
-        assert batches.join(10)  # what reads ahead is not counted to whoever reads next
-
-
-def assert_same_batches(ours, theirs):
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs, strict=True):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert a[key].dtype == b[key].dtype
-            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
-
-
 def options(cache):
     return {"global_batch": 8, "ops": OPS, "keys": KEYS, "cache": cache}
 
 
 @pytest.mark.parametrize("ahead", [1, 10**6])
 def test_an_evaluation_reads_its_source_once_and_gives_the_same_batches(images, cache, source_reads, ahead):
-    plain = taken(eval_dataset(images, **options(None)), 10)
+    plain = taken(eval_dataset(images, **options(None)), count=10)
     source = eval_dataset(images, read_ahead_bytes=ahead, **options(cache))
-    assert_same_batches(taken(source, 10), plain)
+    assert_same(taken(source, count=10), plain)
     source_reads.clear()
     for _ in range(2):
-        assert_same_batches(taken(source, 10), plain)
+        assert_same(taken(source, count=10), plain)
     assert source_reads == []
     assert sum(int(b["_crc"].sum(dtype=np.uint64)) for b in plain) % 2**32 == source.expected_crc
 
@@ -81,13 +47,13 @@ def test_an_evaluation_reads_its_source_once_and_gives_the_same_batches(images, 
 def test_training_goes_on_for_epochs_without_its_source_on_any_hosts(images, cache, source_reads, count, ahead):
     for host in range(count):
         order = {"hosts": Hosts(host, count), "block_records": 4, "window_records": 3, "read_ahead_bytes": ahead}
-        plain = taken(train_dataset(images, **order, **options(None)), 20)
+        plain = taken(train_dataset(images, **order, **options(None)), count=20)
         source_reads.clear()
         source = train_dataset(images, **order, **options(cache))
-        assert_same_batches(taken(source, 20), plain)  # 4 epochs
+        assert_same(taken(source, count=20), plain)  # 4 epochs
         assert sum(size for _, _, size in source_reads) <= open_dataset(images).num_bytes
         source_reads.clear()
-        assert_same_batches(taken(source, 20), plain)
+        assert_same(taken(source, count=20), plain)
         assert source_reads == []
         state = source.state(source.advance(source.start, 7))
         assert train_dataset(images, **order, **options(None)).restore(state)  # with or without is one order
@@ -113,9 +79,9 @@ def test_a_damaged_record_is_never_kept(images, cache, tmp_path):
     source = eval_dataset(str(directory), **options(cache))
     for _ in range(2):
         with pytest.raises(CorruptRecordError, match=r"validation-00001-of-00002, record 12 at byte \d+: crc32c"):
-            taken(source, 10)
+            taken(source, count=10)
     shard.write_bytes(whole_shard)
-    assert_same_batches(taken(source, 10), taken(eval_dataset(images, **options(None)), 10))
+    assert_same(taken(source, count=10), taken(eval_dataset(images, **options(None)), count=10))
 
 
 def test_cached_records_are_records_to_join_to_mix_and_to_take_parts_of(numbers_of, cache, source_reads):
@@ -129,9 +95,9 @@ def test_cached_records_are_records_to_join_to_mix_and_to_take_parts_of(numbers_
         train_dataset(mixture([one, two], [1, 3]), global_batch=8, cache=cache),
         train_dataset(mixture([part.records for part in ours.parts], [1, 3]), global_batch=8),
     ):
-        assert_same_batches(taken(source, 12), taken(plain, 12))
+        assert_same(taken(source, count=12), taken(plain, count=12))
         source_reads.clear()
-        taken(source, 12)
+        taken(source, count=12)
         assert source_reads == []
 
 

@@ -43,21 +43,6 @@ def source(images):
     return open_dataset(images)
 
 
-@pytest.fixture
-def source_reads(monkeypatch):
-    """How many ranges are read that are not the cache's."""
-    asked, read_ranges = [], LocalStorage.read_ranges
-
-    def counting(self, ranges):
-        for place in ranges:
-            if not place[0].endswith("/records"):
-                asked.append(place)
-            yield from read_ranges(self, [place])
-
-    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
-    return asked
-
-
 def files(cache, source) -> tuple[Path, Path]:
     return cache / source.fingerprint / "records", cache / source.fingerprint / "present"
 

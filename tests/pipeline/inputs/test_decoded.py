@@ -6,6 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from host_batches import assert_same, taken
 
 from pipeline.caches import memory
 from pipeline.datasets import Position, eval_dataset
@@ -33,48 +34,30 @@ def reads(monkeypatch):
     return asked
 
 
-def passed(source, position=None):
-    batches = source.batches(position)
-    try:
-        return list(batches)
-    finally:
-        batches.close()
-        assert batches.join(10)
-
-
-def assert_same_batches(ours, theirs):
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs, strict=True):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert a[key].dtype == b[key].dtype
-            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
-
-
 @pytest.mark.parametrize("hosts", [Hosts(), Hosts(1, 2), Hosts(0, 2, rows=(range(6, 8), range(0, 1)))], ids=repr)
 def test_after_one_pass_nothing_is_read_and_the_batches_are_the_same(images, reads, hosts):
-    plain = passed(eval_dataset(images, hosts=hosts, **OPTIONS))
+    plain = taken(eval_dataset(images, hosts=hosts, **OPTIONS))
     source = eval_dataset(images, hosts=hosts, cache="decoded", **OPTIONS)
     reads.clear()
-    assert_same_batches(passed(source), plain)
+    assert_same(taken(source), plain)
     assert reads
     reads.clear()
     for _ in range(2):
-        assert_same_batches(passed(source), plain)
+        assert_same(taken(source), plain)
     for step in range(5):
-        assert_same_batches(passed(source, source.advance(source.start, step)), plain[step:])
+        assert_same(taken(source, source.advance(source.start, step)), plain[step:])
     assert reads == []
 
 
 def test_a_tf_data_dataset_of_it_is_the_same_and_keeps_as_well(images, reads):
-    plain = passed(eval_dataset(images, **OPTIONS))
+    plain = taken(eval_dataset(images, **OPTIONS))
     source = eval_dataset(images, cache="decoded", **OPTIONS)
     assert len(source.as_dataset()) == 3
-    assert_same_batches(list(source.as_dataset().as_numpy_iterator()), plain)
+    assert_same(list(source.as_dataset().as_numpy_iterator()), plain)
     reads.clear()
-    assert_same_batches(list(source.as_dataset().as_numpy_iterator()), plain)
-    assert_same_batches(list(source.as_dataset(Position(0, 8)).as_numpy_iterator()), plain[1:])
-    assert_same_batches(passed(source), plain)
+    assert_same(list(source.as_dataset().as_numpy_iterator()), plain)
+    assert_same(list(source.as_dataset(Position(0, 8)).as_numpy_iterator()), plain[1:])
+    assert_same(taken(source), plain)
     assert reads == []
 
 
@@ -89,44 +72,44 @@ def test_a_pass_that_ended_early_or_failed_or_began_late_is_not_kept(images, tmp
     early.close()
     for _ in range(2):
         with pytest.raises(CorruptRecordError, match="record 12"):
-            passed(source)
+            taken(source)
     shard.write_bytes(whole)
-    plain = passed(eval_dataset(images, **OPTIONS))
-    assert_same_batches(passed(source, Position(0, 8)), plain[1:])
-    assert_same_batches(passed(source), plain)
+    plain = taken(eval_dataset(images, **OPTIONS))
+    assert_same(taken(source, Position(0, 8)), plain[1:])
+    assert_same(taken(source), plain)
 
 
 def test_a_position_between_two_batches_is_decoded_anew(images):
-    plain = passed(eval_dataset(images, **OPTIONS), Position(0, 3))
+    plain = taken(eval_dataset(images, **OPTIONS), Position(0, 3))
     source = eval_dataset(images, cache="decoded", **OPTIONS)
-    passed(source)
-    assert_same_batches(passed(source, Position(0, 3)), plain)
+    taken(source)
+    assert_same(taken(source, Position(0, 3)), plain)
 
 
 def test_of_two_passes_at_a_time_one_is_kept(images, reads):
-    plain = passed(eval_dataset(images, **OPTIONS))
+    plain = taken(eval_dataset(images, **OPTIONS))
     source = eval_dataset(images, cache="decoded", **OPTIONS)
     one, two = source.batches(), source.batches()
     pairs = list(zip(one, two, strict=True))
     assert one._seen is None
-    assert_same_batches([b for pair in pairs for b in pair], [b for b in plain for _ in range(2)])
+    assert_same([b for pair in pairs for b in pair], [b for b in plain for _ in range(2)])
     reads.clear()
-    assert_same_batches(passed(source), plain)
+    assert_same(taken(source), plain)
     assert reads == []
 
 
 def test_what_is_kept_cannot_be_changed_by_who_gets_it(images):
     source = eval_dataset(images, cache="decoded", **OPTIONS)
-    plain = passed(eval_dataset(images, **OPTIONS))
+    plain = taken(eval_dataset(images, **OPTIONS))
     for _ in range(2):
-        for batch in passed(source):
+        for batch in taken(source):
             with pytest.raises(ValueError, match="read-only"):
                 batch["image"][:] = 0
             batch.pop("image/weight")
     donated = jax.jit(lambda batch: jax.tree.map(lambda x: x * 0, batch), donate_argnums=0)
-    for batch in passed(source):
+    for batch in taken(source):
         jax.block_until_ready(donated(jax.device_put(batch)))
-    assert_same_batches(passed(source), plain)
+    assert_same(taken(source), plain)
 
 
 def test_nested_batches_are_kept_too(images):
@@ -151,5 +134,5 @@ def test_it_says_first_how_much_it_takes_and_refuses_what_does_not_fit(images, m
 def test_a_pass_that_is_dropped_leaves_room_for_the_next(images):
     source = eval_dataset(images, cache="decoded", **OPTIONS)
     assert len(list(itertools.islice(source.batches(), 1))) == 1
-    plain = passed(source)
-    assert_same_batches(passed(source), plain)
+    plain = taken(source)
+    assert_same(taken(source), plain)

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from host_batches import joined, rows_of, taken
 
 from pipeline.datasets import Position, eval_dataset, open_dataset, train_dataset
 from pipeline.formats import TextLines
@@ -48,22 +49,6 @@ def written(request, tmp_path_factory):
     return open_dataset(f"{directory}/*", format=format), [payload(i) for i in range(N)]
 
 
-def taken(source, position=None, count=None):
-    batches = source.batches(position)
-    try:
-        return [next(batches) for _ in range(count)] if count is not None else list(batches)
-    finally:
-        batches.close()
-
-
-def whole(hosts):
-    return [{key: np.concatenate([b[key] for b in step]) for key in step[0]} for step in zip(*hosts, strict=True)]
-
-
-def rows(batches, key):
-    return np.concatenate([batch[key] for batch in batches]).tolist()
-
-
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("limit", [None, 11])
 def test_an_evaluation_has_every_record_once_on_any_hosts(written, count, limit):
@@ -73,12 +58,12 @@ def test_an_evaluation_has_every_record_once_on_any_hosts(written, count, limit)
         eval_dataset(records, global_batch=B, hosts=Hosts(h, count), keys=(), limit=limit, read_ahead_bytes=3000)
         for h in range(count)
     ]
-    batches = whole([taken(source) for source in each])
+    batches = joined([taken(source) for source in each])
     assert {source.steps_per_epoch for source in each} == {len(batches)} == {-(-due // B)}
     padding = -due % B
-    assert rows(batches, "_index") == [*range(due), *[-1] * padding]
-    assert rows(batches, "_mask") == [1.0] * due + [0.0] * padding
-    assert rows(batches, "_crc") == [*map(crc32c, payloads[:due]), *[0] * padding]
+    assert rows_of(batches, "_index").tolist() == [*range(due), *[-1] * padding]
+    assert rows_of(batches, "_mask").tolist() == [1.0] * due + [0.0] * padding
+    assert rows_of(batches, "_crc").tolist() == [*map(crc32c, payloads[:due]), *[0] * padding]
     assert [source.expected_crc for source in each] == [None] * count  # nothing says beforehand what is due
 
 
@@ -89,7 +74,7 @@ def trained(records, epochs, count, position, steps, **options):
     state = json.dumps(saved.state(position))
     assert len(state) < 300
     inputs = [train_dataset(records, hosts=Hosts(h, count), **options) for h in range(count)]
-    return whole([taken(source, source.restore(json.loads(state)), steps) for source in inputs])
+    return joined([taken(source, source.restore(json.loads(state)), steps) for source in inputs])
 
 
 @pytest.mark.parametrize("epochs", ["drop", "span"])
@@ -100,15 +85,15 @@ def test_training_is_exact_and_goes_on_anywhere_on_any_hosts(written, epochs):
     for batch in straight:
         assert batch["_crc"].tolist() == [crc32c(payloads[i]) for i in batch["_index"]]
     if epochs == "drop":
-        epoch = rows(straight[: N // B], "_index")
+        epoch = rows_of(straight[: N // B], "_index").tolist()
         assert len(epoch) == len(set(epoch)) == N // B * B
     random = np.random.default_rng(7)
     for count in (2, 4):
         stop = int(random.integers(0, 12))
         before = trained(records, epochs, count, source.start, stop, read_ahead_bytes=1)
         after = trained(records, epochs, 6 - count, source.advance(source.start, stop), 14 - stop)
-        assert rows([*before, *after], "_index") == rows(straight, "_index")
-        assert rows([*before, *after], "_crc") == rows(straight, "_crc")
+        assert rows_of([*before, *after], "_index").tolist() == rows_of(straight, "_index").tolist()
+        assert rows_of([*before, *after], "_crc").tolist() == rows_of(straight, "_crc").tolist()
 
 
 def test_streams_are_no_more_than_files_and_hosts_neither(written):

@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 from pipeline.shards.errors import InputError
+from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
-from trainer.events.reports import Reports
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 
@@ -32,6 +32,12 @@ run_main()
 """
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 STRIPES = np.kron(np.eye(2, dtype=np.uint8) * 255, np.ones((4, 4), np.uint8))[:, :, None]
+
+
+class Pictures(Callback):
+    def on_checkpoint(self, end):
+        end.reports.image(end.step, "stripes", STRIPES)
+        end.reports.histogram(end.step, "weights", end.state.variables.params)
 
 
 def _loss(variables, batch, rng, train):
@@ -50,14 +56,11 @@ def workdir(tmp_path_factory):
         iterations_per_loop=1,
         checkpoint_every_steps=5,
     )
-    trainer = Trainer(task, config)
+    trainer = Trainer(task, config, callbacks=[Pictures()])
     with pytest.raises(InputError):
         trainer.train(lambda ctx: [batch] * 9, max_steps=12)
-    state = trainer.train(lambda ctx: [batch] * 7, max_steps=12).state
+    trainer.train(lambda ctx: [batch] * 7, max_steps=12)
     trainer.evaluate(lambda ctx: [batch])
-    with Reports(config, "train") as reports:
-        reports.image(12, "stripes", STRIPES)
-        reports.histogram(12, "weights", state.variables.params)
     return config.workdir
 
 
@@ -106,12 +109,13 @@ def test_it_serves_every_step_once_as_metrics_jsonl_has_it(serves, workdir):
 
 
 def test_it_serves_images_histograms_and_the_settings(serves):
-    (image,) = serves("plugin/images/images?run=train&tag=stripes&sample=0")
-    assert image["step"] == 12
-    shown = np.asarray(Image.open(io.BytesIO(serves(f"plugin/images/individualImage?{image['query']}"))))
+    images = serves("plugin/images/images?run=train&tag=stripes&sample=0")
+    assert [image["step"] for image in images] == [5, 10, 12]
+    shown = np.asarray(Image.open(io.BytesIO(serves(f"plugin/images/individualImage?{images[-1]['query']}"))))
     np.testing.assert_array_equal(shown, STRIPES[:, :, 0])
-    ((_, step, buckets),) = serves("plugin/histograms/histograms?run=train&tag=weights")
-    assert (step, sum(count for _, _, count in buckets)) == (12, 4)
+    histograms = serves("plugin/histograms/histograms?run=train&tag=weights")
+    counted = [(step, sum(count for _, _, count in buckets)) for _, step, buckets in histograms]
+    assert counted == [(5, 4), (10, 4), (12, 4)]
     texts = serves("plugin/text/text?run=train&tag=config")
     assert [text["step"] for text in texts] == [0, 5]
     assert "iterations_per_loop" in texts[1]["text"]

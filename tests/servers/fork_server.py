@@ -1,0 +1,166 @@
+"""Processes that begin with everything heavy imported: a server that imports it once, and forks.
+
+For tests with several processes a row: TensorFlow and JAX cost 8 seconds of a core in each, and start no thread and
+no backend before they are used. A forked process is one of its own from there on: pid, signals, sockets, exit."""
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+IMPORTED = ("trainer.trainer", "trainer.__main__", "trainer.recipes.digits", "pipeline.datasets")
+
+
+class Forked:
+    """One process, as far as a test uses a subprocess.Popen."""
+
+    def __init__(self, server: "ForkServer", pid: int) -> None:
+        self.pid, self._server = pid, server
+
+    def poll(self) -> int | None:
+        """Its exit code, -9 where a signal 9 ended it; None while it runs."""
+        end = self._server.end(self.pid, seconds=0)
+        return end and end[0]
+
+    def wait(self, timeout: float = 60) -> tuple[int, float]:
+        """(exit code, time.time()) of its end. Raises TimeoutExpired."""
+        end = self._server.end(self.pid, timeout)
+        if end is None:
+            raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout)
+        return end
+
+    def send_signal(self, number: int) -> None:
+        """Nothing where it has ended: the server has waited for it, and its pid may be another's."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """Starts programs. Used by one thread."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process, self._ends = process, {}
+        self._answers = selectors.DefaultSelector()
+        self._answers.register(process.stdout, selectors.EVENT_READ)  # pyright: ignore[reportArgumentType]
+        assert self._read() == {"imported": True}
+
+    def start(self, command: Sequence[str], out: Path, env: Mapping[str, str] | None = None) -> Forked:
+        """Like `python *command >out 2>&1`: [script.py, ...], ["-m", module, ...] or ["-c", program, ...].
+
+        env: default the server's. What is read of it as JAX is imported is the server's, always: JAX_*."""
+        order = {"command": list(command), "out": str(out), "env": env and dict(env)}
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")  # pyright: ignore[reportOptionalMemberAccess]
+        while "started" not in (answer := self._read()):
+            pass
+        return Forked(self, answer["started"])
+
+    def run(self, command: Sequence[str], out: Path, env: Mapping[str, str] | None, timeout: float) -> tuple[int, str]:
+        """(exit code, all that it printed), like subprocess.run."""
+        process = self.start(command, out, env)
+        try:
+            code, _ = process.wait(timeout)
+        finally:
+            process.kill()
+        return code, out.read_text(errors="replace")
+
+    def end(self, pid: int, seconds: float) -> tuple[int, float] | None:
+        """(exit code, time.time()) of the end of `pid`; None where it has not ended within that time."""
+        stop = time.monotonic() + seconds
+        while pid not in self._ends and self._answers.select(max(0.0, stop - time.monotonic())):
+            self._read()
+        return self._ends.get(pid)
+
+    def _read(self) -> dict[str, Any]:
+        answer = json.loads(self._process.stdout.readline())  # pyright: ignore[reportOptionalMemberAccess]
+        if "ended" in answer:
+            self._ends[answer["ended"]] = answer["code"], answer["at"]
+        return answer
+
+
+@contextlib.contextmanager
+def start(env: Mapping[str, str]) -> Iterator[ForkServer]:
+    """A server with this environment; it ends with the block, what it has started need not."""
+    # Unbuffered, so that select() knows of every answer.
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with subprocess.Popen([sys.executable, __file__], **pipes, env=dict(env)) as process:
+        try:
+            yield ForkServer(process)
+        finally:
+            process.kill()
+
+
+def serve() -> dict[str, Any] | None:
+    """Forks for every order that comes by stdin. Returns in each child, with its order; in the server at the end."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    _let_all_processes_keep_programs()
+    selector, running = selectors.DefaultSelector(), {}
+    selector.register(0, selectors.EVENT_READ)
+    _answer(imported=True)
+    while True:
+        for key, _ in selector.select():
+            if key.fd in running:
+                pid = running.pop(key.fd)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                _answer(ended=pid, code=code, at=time.time())
+            elif line := sys.stdin.buffer.raw.readline():  # pyright: ignore[reportAttributeAccessIssue]
+                if not (pid := os.fork()):
+                    return json.loads(line)
+                running[selector.register(os.pidfd_open(pid), selectors.EVENT_READ).fd] = pid
+                _answer(started=pid)
+            else:
+                return None
+
+
+def _let_all_processes_keep_programs() -> None:
+    """JAX's cache takes programs from process 0 alone, but on CPUs the other processes' have keys of their own."""
+    first = types.SimpleNamespace(process_id=0, client=None)
+    sys.modules["jax._src.compiler"].distributed = types.SimpleNamespace(global_state=first)  # pyright: ignore
+
+
+def _answer(**answer: Any) -> None:
+    os.write(1, json.dumps(answer).encode() + b"\n")
+
+
+def run(command: list[str], out: str, env: dict[str, str] | None) -> None:
+    """What `python *command >out 2>&1` does once it is up."""
+    with Path(out).open("wb") as file, Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+        sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        exec(command[1], {"__name__": "__main__"})
+    elif command[0] == "-m":
+        sys.argv = command[1:]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = command
+        sys.path.insert(0, str(Path(command[0]).parent))
+        runpy.run_path(command[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    ordered = serve()
+    if ordered is not None:
+        run(**ordered)

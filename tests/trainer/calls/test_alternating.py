@@ -1,0 +1,135 @@
+"""Training with evaluations in between: the training is the same, and so is each evaluation."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import OptionError
+from trainer.callbacks import Callback
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.trainer import Trainer
+
+
+def bits(state):
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
+
+
+def test_training_is_the_same_with_evaluations_in_between_and_they_are_those_of_its_checkpoints(
+    dense_task, vectors, make_input, config
+):
+    inputs = []
+
+    def input_fn(ctx):
+        inputs.append(make_input(vectors, ctx))
+        return inputs[-1]
+
+    common = {"iterations_per_loop": 7, "checkpoint_every_steps": 20, "keep_max": 10}
+    trainer = Trainer(dense_task, config("both", **common))
+    both = trainer.train_and_evaluate(input_fn, input_fn, max_steps=50, eval_every_steps=15)
+    evaluation, training = inputs
+    plain = Trainer(dense_task, config("plain", **common)).train(input_fn, max_steps=50)
+    assert bits(both.state) == bits(plain.state)
+    np.testing.assert_array_equal(training.given, inputs[2].given)  # one reader, from the first batch to the last
+    assert len(evaluation.given) == 4 * evaluation.steps_per_epoch
+    assert [each.step for each in both.evaluations] == [15, 30, 45, 50]
+    assert Checkpoints(trainer.config).steps() == [15, 20, 30, 40, 45, 50]
+    for each in both.evaluations:
+        assert each.proven
+        alone = trainer.evaluate(input_fn, step=each.step)
+        assert (alone.metrics, alone.crc) == (each.metrics, each.crc)
+
+
+def test_a_plain_iterable_is_made_anew_for_every_evaluation(dense_task, vectors, config):
+    batches = [{key: array[i : i + 16] for key, array in vectors.items()} for i in range(0, 96, 16)]
+    made = []
+
+    def input_fn(ctx):
+        made.append(ctx.mode)
+        return batches * (100 if ctx.mode == "train" else 1)
+
+    trainer = Trainer(dense_task, config(checkpoint_every_steps=5))
+    result = trainer.train_and_evaluate(input_fn, input_fn, max_steps=15)
+    assert [each.records for each in result.evaluations] == [96] * 3
+    assert sorted(made) == ["eval"] * 3 + ["train"]
+
+
+def test_the_best_checkpoint_stays(dense_task, vector_input, config):
+    settings = config(checkpoint_every_steps=5, keep_max=1, keep_best="accuracy")
+    result = Trainer(dense_task, settings).train_and_evaluate(vector_input, vector_input, max_steps=40)
+    accuracy = {each.step: each.metrics["accuracy"] for each in result.evaluations}
+    best = max(accuracy, key=lambda step: (accuracy[step], -step))
+    checkpoints = Checkpoints(settings)
+    assert checkpoints.best() == best
+    # Removal comes with a save, before the newest is evaluated: the best until then may still be there.
+    assert {best, 40} <= set(checkpoints.steps())
+    assert len(checkpoints.steps()) <= 3
+
+
+def test_a_finished_run_makes_up_its_evaluation_once(dense_task, vector_input, config):
+    trainer = Trainer(dense_task, config(max_steps=10))
+    trainer.train(vector_input)
+    made_up = trainer.train_and_evaluate(vector_input, vector_input)
+    assert (made_up.step, [each.step for each in made_up.evaluations]) == (10, [10])
+    assert trainer.train_and_evaluate(vector_input, vector_input).evaluations == ()
+
+
+def test_a_name_sets_the_directory_of_its_events(dense_task, vector_input, config):
+    settings = config(checkpoint_every_steps=5)
+    trainer = Trainer(dense_task, settings)
+    trainer.train_and_evaluate(vector_input, vector_input, max_steps=10, name="validation")
+    lines = Path(settings.workdir, "eval_validation", "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [5, 10]
+    with pytest.raises(OptionError, match="eval_every_steps=0 is not allowed"):
+        trainer.train_and_evaluate(vector_input, vector_input, max_steps=10, eval_every_steps=0)
+
+
+class Diary(Callback):
+    def __init__(self, stop_at=None):
+        self.stop_at, self.heard = stop_at, []
+
+    def on_loop_end(self, end):
+        self.heard.append(("loop", end.step, len(end.scalars["loss"])))
+        if end.step == self.stop_at:
+            end.stop("enough is learnt")
+
+    def on_checkpoint(self, end):
+        assert int(end.state.step) == end.step
+        end.reports.histogram(end.step, "a", np.asarray(end.state.variables.params["a"]))
+        self.heard.append(("checkpoint", end.step))
+
+    def on_evaluation_end(self, end):
+        self.heard.append(("evaluation", end.name, end.result.step))
+
+
+def test_callbacks_hear_of_every_look_save_and_evaluation_in_order(dense_task, vector_input, config):
+    diary = Diary()
+    settings = config(iterations_per_loop=4, checkpoint_every_steps=8)
+    trainer = Trainer(dense_task, settings, callbacks=[diary])
+    trainer.train_and_evaluate(vector_input, vector_input, max_steps=9, name="x")
+    first = [("loop", 4, 4), ("loop", 8, 4), ("checkpoint", 8), ("evaluation", "x", 8)]
+    assert diary.heard == [*first, ("loop", 9, 1), ("checkpoint", 9), ("evaluation", "x", 9)]
+    diary.heard.clear()
+    trainer.evaluate(vector_input)
+    assert diary.heard == [("evaluation", None, 9)]
+
+
+def test_a_callback_may_end_the_training_saved(dense_task, vector_input, config, caplog):
+    settings = config(iterations_per_loop=2)
+    trainer = Trainer(dense_task, settings, callbacks=[Diary(stop_at=6)])
+    result = trainer.train(vector_input, max_steps=100)
+    assert result.stopped == "enough is learnt"
+    assert 6 < result.step <= 12
+    assert Checkpoints(settings).steps() == [result.step]
+    assert f"enough is learnt: training ends at step {result.step} of 100, which is saved" in caplog.text
+
+
+def test_what_a_callback_raises_ends_the_run(dense_task, vector_input, config):
+    class Broken(Callback):
+        def on_checkpoint(self, end):
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        Trainer(dense_task, config(), callbacks=[Broken()]).train(vector_input, max_steps=5)

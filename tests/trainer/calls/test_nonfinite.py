@@ -1,0 +1,78 @@
+"""Steps whose numbers are not finite: named, skipped or ignored, and never saved by accident."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import NanError
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.trainer import Trainer
+
+
+def poisoned(task, key, at):
+    """The task with a NaN in the loss (key="loss") or only in the gradient (key="gradient") of the steps `at`."""
+
+    def loss_fn(variables, batch, rng, train):
+        losses, after, outputs = task.loss_fn(variables, batch, rng, train)
+        count = after.extra + 1
+        bad = jnp.isin(count, jnp.array(at))
+        if key == "loss":
+            losses = jnp.where(bad, jnp.nan, losses)
+        else:  # the gradient of sqrt at 0 is infinite, times 0 is NaN; its value is 0
+            zero = jnp.where(bad, 0.0, 1.0) * sum(jnp.sum(p**2) for p in jax.tree.leaves(variables.params))
+            losses = losses + jnp.where(bad, jnp.sqrt(zero), 0.0)
+        return losses, after._replace(extra=count), outputs
+
+    def init(rng, spec):
+        return task.init(rng, spec)._replace(extra=jnp.int32(0))
+
+    return replace(task, init=init, loss_fn=loss_fn)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("loss", "after step 20 the loss is nan. No checkpoint holds it"),
+        ("gradient", r"after step 20 the gradient of a is not finite \(the loss is \d"),
+    ],
+)
+def test_nan_names_its_step_and_what_broke_first_and_leaves_no_checkpoint_behind(
+    dense_task, vector_input, config, k, key, text
+):
+    settings = config(iterations_per_loop=k, checkpoint_every_steps=10)
+    with pytest.raises(NanError, match=text):
+        Trainer(poisoned(dense_task, key, [20]), settings).train(vector_input, max_steps=40)
+    assert Checkpoints(settings).steps() == [10]
+
+
+def test_a_skipped_step_changes_nothing_but_its_number(dense_task, vector_input, config, caplog):
+    task = poisoned(dense_task, "gradient", [7])
+
+    def trained(steps):
+        settings = config(f"{steps}", on_nan="skip", iterations_per_loop=2)
+        return Trainer(task, settings).train(vector_input, max_steps=steps).state
+
+    before, skipped = trained(6), trained(7)
+    assert (int(before.step), int(skipped.step)) == (6, 7)
+    for left, right in zip(jax.tree.leaves(before[1:]), jax.tree.leaves(skipped[1:]), strict=True):
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    assert "after step 7 the gradient of a is not finite" in caplog.text
+    assert "the step is skipped, the 1. so far" in caplog.text
+
+
+def test_skipping_ends_where_nothing_is_learnt_any_more(dense_task, vector_input, config):
+    # What counts the steps is not counted up by a skipped one: from step 7 on all are bad.
+    task = poisoned(dense_task, "loss", [7])
+    with pytest.raises(NanError, match="as in the 100 steps before it. To skip them is no cure"):
+        Trainer(task, config(on_nan="skip", iterations_per_loop=10)).train(vector_input, max_steps=400)
+
+
+def test_ignored_nan_trains_on_and_is_saved(dense_task, vector_input, config):
+    settings = config(on_nan="ignore")
+    result = Trainer(poisoned(dense_task, "loss", [7]), settings).train(vector_input, max_steps=7)
+    assert np.isnan(result.metrics["loss"])
+    assert Checkpoints(settings).steps() == [7]

@@ -1,0 +1,89 @@
+"""Decisions by the clock: how long a dispatch is, when a checkpoint is due, when the time is over."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import HostError
+from trainer.calls.pace import Pace
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.store import LocalStore
+from trainer.cluster.watchdog import Watchdog
+from trainer.loop.plan import MEASURED_STEPS, Marks, timed_plan
+from trainer.trainer import Trainer
+
+
+def test_as_many_steps_as_the_time_holds_are_found_without_the_first():
+    times = iter([100.0, *(100.0 + 0.25 * i for i in range(1, 10))])
+    pace = Pace(10.0, lambda steps: min(steps, 1000), clock=lambda: next(times))
+    for _ in range(10):
+        pace.look()
+    with Watchdog(LocalStore(), 10.0) as watchdog:
+        assert pace.agree(watchdog, "pace", 1.0) == 40
+    pace.settle(40)
+    pace.look()  # no more than the first are measured
+    assert pace.steps() == 40
+
+
+def test_all_hosts_take_the_number_of_host_0():
+    store, clocks = LocalStore(), [iter([0.0, 1.0]), iter([0.0, 5.0])]
+
+    def agreed(host):
+        pace = Pace(10.0, lambda steps: steps, clock=lambda: next(clocks[host]))
+        pace.look()
+        pace.look()
+        with Watchdog(store.view(host, 2), 20.0) as watchdog:
+            return pace.agree(watchdog, "pace", 10.0)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(agreed, (0, 1))) == [10, 10]
+
+
+def test_a_host_that_is_told_nothing_ends():
+    text = "host 0 of 2 did not say within 0.2 s how long a step takes"
+    with Watchdog(LocalStore().view(1, 2), 20.0) as watchdog, pytest.raises(HostError, match=text):
+        Pace(10.0, lambda steps: steps).agree(watchdog, "pace", 0.2)
+
+
+def test_a_timed_plan_measures_single_steps_then_stands_on_a_grid_from_there():
+    assert list(timed_plan(3, 50, lambda: 8)) == [1] * MEASURED_STEPS + [8] * 4 + [1] * 5
+    assert list(timed_plan(0, 30, lambda: 8, Marks([20]))) == [1] * 10 + [8, 1, 1] + [8, 1, 1]
+    assert list(timed_plan(0, 7, lambda: pytest.fail("it is asked"))) == [1] * 7
+
+
+def test_a_time_for_a_loop_trains_the_same_bits_with_two_programs(dense_task, vector_input, config, caplog):
+    def trained(name, k):
+        settings = config(name, iterations_per_loop=k, checkpoint_every_steps=60)
+        return Trainer(dense_task, settings).train(vector_input, steps=113)
+
+    with caplog.at_level(logging.INFO, "trainer"):
+        timed, single = trained("timed", "0.2s"), trained("single", 1)
+    assert "steps a dispatch, for 0.2s" in caplog.text
+    assert timed.executables <= 2
+    for left, right in zip(jax.tree.leaves(timed.state), jax.tree.leaves(single.state), strict=True):
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+
+
+def test_a_timed_run_may_end_before_it_is_measured(dense_task, vector_input, config):
+    result = Trainer(dense_task, config(iterations_per_loop="1h")).train(vector_input, max_steps=4)
+    assert (result.step, result.executables) == (4, 1)
+
+
+def test_when_the_time_is_over_training_ends_saved_and_goes_on_later(dense_task, vector_input, config, caplog):
+    settings = config(iterations_per_loop=2, max_time="0.01s")
+    trainer = Trainer(dense_task, settings)
+    result = trainer.train(vector_input, max_steps=10**6)
+    assert result.stopped == "max_time=0.01s is over"
+    assert 0 < result.step < 10**6
+    assert Checkpoints(settings).steps() == [result.step]
+    assert trainer.train(vector_input, max_steps=10**6).start_step == result.step
+
+
+def test_checkpoints_by_the_clock_come_beside_those_by_steps(dense_task, vector_input, config):
+    settings = config(iterations_per_loop=1, checkpoint_every="0.001s", checkpoint_every_steps=25, keep_max=100)
+    Trainer(dense_task, settings).train(vector_input, max_steps=30)
+    steps = Checkpoints(settings).steps()
+    assert {25, 30} < set(steps)

@@ -1,0 +1,145 @@
+"""SIGTERM in one process: saved, ended with its own exit, and the resumed run is the straight one. Several processes
+are in tests/e2e/test_preemption_on_hosts.py."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from trainer.callbacks import Callback
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster import preemption
+from trainer.exits import EXIT_PREEMPTED, Preempted
+from trainer.interruptible import interruptible
+from trainer.trainer import Trainer
+
+STEPS = 40
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process():
+    yield
+    preemption._requested.clear()  # a process that goes on after it was preempted is only found in tests
+
+
+def sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.05)  # the main thread hears it between two instructions
+
+
+class AtStep(Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_loop_end(self, end):
+        if end.step >= self.step:
+            sigterm()
+
+
+class Killing:
+    """An input that is a process's end: before its second batch, or while the program for it compiles."""
+
+    def __init__(self, source, where):
+        self._source, self._where = source, where
+
+    def __getattr__(self, name):
+        return getattr(self._source, name)
+
+    def batches(self, position):
+        for number, batch in enumerate(self._source.batches(position)):
+            if self._where == "compile" and number == 0:
+                while "trainer-compiling" not in {thread.name for thread in threading.enumerate()}:
+                    time.sleep(0.001)
+            if (self._where, number) in (("compile", 0), ("evaluate", 1)):
+                sigterm()
+            yield batch
+
+
+@pytest.fixture
+def slow_compiler(monkeypatch):
+    """Compilations take half a second longer: here they come from the cache, faster than a signal."""
+
+    def slowed(function, check):
+        return interruptible(lambda: (time.sleep(0.5), function())[1], check)
+
+    monkeypatch.setattr("trainer.loop.program.interruptible", slowed)
+
+
+@pytest.mark.parametrize("k", [1, 10])
+@pytest.mark.parametrize("where", ["train", "evaluate", "compile"])
+def test_sigterm_saves_ends_with_its_code_and_the_resumed_run_is_the_straight_one(
+    dense_task, vectors, make_input, config, slow_compiler, monkeypatch, where, k
+):
+    monkeypatch.setattr("trainer.interruptible.leave_at_exit", lambda error: None)  # this process goes on
+
+    def input_fn(ctx):
+        source = make_input(vectors, ctx)
+        mine = where == "compile" if ctx.mode == "train" else where == "evaluate"
+        return Killing(source, where) if mine else source
+
+    def plain(ctx):
+        return make_input(vectors, ctx)
+
+    settings = config("stopped", iterations_per_loop=k, checkpoint_every_steps=20)
+    callbacks = [AtStep(13)] if where == "train" else []
+    if where == "compile":
+        Trainer(dense_task, settings).train(plain, max_steps=20)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        Trainer(dense_task, settings, callbacks=callbacks).train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
+    assert ended.value.code == EXIT_PREEMPTED == 75
+    assert signal.getsignal(signal.SIGTERM) == before
+    preemption._requested.clear()
+
+    at = Checkpoints(settings).steps()
+    assert (at == [20]) if where != "train" else (len(at) == 1 and 13 <= at[0] < 13 + 3 * k)
+    resumed = Trainer(dense_task, settings).train_and_evaluate(plain, plain, max_steps=STEPS)
+    straight = Trainer(dense_task, replace(settings, workdir=config("straight").workdir))
+    expected = straight.train_and_evaluate(plain, plain, max_steps=STEPS)
+    assert resumed.start_step == at[-1]
+    for left, right in zip(jax.tree.leaves(resumed.state), jax.tree.leaves(expected.state), strict=True):
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    # The evaluation that was cut off, or that came after, is made up: none is missing.
+    evaluated = [(each.step, each.metrics) for each in resumed.evaluations]
+    wanted = [(each.step, each.metrics) for each in expected.evaluations]
+    assert evaluated == (wanted if where != "compile" else wanted[1:])  # made up in the call that was preempted then
+
+
+def test_a_process_that_was_asked_to_end_begins_nothing_new(dense_task, vector_input, config):
+    preemption._requested.set()
+    with pytest.raises(Preempted):
+        Trainer(dense_task, config()).train(vector_input, max_steps=STEPS)
+    assert Checkpoints(config()).steps() == []
+
+
+def test_a_program_with_a_handler_of_its_own_keeps_it(dense_task, vector_input, config):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("by the program"))
+    try:
+        Trainer(dense_task, config(), callbacks=[AtStep(16)]).train(vector_input, max_steps=16)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == ["by the program"]
+
+
+def test_a_long_call_can_be_left_and_what_it_raises_comes_through():
+    assert interruptible(lambda: 7, lambda: None) == 7
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 / 0, lambda: None)
+    began, release = time.monotonic(), threading.Event()
+
+    def check():
+        raise Preempted("now")
+
+    left = []
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Preempted, match="now"):
+        patch.setattr("trainer.interruptible.leave_at_exit", left.append)
+        interruptible(lambda: release.wait(30), check)
+    assert [str(error) for error in left] == ["now"]
+    release.set()
+    assert time.monotonic() - began < 10

@@ -1,0 +1,180 @@
+"""The corners of the metrics: ties, NaN, nothing to divide by, and what does not fit."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.shards.errors import EvaluationError, InputError, OptionError
+from trainer.metrics.binary import AUC, PrecisionRecall
+from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
+from trainer.metrics.means import Mean, Perplexity
+
+NAN = float("nan")
+
+
+def value(metric, outputs, mask=None, **batch):
+    """Over one batch of these rows."""
+    batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
+    mask = jnp.ones(len(next(iter(batch.values()))), bool) if mask is None else jnp.asarray(mask)
+    state = metric.from_batch(jnp.asarray(outputs, jnp.float32), batch | {"_mask": mask}, mask)
+    return metric.compute({name: np.asarray(leaf) for name, leaf in state.items()})
+
+
+def right(metric, logits, labels):
+    batch = {"label": jnp.asarray(labels), "_mask": jnp.ones(len(labels))}
+    return metric(jnp.asarray(logits, jnp.float32), batch).tolist()
+
+
+def test_of_equal_logits_the_lower_class_is_the_higher_as_argmax_has_it():
+    equal = np.zeros((4, 4))
+    assert right(Accuracy("label"), equal, [0, 1, 2, 3]) == [True, False, False, False]
+    assert right(TopK(3, "label"), equal, [0, 1, 2, 3]) == [True, True, True, False]
+    assert value(ConfusionMatrix("label"), equal, label=[0, 1, 2, 3])[:, 0].tolist() == [1, 1, 1, 1]
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=4, max_size=4))
+@settings(max_examples=30, deadline=None)
+def test_the_top_1_is_argmax_and_the_top_of_all_is_all(logits):
+    labels = [0, 1, 2, 2]
+    expected = (np.argmax(logits, 1) == labels).tolist()
+    assert right(Accuracy("label"), logits, labels) == right(TopK(1, "label"), logits, labels) == expected
+    assert right(TopK(3, "label"), logits, labels) == [True] * 4
+
+
+def test_a_record_with_a_nan_or_without_a_class_is_never_right():
+    logits = [[NAN, 1, 0], [1, NAN, 0], [NAN, NAN, NAN], [1, 0, 0], [0, 0, 1], [1, 0, 0]]
+    for metric in (Accuracy("label"), TopK(3, "label")):
+        assert right(metric, logits, [0, 0, 0, -1, 3, 0]) == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize("metric", [ConfusionMatrix("label"), PerClass("label")], ids=repr)
+def test_a_label_that_is_no_class_ends_the_evaluation_unless_it_is_masked(metric):
+    logits = np.eye(4, 3)
+    with pytest.raises(EvaluationError, match=r"2 records have a label that is none of the logits' 3 classes, 0\.\.2"):
+        value(metric, logits, label=[0, -1, 3, 1])
+    value(metric, logits, label=[0, -1, 3, 1], mask=[True, False, False, True])
+
+
+def test_what_has_no_denominator_is_nan_and_in_no_mean():
+    found = value(PerClass("label"), np.eye(3)[[0, 1, 0]], label=[0, 0, 0])
+    assert str(found["recall"].tolist()) == "[0.6666666666666666, nan, nan]"
+    assert str(found["precision"].tolist()) == "[1.0, 0.0, nan]"
+    assert (found["macro_recall"], found["macro_precision"], found["macro_f1"]) == (2 / 3, 0.5, 0.4)
+    nothing = value(PerClass("label"), np.eye(3), label=[0, 1, 2], mask=[False] * 3)
+    assert np.isnan(nothing["macro_recall"])
+    none_predicted = value(PrecisionRecall("yes"), [0.1, 0.2], yes=[0, 1])
+    assert (str(none_predicted["precision"]), none_predicted["recall"], none_predicted["f1"]) == ("nan", 0.0, 0.0)
+    assert np.isnan(value(PrecisionRecall("yes"), [0.1, 0.6], yes=[0, 0])["recall"])
+    assert np.isnan(value(Mean("a", "w"), 0, a=[1.0], w=[0.0]))
+
+
+def test_a_score_at_the_threshold_is_a_yes():
+    assert value(PrecisionRecall("yes", threshold=0.5), [0.5, 0.4], yes=[True, False])["recall"] == 1.0
+
+
+@pytest.mark.parametrize("metric", [PrecisionRecall("yes"), AUC("yes")], ids=repr)
+def test_a_score_that_is_nan_makes_nan_and_a_label_that_is_neither_0_nor_1_an_error(metric):
+    assert all(np.isnan(each) for each in value(metric, [0.1, NAN, 0.7], yes=[0, 1, 1]).values())
+    assert not any(np.isnan(each) for each in value(metric, [0.1, NAN, 0.7], [1, 0, 1], yes=[0, 1, 1]).values())
+    with pytest.raises(EvaluationError, match="1 records have a label that is neither 0 nor 1"):
+        value(metric, [0.1, 0.2, 0.7], yes=[0, -1, 1])
+
+
+@pytest.mark.parametrize("yes", [[0, 0], [1, 1]], ids=["only no", "only yes"])
+def test_the_area_of_one_class_alone_is_nan(yes):
+    assert all(np.isnan(each) for each in value(AUC("yes"), [0.1, 0.2], yes=yes).values())
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 50))
+@settings(max_examples=20, deadline=None)
+def test_the_area_is_off_by_no_more_than_it_says_for_any_scores_and_bins(seed, bins):
+    rng = np.random.default_rng(seed)
+    scores, yes = rng.normal(0.5, 0.5, 40).astype(np.float32), np.arange(40) % 3 == 0
+    found = value(AUC("yes", bins=bins), scores, yes=yes)
+    assert abs(found["roc"] - sk.roc_auc_score(yes, scores)) <= found["roc_error"] + 1e-12
+
+
+def test_scores_on_bins_of_any_range_are_exact():
+    rng = np.random.default_rng(0)
+    scores, yes = rng.integers(-300, 300, 500) / 4, rng.integers(0, 2, 500)
+    found = value(AUC("yes", bins=600, low=-75, high=75), scores, yes=yes)
+    assert found["roc"] == pytest.approx(sk.roc_auc_score(yes, scores), abs=1e-15)
+    assert found["average_precision"] == pytest.approx(sk.average_precision_score(yes, scores), abs=1e-14)
+    beyond = value(AUC("yes", bins=600, low=-75, high=75), scores * 1e30, yes=yes)
+    assert beyond["roc_error"] > 0.2  # three bins left: the metric says that they are too few
+
+
+def test_what_has_the_weight_0_does_not_count_even_a_nan():
+    assert value(Mean("a", "w"), 0, a=[[1.0, NAN], [3.0, NAN]], w=[[1, 0], [3, 0]]) == 2.5
+
+
+def test_a_perplexity_beyond_float64_is_infinite():
+    assert value(Perplexity(losses="a"), 0, a=[1e4]) == np.inf
+    assert value(Perplexity(losses="a"), 0, a=[0.0]) == 1.0
+
+
+IMAGES = np.zeros((2, 3))
+MISFITS = {
+    "no such key in the batch": (Accuracy("labl"), IMAGES, "the batch has no 'labl'. Did you mean 'label'"),
+    "no such key in the outputs": (
+        Accuracy("label", "logit"),
+        {"logits": 1},
+        "outputs are a dict of 'logits'; expected a dict with 'logit'",
+    ),
+    "outputs that are no array": (
+        Accuracy("label"),
+        {"logits": 1},
+        "a dict of 'logits'; expected one array. Name a key",
+    ),
+    "outputs of none": (AUC("label", "score"), None, "the task's outputs are NoneType; expected a dict with 'score'"),
+    "labels of another shape": (
+        Accuracy("image"),
+        IMAGES,
+        r"the labels have the shape \[2, 4\]; expected \[2\], one a record",
+    ),
+    "labels that are floats": (Accuracy("score"), IMAGES, "the labels are float32; expected integers"),
+    "logits of another shape": (
+        PerClass("label"),
+        np.zeros((2, 5, 3)),
+        r"the logits have the shape \[2, 5, 3\]; expected \[2, classes\]",
+    ),
+    "a k above all classes": (TopK(4, "label"), IMAGES, "k=4 is more than the 3 classes that the logits have"),
+    "scores of two columns": (
+        PrecisionRecall("label"),
+        IMAGES,
+        r"the scores have the shape \[2, 3\]; expected \[2\], one a record",
+    ),
+    "scores that are classes": (AUC("label", lambda o, b: b["label"]), None, "the scores are int32; expected floats"),
+    "weights of another shape": (
+        Mean("image", "score"),
+        None,
+        r"values have the shape \[2, 4\] and the weights \[2\]; expected the same, with 2 rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISFITS)
+def test_what_does_not_fit_is_said_while_the_step_is_traced(kind):
+    metric, outputs, text = MISFITS[kind]
+    mask = jnp.ones(2, bool)
+    batch = {"label": jnp.zeros(2, jnp.int32), "score": jnp.zeros(2), "image": jnp.zeros((2, 4)), "_mask": mask}
+    with pytest.raises(InputError, match=text):
+        metric(outputs, batch) if callable(metric) else metric.from_batch(outputs, batch, mask)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: TopK(0, "label"), "k=0 is not allowed. It must be an int above 0"),
+        (lambda: AUC("label", bins=0), "bins=0 is not allowed"),
+        (lambda: AUC("label", bins=2**25), "bins=33554432 is not allowed. 16777216 is the most"),
+        (lambda: AUC("label", low=1, high=1), "low=1 and high=1 are not allowed. Both finite, low below high"),
+        (lambda: AUC("label", high=np.inf), "high=inf are not allowed. Both finite, low below high"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make, text):
+    with pytest.raises(OptionError, match=text):
+        make()

@@ -1,0 +1,161 @@
+"""A user's own metric: what the trainer makes of its states, and what it refuses before an epoch begins."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import EvaluationError, InputError, OptionError
+from trainer.calls.evaluation import Evaluation, compare_paddings
+from trainer.metrics.classes import Accuracy, ConfusionMatrix
+from trainer.metrics.tally import computed, counted, empty_tallies
+from trainer.task import Metric
+from trainer.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Own(Metric):
+    """A metric of these functions."""
+
+    of_batch: Any
+    of_state: Any = lambda state: state
+
+    def from_batch(self, outputs, batch, mask):
+        return self.of_batch(outputs, batch, mask)
+
+    def compute(self, state):
+        return self.of_state(state)
+
+
+class Merged(Own):
+    def merge(self, first, second):
+        return self.of_state(first, second)
+
+    def compute(self, state):
+        return state
+
+
+def masked(outputs, batch, mask):
+    return jnp.sum(jnp.where(mask, batch["x"], 0))
+
+
+def epoch(metric, batches):
+    """What the metric is over these batches, each of [rows] of x and of the mask."""
+    batches = [{"x": jnp.asarray(x), "_mask": jnp.asarray(mask, jnp.float32)} for x, mask in batches]
+    losses, metrics = jnp.zeros(len(batches[0]["x"])), {"own": metric}
+    tallies, _ = empty_tallies(losses, None, batches[0], metrics)
+    step = jax.jit(lambda tallies, batch: counted(tallies, losses, None, batch, metrics))
+    for batch in batches:
+        tallies = step(tallies, batch)
+    scalars, arrays = computed(jax.device_get(tallies), metrics)
+    return {**scalars, **arrays}
+
+
+def test_float_sums_are_near_those_of_float64():
+    values = np.float32([1e8, *[0.1] * 999])
+    total = values.astype(np.float64).sum()
+    assert abs(np.add.accumulate(values)[-1] - total) > 50
+    found = epoch(Own(masked), [([value], [1]) for value in values])["own"]
+    assert found == pytest.approx(total, rel=1e-12)
+
+
+def test_an_infinite_sum_is_infinite_and_no_nan():
+    assert epoch(Own(masked), [([np.float32(value)], [1]) for value in (1, np.inf, 2)]) == {"own": np.inf}
+
+
+@pytest.mark.parametrize("dtype", [jnp.bool_, jnp.uint8, jnp.int8, jnp.bfloat16, jnp.float16])
+def test_states_of_few_bits_do_not_overflow_or_round(dtype):
+    metric = Own(lambda outputs, batch, mask: jnp.any(mask & (batch["x"] > 0)).astype(dtype))
+    assert epoch(metric, [([1, 0], [1, 0])] * 600) == {"own": 600.0}
+
+
+def test_a_state_may_be_any_tree_and_its_value_a_mapping():
+    def of_batch(outputs, batch, mask):
+        return {"n": (jnp.sum(mask),), "each": jnp.where(mask, batch["x"], 0)}
+
+    metric = Own(of_batch, lambda state: {"mean": state["each"].sum() / state["n"][0], "each": state["each"]})
+    found = epoch(metric, [([1, 2], [1, 1]), ([3, 99], [1, 0])])
+    assert found["own/mean"] == 2.0
+    assert found["own/each"].tolist() == [4, 2]
+    assert found["own/each"].dtype == np.int64
+
+
+@pytest.fixture
+def evaluation(dense_task, vector_input, config):
+    """evaluation(name=metric, ...): the Evaluation of a dense model, untrained, on four devices."""
+    with ExitStack() as stack:
+
+        def make(**metrics):
+            trainer = Trainer(replace(dense_task, metrics=metrics), config(iterations_per_loop=3))
+            call, job = stack.enter_context(trainer._call()), trainer._job
+            opened = job.open("eval", vector_input)
+            return Evaluation(call, job, opened, job.fresh_state(opened, call.check).variables, step=0)
+
+        yield make
+
+
+def test_a_metric_that_counts_padding_is_refused_before_the_epoch(evaluation):
+    text = r"the metric 'size' counts rows of padding: .* leave them out by jnp.where\(mask, values, 0\)"
+    with pytest.raises(InputError, match=text):
+        evaluation(size=Own(lambda outputs, batch, mask: mask.size))
+
+
+def test_padding_that_reaches_a_metric_is_named_with_how_much_it_changes(evaluation):
+    def centred(logits, batch):
+        return logits - logits.mean(0)
+
+    mixing = evaluation(confusion=ConfusionMatrix("label", centred))
+    with pytest.raises(EvaluationError, match=r"with NaN .* confusion differs in \d of its 9 numbers\. Some"):
+        compare_paddings(mixing, mixing.epoch(), lambda: None)
+
+
+def test_training_reports_what_has_a_value_a_record_and_evaluation_all(dense_task, vector_input, config):
+    metrics = {"accuracy": Accuracy("label"), "confusion": ConfusionMatrix("label")}
+    trainer = Trainer(replace(dense_task, metrics=metrics), config())
+    assert trainer.train(vector_input, steps=1).metrics.keys() == {"loss", "accuracy", "grad_norm"}
+    result = trainer.evaluate(vector_input)
+    assert result.metrics.keys() == {"loss", "accuracy"}
+    assert np.trace(result.arrays["confusion"]) / 100 == result.metrics["accuracy"]
+
+
+WRONG = {
+    "a merge to another shape": (
+        Merged(lambda o, b, mask: jnp.sum(mask), lambda first, second: jnp.stack([first, second])),
+        r"merge gives int32 \[2\] of two states int32 \[\]. It must give such a state again.",
+    ),
+    "a state of complex numbers": (
+        Own(lambda *_: jnp.zeros(2, jnp.complex64)),
+        r"a state holds complex64 \[2\]. Allowed",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_state_that_cannot_be_carried_fails_before_the_first_step_of_training(dense_task, vector_input, config, kind):
+    metric, text = WRONG[kind]
+    with pytest.raises(InputError, match=text) as caught:
+        Trainer(replace(dense_task, metrics={"own": metric}), config()).train(vector_input, steps=1)
+    assert caught.value.__notes__[0] == "in the metric 'own'"
+
+
+def test_a_value_that_is_no_number_is_named():
+    with pytest.raises(InputError, match=r"the metric own/a is computed as 'good'. Allowed: a number, an array"):
+        epoch(Own(masked, lambda state: {"a": "good"}), [([1], [1])])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "text"),
+    [
+        ({"acc": Accuracy}, r"the metric 'acc' is <class .*Accuracy'>. Allowed: a function\(outputs, batch\)"),
+        ({"acc": 0.5}, "the metric 'acc' is 0.5. Allowed"),
+        ({"a": Own(masked), "a/b": Accuracy("y")}, "'a/b' is named like a value of the metric 'a'. Choose another"),
+    ],
+    ids=["a class", "a number", "a name in use"],
+)
+def test_a_task_says_at_once_what_is_wrong_with_its_metrics(dense_task, metrics, text):
+    with pytest.raises(OptionError, match=text):
+        replace(dense_task, metrics=metrics)

@@ -1,0 +1,75 @@
+"""Means in which records have a weight: of tokens, boxes or pixels rather than of records."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pipeline.shards.errors import InputError
+from trainer.metrics.found import FromBatch, found
+from trainer.metrics.tally import LOSSES
+from trainer.task import Batch, Computed, Metric
+
+__all__ = ["Mean", "Perplexity"]
+
+
+@dataclass(frozen=True)
+class Mean(Metric):
+    """sum(weights * values) / sum(weights) over the split; nan where all weights are 0.
+
+    values, weights: [b, ...] of one shape, each a key of the batch or a function(outputs, batch). What has the
+    weight 0 does not count, even a NaN. A mean of one value a record needs no Metric: a function gives the values."""
+
+    values: FromBatch
+    weights: FromBatch
+
+    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+        """sum and weight, float32 []."""
+        return _weighed(self.values, self.weights, outputs, batch, mask)
+
+    def compute(self, state: Any) -> Computed:
+        """The mean."""
+        return _mean(state)
+
+
+@dataclass(frozen=True)
+class Perplexity(Metric):
+    """exp of the mean loss, in nats: sum(weights * losses) / sum(weights).
+
+    weights: a key of the batch or a function(outputs, batch); None: 1 a record. losses: the same; default: those of
+    the task, [b]. A language model whose task gives a record's mean loss over its tokens has their number [b] as
+    weights; where losses are of each token, [b, tokens], so are the weights, 0 on padding."""
+
+    weights: FromBatch | None = None
+    losses: FromBatch = LOSSES
+
+    def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
+        """sum and weight, float32 []."""
+        return _weighed(self.losses, self.weights, outputs, batch, mask)
+
+    def compute(self, state: Any) -> Computed:
+        """The perplexity, inf where it is beyond float64."""
+        with np.errstate(over="ignore"):
+            return float(np.exp(_mean(state)))
+
+
+def _weighed(
+    values: FromBatch, weights: FromBatch | None, outputs: Any, batch: Batch, mask: jax.Array
+) -> dict[str, jax.Array]:
+    each = jnp.asarray(found(values, outputs, batch), jnp.float32)
+    weight = jnp.ones_like(each) if weights is None else jnp.asarray(found(weights, outputs, batch), jnp.float32)
+    if each.shape != weight.shape or each.shape[:1] != mask.shape:
+        raise InputError(
+            f"the values have the shape {list(each.shape)} and the weights {list(weight.shape)}; expected the same, "
+            f"with {mask.shape[0]} rows, one a record."
+        )
+    counts = mask.reshape(mask.shape + (1,) * (each.ndim - 1)) & (weight != 0)
+    # By where: 0 times a NaN is NaN.
+    return {"sum": jnp.sum(jnp.where(counts, weight * each, 0)), "weight": jnp.sum(jnp.where(counts, weight, 0))}
+
+
+def _mean(state: Any) -> float:
+    return float(state["sum"] / state["weight"]) if state["weight"] else math.nan

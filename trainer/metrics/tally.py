@@ -1,0 +1,175 @@
+"""What the trainer makes of a task's metrics: the values of a batch, and for each Metric a tally of the epoch.
+
+Tallies are carried on the devices from step to step, so their size is paid once, not for every step."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pipeline.shards.errors import InputError
+from trainer.inputs import MASK
+from trainer.task import Batch, Metric, Metrics
+
+__all__ = ["LOSSES", "Tally", "check_metrics", "computed", "counted", "empty_tallies", "mergeable", "per_record"]
+
+LOSSES = "_losses"
+WIDE = {"b": jnp.int32, "i": jnp.int32, "u": jnp.uint32, "f": jnp.float32, "V": jnp.float32}  # V: bfloat16
+
+
+class Tally(NamedTuple):
+    """A Metric's state so far. low: for each of its leaves what a float32 sum could not hold; None where exact."""
+
+    state: Any
+    low: list[jax.Array | None]
+
+
+def mergeable(metrics: Metrics) -> dict[str, Metric]:
+    """Those that are a Metric, and no function."""
+    return {name: metric for name, metric in metrics.items() if isinstance(metric, Metric)}
+
+
+def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, jax.Array]:
+    """The loss and the values of every function as arrays [b]. InputError where one gives another shape."""
+    values, seen = {"loss": losses}, {**batch, LOSSES: losses}
+    for name, metric in metrics.items():
+        if not isinstance(metric, Metric):
+            with _naming(name):
+                values[name] = metric(outputs, seen)
+    for name, value in values.items():
+        if jnp.shape(value) != batch[MASK].shape:
+            raise InputError(
+                f"{name} has the shape {list(jnp.shape(value))}; expected {list(batch[MASK].shape)}, one value a "
+                "record. The trainer takes the mean itself, so that padding does not count."
+            )
+    return values
+
+
+def check_metrics(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) -> None:
+    """Raises now what a Metric would raise over such a batch in an evaluation, hours later. Computes nothing."""
+    jax.eval_shape(partial(empty_tallies, metrics=metrics), losses, outputs, dict(batch))
+
+
+def empty_tallies(
+    losses: Any, outputs: Any, batch: Batch, metrics: Metrics
+) -> tuple[dict[str, Tally], dict[str, jax.Array]]:
+    """The tallies before the first batch; and whether each is neutral, bool []: merged with itself it stays the same.
+
+    Of the arguments only shapes and dtypes matter. Runs under jit."""
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (losses, outputs, dict(batch)))
+    tallies, neutral = {}, {}
+    for name, metric in mergeable(metrics).items():
+        state = _state(name, metric, *blank)
+        leaves = jax.tree.leaves(state)
+        sums = _is_sum(metric)
+        low = [jnp.zeros_like(leaf) if sums and jnp.issubdtype(leaf.dtype, jnp.floating) else None for leaf in leaves]
+        tallies[name] = Tally(state, low)
+        twice = jax.tree.leaves(_merged(name, metric, tallies[name], state).state)
+        same = [jnp.array_equal(a, b, equal_nan=True) for a, b in zip(leaves, twice, strict=True)]
+        neutral[name] = jnp.all(jnp.array(same))
+    return tallies, neutral
+
+
+def counted(
+    tallies: Mapping[str, Tally], losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics
+) -> dict[str, Tally]:
+    """The tallies with this batch's rows that count."""
+    return {
+        name: _merged(name, metric, tallies[name], _state(name, metric, losses, outputs, batch))
+        for name, metric in mergeable(metrics).items()
+    }
+
+
+def computed(tallies: Mapping[str, Any], metrics: Metrics) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Scalars and arrays by name, of tallies on the host. InputError for what is neither."""
+    scalars: dict[str, float] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name, metric in mergeable(metrics).items():
+        with _naming(name):
+            value = metric.compute(_whole(*tallies[name]))
+        parts = {f"{name}/{key}": part for key, part in value.items()} if isinstance(value, Mapping) else {name: value}
+        for key, part in parts.items():
+            array = np.asarray(part)
+            if array.dtype.kind not in "biuf":
+                raise InputError(
+                    f"the metric {key} is computed as {part!r}. Allowed: a number, an array of them, or a dict of both."
+                )
+            if array.ndim:
+                arrays[key] = array
+            else:
+                scalars[key] = float(array)
+    return scalars, arrays
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the metric {name!r}")
+        raise
+
+
+def _state(name: str, metric: Metric, losses: jax.Array, outputs: Any, batch: Batch) -> Any:
+    with _naming(name):
+        return jax.tree.map(_wide, metric.from_batch(outputs, {**batch, LOSSES: losses}, batch[MASK] > 0))
+
+
+def _wide(leaf: Any) -> jax.Array:
+    """In 32 bits, where a count does not overflow; and not weakly typed, which a loop would not carry."""
+    leaf = jnp.asarray(leaf)
+    if leaf.dtype.kind not in WIDE:
+        raise InputError(f"a state holds {leaf.dtype} {list(leaf.shape)}. Allowed: integers, floats and booleans.")
+    return jax.lax.convert_element_type(leaf, WIDE[leaf.dtype.kind])
+
+
+def _is_sum(metric: Metric) -> bool:
+    return type(metric).merge is Metric.merge
+
+
+def _merged(name: str, metric: Metric, tally: Tally, state: Any) -> Tally:
+    if _is_sum(metric):
+        leaves, tree = jax.tree.flatten(tally.state)
+        added = [_add(*leaf) for leaf in zip(leaves, tally.low, jax.tree.leaves(state), strict=True)]
+        return Tally(tree.unflatten([total for total, _ in added]), [low for _, low in added])
+    with _naming(name):
+        merged = jax.tree.map(_wide, metric.merge(tally.state, state))
+        if _kinds(merged) != _kinds(state):
+            raise InputError(
+                f"merge gives {_kinds(merged)} of two states {_kinds(state)}. It must give such a state again."
+            )
+    return Tally(merged, tally.low)
+
+
+def _kinds(state: Any) -> Any:
+    return jax.tree.map(lambda leaf: f"{leaf.dtype} {list(leaf.shape)}", state)
+
+
+def _add(total: jax.Array, low: jax.Array | None, value: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """total + low + value as two float32 numbers, which hold 48 bits together; integers as they are."""
+    rounded = total + value
+    if low is None:
+        return rounded, None
+    # Knuth's TwoSum: what rounding took away is a float32 again. Then Dekker's, as `low` may have grown.
+    back = rounded - total
+    rest = low + ((total - (rounded - back)) + (value - back))
+    rest = jnp.where(jnp.isfinite(rounded), rest, 0)
+    after = rounded + rest
+    return after, rest - (after - rounded)
+
+
+def _whole(state: Any, lows: list[np.ndarray | None]) -> Any:
+    leaves, tree = jax.tree.flatten(state)
+    return tree.unflatten([_widest(leaf, low) for leaf, low in zip(leaves, lows, strict=True)])
+
+
+def _widest(leaf: np.ndarray, low: np.ndarray | None) -> np.ndarray:
+    if leaf.dtype.kind != "f":
+        return leaf.astype(np.int64)
+    whole = leaf.astype(np.float64)
+    # A sum that is infinite has no rest.
+    return whole if low is None else np.where(np.isfinite(whole), whole + low, whole)
