@@ -14,7 +14,7 @@ from trainer.interruptible import interruptible
 from trainer.loop import program
 from trainer.trainer import Trainer
 
-STEPS, EVERY, RECORDS = 120, 60, 480
+STEPS, EVERY, RECORDS = 120, 60, 960
 
 
 def sigterm():
@@ -28,7 +28,7 @@ class AtStep13(Callback):
 
 
 class Killing(NumberedInput):
-    """Before its 16th batch, or while the program for it compiles, the process is asked to end."""
+    """Before its 46th batch, or while the program for it compiles, the process is asked to end."""
 
     where = ""
 
@@ -37,7 +37,7 @@ class Killing(NumberedInput):
             if self.where == "compile" and number == 0:
                 while "trainer-compiling" not in {thread.name for thread in threading.enumerate()}:
                     time.sleep(0.001)
-            if (self.where, number) in (("compile", 0), ("evaluate", 15)):
+            if (self.where, number) in (("compile", 0), ("evaluate", 45)):
                 sigterm()
             yield batch
 
@@ -67,6 +67,15 @@ def preempted(order):
     config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY)
     Trainer(dense_task(), config, callbacks=callbacks).train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
     yield "trained", True
+
+
+def any_k(order):
+    """The parameters' checksums after training alone with each of `order.ks` steps a dispatch."""
+    for k in order.ks:
+        config = settings(order, iterations_per_loop=k)
+        config = replace(config, workdir=f"{order.workdir}-{k}")
+        result = Trainer(dense_task(), config).train(numbered, max_steps=STEPS)
+        yield f"{k}", {"state": checksums(result.state), "executables": result.executables}
 
 
 def goes_on(order):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from host_predictions import predictions
-from host_preemption import goes_on, preempted
+from host_preemption import any_k, goes_on, preempted
 from host_task import (
     IMAGE,
     LABEL,
@@ -34,7 +34,7 @@ from trainer.config import TrainerConfig
 from trainer.trainer import Trainer
 
 AGREED = "now all agree"
-ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on)}
+ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on, any_k)}
 
 
 def same_truth(order):
