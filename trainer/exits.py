@@ -42,13 +42,13 @@ class Preempted(SystemExit):
         return self.why
 
 
-def break_apart(last_words: Callable[[], None]) -> None:
+def break_apart(last_words: Callable[[], None], code: int = 1) -> None:
     """From now on this process can only end, and not JAX's way, which waits for processes that are gone and then
-    aborts this one. `last_words` are called just before."""
+    aborts this one. `last_words` are called just before. code: of a program that does not call `end`."""
     global _last_words
     if _last_words is None:
         _last_words = last_words
-        atexit.register(end, 1)  # for programs that do not call `end`
+        atexit.register(end, code)
 
 
 def is_apart() -> bool:

@@ -90,10 +90,8 @@ class Trainer:
         if eval_every_steps is not None:
             check_positive_int("eval_every_steps", eval_every_steps)
 
-        def alternating(call: Call, start: int, end: int) -> Alternating:
-            opened = self._job.open("eval", eval_input_fn)
-            self._agree(call, opened, start, end, eval_every_steps=every)
-            return Alternating(call, self._job, eval_input_fn, opened, name, every)
+        def alternating(call: Call) -> Alternating:
+            return Alternating(call, self._job, eval_input_fn, name, every)
 
         return self._train(train_input_fn, _goal(steps, max_steps, self.config), alternating)
 
@@ -101,22 +99,22 @@ class Trainer:
         self,
         input_fn: InputFn,
         goal: Callable[[int], int],
-        alternating: Callable[[Call, int, int], Alternating] | None = None,
+        alternating: Callable[[Call], Alternating] | None = None,
     ) -> TrainResult:
         with self._call() as call:
             start = 0 if self.config.fast_dev_run else call.checkpoints.resume_step()
             end = self.config.fast_dev_run or goal(start)
-            evaluating = alternating(call, start, end) if alternating else None
+            training = self._job.open("train", input_fn, start) if start < end else None
+            evaluating = alternating(call) if alternating else None
+            inputs = [opened for opened in (training, evaluating and evaluating.opened) if opened]
+            self._agree(call, inputs, start, end, eval_every_steps=evaluating and evaluating.every_steps)
             if evaluating and start:
                 evaluating.make_up(start, end)
-            if start >= end:
-                self._agree(call, None, start, end)
+            if training:
+                result = train_run(call, self._job, training, start, end, evaluating)
+            else:
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
                 result = TrainResult(start, start, None, {}, None, 0)
-            else:
-                opened = self._job.open("train", input_fn, start)
-                self._agree(call, opened, start, end)
-                result = train_run(call, self._job, opened, start, end, evaluating)
             return replace(result, evaluations=tuple(evaluating.results)) if evaluating else result
 
     def evaluate(
@@ -134,7 +132,7 @@ class Trainer:
         with self._call() as call:
             step = 0 if fast else call.checkpoints.require(step)
             opened = self._job.open("eval", input_fn)
-            self._agree(call, opened, step, step, check_padding=check_padding)
+            self._agree(call, [opened], step, step, check_padding=check_padding)
             if fast:
                 state = self._job.fresh_state(opened, call.check)
             else:
@@ -160,8 +158,9 @@ class Trainer:
 
         Of several new ones the newest; the log names those that are skipped. It ends after the checkpoint of
         TrainerConfig.max_steps, and when for timeout_seconds no new one has come. Every evaluation calls input_fn
-        anew; all run the same program. Nothing is written but the events. One that is removed while it is read is
-        left for a newer one. CheckpointError for one that is damaged, and where there has never been any."""
+        anew; all run the same program. Nothing is written but the events and, without a name, what keep_best goes by.
+        One that is removed while it is read is left for a newer one. CheckpointError for one that is damaged, and
+        where there has never been any."""
         check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
         return follow(self._job, input_fn, self._call, self._agree, partial(self._tell, name=name), waits)
@@ -189,7 +188,7 @@ class Trainer:
             with call.checkpoints:  # whoever stops early must not wait in them for the other hosts
                 step = call.checkpoints.require(step)
                 opened = self._job.open("predict", input_fn)
-                self._agree(call, opened, step, step, keys=keys, gather=gather)
+                self._agree(call, [opened], step, step, keys=keys, gather=gather)
                 variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
             yield from Prediction(call, self._job, opened, variables, keys, gather).records()
 
@@ -213,9 +212,11 @@ class Trainer:
             yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints)
             preemption.check()  # it came too late for the loop; all is done, so nothing is lost
 
-    def _agree(self, call: Call, opened: Opened | None, start: int, end: int, **others: Any) -> None:
+    def _agree(self, call: Call, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:
+        """Once a call: the hosts compare what they are about to do."""
+
         def facts() -> dict[str, Any]:
-            return facts_of(self._job, opened, start, end) | others
+            return facts_of(self._job, inputs, start, end) | others
 
         agree(call.watchdog, facts, self.config.workdir, self.config.stall_seconds)
 

@@ -1,14 +1,19 @@
-"""What the processes of host_worker.py train: a dense model on the digits, and inputs that note what was taken."""
+"""What the processes of host_worker.py train: a dense model, its inputs and settings; and how they tell of it."""
+
+import zlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
+from pipeline.shards.errors import InfeedError
+from trainer.config import TrainerConfig
 from trainer.metrics.binary import AUC
 from trainer.metrics.classes import ConfusionMatrix
-from trainer.metrics.means import Mean, Perplexity
+from trainer.metrics.means import Perplexity
 from trainer.task import Task, Variables
 
 RAW, IMAGE, LABEL = "image/encoded", "image", "image/class/label"
@@ -60,9 +65,8 @@ def dense_task(learning_rate=0.05, width=32):
             "accuracy": accuracy,
             "place": place,
             "confusion": ConfusionMatrix(labels_of, logits_of),
-            "area": AUC(is_high, pixel),
+            "area": AUC(is_high, pixel, bins=256),
             "perplexity": Perplexity(),
-            "pixel": Mean(pixel, labels_of),
         },
         lambda name, shape: cut[name],
     )
@@ -96,3 +100,78 @@ class Recorded:
 
         source.batches = recording
         return source
+
+
+class NumberedInput:
+    """The Input protocol over images that hold their record's number; training goes round and round."""
+
+    num_records, fingerprint, start, on_error = 0, "numbered", 0, "raise"
+
+    def __init__(self, ctx, records):
+        self.ctx, self.num_records = ctx, records
+        self.steps_per_epoch = -(-records // ctx.global_batch_size)
+        self.expected_crc = records * (records - 1) // 2
+        self.spec = self.batch(0)
+
+    def batch(self, step):
+        size = self.ctx.global_batch_size
+        ids = np.array([step * size + row for part in self.ctx.hosts.rows for row in part])
+        ids = ids % self.num_records if self.ctx.mode == "train" else np.where(ids < self.num_records, ids, -1)
+        ids = ids.astype(np.int32)
+        image = np.broadcast_to(ids[:, None, None], (len(ids), 8, 8)).astype(np.uint8)
+        mask = (ids >= 0).astype(np.float32)
+        extra = {"_mask": mask, "_index": ids, "_crc": np.maximum(ids, 0).astype(np.uint32)}
+        return {"image": image, LABEL: 1 + np.maximum(ids, 0) % 10} | extra
+
+    def batches(self, position):
+        return map(self.batch, range(position, 10**6 if self.ctx.mode == "train" else self.steps_per_epoch))
+
+    def advance(self, position, n):
+        return position + n
+
+    def state(self, position):
+        return {"position": position}
+
+    def restore(self, state):
+        return state["position"]
+
+
+def checksums(state):
+    """Of every array, however it is cut: the parts of this process only."""
+    return [
+        zlib.crc32(b"".join(np.asarray(s.data).tobytes() for s in leaf.addressable_shards)) for leaf in leaves(state)
+    ]
+
+
+def whole(state):
+    """The parameters as lists, put together from all hosts."""
+    return [multihost_utils.process_allgather(leaf, tiled=True).tolist() for leaf in leaves(state)]
+
+
+def leaves(state):
+    return jax.tree.leaves(state.variables.params)
+
+
+def plain_batches(ctx, at=None, then=None):
+    """Endless random batches; before batch `at` comes `then()`."""
+    rng = np.random.default_rng(ctx.seed)
+    for step in range(10**6):
+        if step == at and then is not None:
+            then()
+        rows = rng.integers(0, 256, (ctx.per_host_batch_size, 8, 8)).astype(np.uint8)
+        yield {"image": rows, LABEL: rng.integers(1, 11, len(rows)).astype(np.int32)}
+
+
+def settings(order, **others):
+    defaults = {"global_batch_size": 16, "iterations_per_loop": 5, "checkpoint_every_steps": None}
+    return TrainerConfig(
+        workdir=order.workdir, host_timeout_seconds=order.host_timeout_seconds, **defaults | {"seed": 3} | others
+    )
+
+
+def error_of(call):
+    try:
+        call()
+    except InfeedError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,31 +14,27 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from host_task import IMAGE, LABEL, RAW, Recorded, dense_task
-from jax.experimental import multihost_utils
+from host_predictions import predictions
+from host_preemption import goes_on, preempted
+from host_task import (
+    IMAGE,
+    LABEL,
+    RAW,
+    Recorded,
+    checksums,
+    dense_task,
+    error_of,
+    plain_batches,
+    settings,
+    whole,
+)
 
-from pipeline.shards.errors import InfeedError
 from trainer.cluster.distributed import Distributed, join
 from trainer.config import TrainerConfig
 from trainer.trainer import Trainer
 
 AGREED = "now all agree"
-
-
-def checksums(state):
-    """Of every array, however it is cut: the parts of this process only."""
-    return [
-        zlib.crc32(b"".join(np.asarray(s.data).tobytes() for s in leaf.addressable_shards)) for leaf in leaves(state)
-    ]
-
-
-def whole(state):
-    """The parameters as lists, put together from all hosts."""
-    return [multihost_utils.process_allgather(leaf, tiled=True).tolist() for leaf in leaves(state)]
-
-
-def leaves(state):
-    return jax.tree.leaves(state.variables.params)
+ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on)}
 
 
 def same_truth(order):
@@ -79,23 +74,6 @@ def same_truth(order):
                 "params": whole(trained.state),
             },
         )
-
-
-def plain_batches(ctx, at=None, then=None):
-    """Endless random batches; before batch `at` comes `then()`."""
-    rng = np.random.default_rng(ctx.seed)
-    for step in range(10**6):
-        if step == at and then is not None:
-            then()
-        rows = rng.integers(0, 256, (ctx.per_host_batch_size, 8, 8)).astype(np.uint8)
-        yield {"image": rows, LABEL: rng.integers(1, 11, len(rows)).astype(np.int32)}
-
-
-def settings(order, **others):
-    defaults = {"global_batch_size": 16, "iterations_per_loop": 5, "checkpoint_every_steps": None}
-    return TrainerConfig(
-        workdir=order.workdir, host_timeout_seconds=order.host_timeout_seconds, **defaults | {"seed": 3} | others
-    )
 
 
 def wrong_index(order):
@@ -217,82 +195,6 @@ def mixed_rows(order):
         yield name, error_of(lambda check=check_padding: trainer.evaluate(input_fn, check_padding=check))
 
 
-def predictions(order):
-    """Predicts over several layouts, drops iterators at unlike places, then drops one on host `order.host` alone."""
-
-    def means(variables, batch):
-        image = batch["image"].astype(jnp.float32)
-        return {"mean": image.mean((1, 2)), "of all": jnp.broadcast_to(image.mean(), batch["_mask"].shape)}
-
-    def input_fn(ctx):
-        if ctx.mode == "train":
-            return plain_batches(ctx)
-        return NumberedInput(ctx, records=75)
-
-    def trainer(model=1, devices=range(4)):
-        config = settings(order, model_parallelism=model, iterations_per_loop=1)
-        task = replace(dense_task(), predict_fn=means)
-        return Trainer(task, config, [jax.devices()[i] for i in devices])
-
-    trainer().train(input_fn, max_steps=1)
-    layouts = {"data": {}, "model across the hosts": {"model": 2, "devices": [0, 2, 1, 3]}}
-    for name, layout in layouts.items():
-        for gather in (False, True):
-            found = list(trainer(**layout).predict(input_fn, gather=gather))
-            yield f"{name}, {gather}", [[int(record["_index"]), float(record["mean"])] for record in found]
-    mine = jax.process_index() == order.host
-    for index, _ in enumerate(trainer().predict(input_fn, gather=True)):
-        if index == (4 if mine else 20):  # of 16 records a dispatch: one has made a dispatch more
-            break
-    yield "after", trainer().evaluate(input_fn).records
-    for index, _ in enumerate(trainer().predict(input_fn, gather=True)):
-        if mine and index == 4:
-            Path(order.out, "died").write_text(str(time.time()))
-            break
-    yield "all" if not mine else "dropped", index
-
-
-class NumberedInput:
-    """The Input protocol over images that hold their record's number."""
-
-    num_records, fingerprint, start, on_error = 0, "numbered", 0, "raise"
-
-    def __init__(self, ctx, records):
-        self.ctx, self.num_records = ctx, records
-        self.steps_per_epoch = -(-records // ctx.global_batch_size)
-        self.expected_crc = records * (records - 1) // 2
-        self.spec = self.batch(0)
-
-    def batch(self, step):
-        size = self.ctx.global_batch_size
-        ids = np.array([step * size + row for part in self.ctx.hosts.rows for row in part])
-        ids = np.where(ids < self.num_records, ids, -1).astype(np.int32)
-        image = np.broadcast_to(ids[:, None, None], (len(ids), 8, 8)).astype(np.uint8)
-        mask = (ids >= 0).astype(np.float32)
-        extra = {"_mask": mask, "_index": ids, "_crc": np.maximum(ids, 0).astype(np.uint32)}
-        return {"image": image, LABEL: np.ones(len(ids), np.int32)} | extra
-
-    def batches(self, position):
-        return map(self.batch, range(position, self.steps_per_epoch))
-
-    def advance(self, position, n):
-        return position + n
-
-    def state(self, position):
-        return {"position": position}
-
-    def restore(self, state):
-        return state["position"]
-
-
-def error_of(call):
-    try:
-        call()
-    except InfeedError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def main():
     order = SimpleNamespace(**json.loads(sys.argv[1]))
     jax.config.update("jax_platforms", "cpu")
@@ -301,7 +203,7 @@ def main():
         join(Distributed(coordinator_address=order.address, num_processes=order.count, process_id=order.index))
     report, out = {}, Path(order.out, f"{order.index}.json")
     try:
-        for name, seen in globals()[order.function](order):
+        for name, seen in (ELSEWHERE | globals())[order.function](order):
             report[name] = seen
             out.write_text(json.dumps(report))  # the watchdog may end this process
     except BaseException as error:

@@ -3,6 +3,7 @@
 What is there afterwards is judged from a downloaded copy, by Orbax on a local disk."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def test_every_step_is_in_the_parts_of_the_events_once_and_in_order(journey):
 
     local, copy, _ = journey
     # Three parts: at steps 20 and 40 of the run that was killed, at step 40 of the resumed one.
-    assert len(list((copy / "train").iterdir())) == 3
+    assert len(list((copy / "train").glob("events.*"))) == 3
     points = [EventAccumulator(str(workdir / "train")).Reload().Scalars("loss") for workdir in (copy, local)]
     steps_and_values = [[(point.step, point.value) for point in run] for run in points]
     assert [step for step, _ in steps_and_values[0]] == list(range(1, 41))
@@ -109,7 +110,20 @@ def test_two_processes_share_a_work_directory_in_a_bucket(gcs_server, start_comm
         assert f"model/checkpoints/{step}/commit_success.txt" in names
         assert any(f"{step}/state/ocdbt.process_1/" in name for name in names)
     assert not [name for name in names if ".hosts-" in name]
-    assert len([name for name in names if name.startswith("model/train/")]) == 2
+    assert len([name for name in names if name.startswith("model/train/events.")]) == 2
+
+
+def test_a_command_that_is_asked_to_end_saves_to_the_bucket_and_ends_with_75(bucket, gcs_server, start_command):
+    running = start_command(f"{bucket}/model", "--max-steps=10000000")
+    gcs_server.wait_for("^P.*checkpoints/20/commit_success", DEADLINE_SECONDS)
+    running.process.send_signal(signal.SIGTERM)
+    *_, last = running.end(code=75).splitlines()
+    told = re.fullmatch(
+        r"preempted: SIGTERM on host 0 of 1; step (\d+) is saved, and the same command goes on from there", last
+    )
+    step = int(told[1])
+    printed = start_command(f"{bucket}/model", f"--max-steps={step + 5}").end()
+    assert f"going on from the checkpoint of step {step}" in printed
 
 
 def test_a_bucket_that_takes_no_arrays_ends_the_run_with_one_line(bucket, gcs_server, start_command):

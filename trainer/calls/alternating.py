@@ -44,22 +44,19 @@ class OneProgram:
 class Alternating:
     """The Evaluating of a training: an exact epoch of this input every `every_steps`, and at the end.
 
-    results: of all so far."""
+    opened: the input. results: of all so far."""
 
-    def __init__(
-        self, call: Call, job: Job, input_fn: InputFn, opened: Opened, name: str | None, every_steps: int | None
-    ) -> None:
-        self.every_steps = every_steps
+    def __init__(self, call: Call, job: Job, input_fn: InputFn, name: str | None, every_steps: int | None) -> None:
+        self.opened, self.every_steps = job.open("eval", input_fn), every_steps
         self.results: list[EvalResult] = []
         self._call, self._job, self._input_fn, self._name = call, job, input_fn, name
-        self._opened: Opened | None = opened
         self._program = OneProgram(job)
 
     def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /) -> TrainState:
         """The same state; its arrays have been used."""
-        opened = self._opened or self._job.open("eval", self._input_fn)
-        result = self._program.evaluate(self._call, opened, state.variables, step)
-        self._opened = opened if opened.resumable else None  # a plain iterable is read up
+        if self.results and not self.opened.resumable:  # a plain iterable is read up
+            self.opened = self._job.open("eval", self._input_fn)
+        result = self._program.evaluate(self._call, self.opened, state.variables, step)
         self.results.append(result)
         if not self._job.config.fast_dev_run:
             self._call.checkpoints.record(step, result.metrics)
@@ -70,8 +67,8 @@ class Alternating:
         """Evaluates the checkpoint that a run goes on from, if that was due and nobody did."""
         due = start >= end or (self.every_steps is not None and start % self.every_steps == 0)
         if due and not self._call.checkpoints.was_evaluated(start):
-            opened = self._opened or self._job.open("eval", self._input_fn)
-            self(start, self._call.checkpoints.restore(start, self._job.abstract_state(opened)).state, _go_on)
+            like = self._job.abstract_state(self.opened)
+            self(start, self._call.checkpoints.restore(start, like).state, _go_on)
 
 
 def _go_on(why: str) -> None:

@@ -5,7 +5,7 @@ Host 0 looks for checkpoints and the others hear from it, so all evaluate the sa
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
@@ -27,7 +27,7 @@ log = logging.getLogger("trainer")
 
 Begin = Callable[[], AbstractContextManager[Call]]
 Tell = Callable[[Call, EvalResult], None]
-Agree = Callable[[Call, Opened, int, int], None]
+Agree = Callable[[Call, Sequence[Opened], int, int], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, 
         try:
             with begin() as call:
                 opened = job.open("eval", input_fn)
-                agree(call, opened, step, step)
+                agree(call, [opened], step, step)
                 saved = call.checkpoints.restore(step, job.abstract_state(opened))
                 result = program.evaluate(call, opened, saved.state.variables, step)
                 tell(call, result)

@@ -99,8 +99,8 @@ def _verdict(facts: Mapping[int, str], count: int, seconds: float) -> str:
     return f"the hosts do not agree: {differs} Start the same command on every host, over the same data."
 
 
-def facts_of(job: Job, opened: Opened | None, start: int, end: int | None) -> dict[str, Any]:
-    """What must be the same on all hosts, as JSON: settings, devices, steps; of the input its data, sizes and order."""
+def facts_of(job: Job, inputs: Sequence[Opened], start: int, end: int | None) -> dict[str, Any]:
+    """What must be the same on all hosts, as JSON: settings, devices, steps; of inputs their data, sizes and order."""
     devices = job.placement.mesh.devices
     settings = {name: value for name, value in job.config.to_json().items() if name not in PER_HOST}
     facts = settings | {
@@ -109,7 +109,10 @@ def facts_of(job: Job, opened: Opened | None, start: int, end: int | None) -> di
         "start step": start,
         "end step": end,
     }
-    return facts if opened is None else facts | _facts_of_input(job, opened)
+    for opened in inputs:
+        which = f"{opened.mode}: " if len(inputs) > 1 else ""
+        facts |= {f"{which}{name}": value for name, value in _facts_of_input(job, opened).items()}
+    return facts
 
 
 def _facts_of_input(job: Job, opened: Opened) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class Checkpoints:
             page = read_contents(self._storage, self.directory, step)
         # Orbax finds a wrong shape only in the middle of reading, and leaves half-run tasks behind.
         check_model(path, page["arrays"], like)
-        with self._naming("read", path, " If it is damaged:" + self._way_out(step)):
+        with self._naming("read", path, " It may be damaged." + self._way_out(step)):
             state = self._read_state(step, like)
         with self._showing_way_out(step):
             check_numbers(path, page["arrays"], state)

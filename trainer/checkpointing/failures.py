@@ -14,4 +14,6 @@ def reason(error: BaseException, advice: str = "") -> str:
     text = str(error).strip() or type(error).__name__
     line = re.split(r" \[\w+(?:\[\d+\])?='", text.split("\n", 1)[0], maxsplit=1)[0][:500]
     status = re.search(r"\[http_response_code='(\d+)'\]", text)
-    return f"status {status[1]}: {line}" if status else line + advice
+    if status:
+        return f"status {status[1]}: {line}"
+    return f"{line.removesuffix('.')}.{advice}" if advice else line

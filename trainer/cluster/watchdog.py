@@ -52,7 +52,9 @@ class Watchdog:
         self.roll.left("raised" if raised else "done")
         self._left.set()
         self._thread.join()
-        if raised and not self.roll.ended_together():
+        if isinstance(error, Preempted) and raised:  # in the middle of a compilation, whose thread is left behind
+            break_apart(self.roll.depart, EXIT_PREEMPTED)
+        elif raised and not self.roll.ended_together():
             break_apart(self.roll.depart)
 
     def check(self) -> None:
@@ -119,7 +121,9 @@ class Watchdog:
 
     def _kill(self, failure: Failure) -> NoReturn:
         store = self.roll.store
-        print(f"error: {failure.error(store.count)} Host {store.index} waited for it, and ends.", file=sys.stderr)
+        kind, stop = ("preempted", ".") if failure.preempted else ("error", "")
+        text = f"{kind}: {failure.error(store.count)}{stop} Host {store.index} waited for it, and ends."
+        print(text, file=sys.stderr)
         self.roll.left("killed")
         if store.index == 0:
             self.roll.ended_together()

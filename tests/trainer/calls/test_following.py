@@ -112,7 +112,8 @@ def test_nothing_of_the_training_is_touched(follower, put, vector_input):
     before = there()
     assert [result.step for result in follower.evaluate_continuously(vector_input)] == [4]
     assert there() == before
-    assert {path.name for path in checkpoints.parent.iterdir()} == {"checkpoints", "eval"}
+    # The last is for keep_best, by which the training keeps the checkpoint that this process found best.
+    assert {path.name for path in checkpoints.parent.iterdir()} == {"checkpoints", "eval", "evaluations.json"}
 
 
 def test_it_waits_for_a_work_directory_that_is_not_there_yet(follower, put, vector_input):

@@ -4,11 +4,13 @@ import logging
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from pipeline.shards.errors import BatchSizeError, CheckpointError, FingerprintError, InputError, OptionError
+from trainer.callbacks import Callback
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.trainer import Trainer
 
@@ -25,8 +27,8 @@ def assert_same_bits(a, b):
 @pytest.mark.parametrize("num_devices", [1, 4])
 def test_a_dense_model_has_the_same_bits_for_any_steps_a_dispatch(dense_task, vector_input, config, num_devices):
     def trained(k):
-        settings = config(f"k{k}", iterations_per_loop=k, checkpoint_every_steps=60, loop_mode="auto")
-        return Trainer(dense_task, settings, jax.devices()[:num_devices]).train(vector_input, steps=113)
+        settings = config(f"k{k}", iterations_per_loop=k, checkpoint_every_steps=None, loop_mode="auto")
+        return Trainer(dense_task, settings, jax.devices()[:num_devices]).train(vector_input, steps=57)
 
     one, *others = map(trained, (1, 2, 7, 50))
     for other in others:
@@ -191,6 +193,20 @@ def test_a_plain_iterable_trains_and_says_that_it_is_not_resumed(dense_task, vec
         result = Trainer(dense_task, config("plain", iterations_per_loop=3)).train(plain, steps=10)
     assert "it has no position to go on from" in caplog.text
     assert_same_bits(result, Trainer(dense_task, config("fresh")).train(fresh, steps=10))
+
+
+def test_nothing_goes_to_or_from_the_devices_in_silence(dense_task, vector_input, config):
+    class Guard(Callback):
+        def on_loop_end(self, end):  # from here on: the start has transfers of its own
+            jax.config.update("jax_transfer_guard", "disallow")  # in all threads: the feeder places the batches
+
+    trainer = Trainer(dense_task, config(iterations_per_loop=4, checkpoint_every_steps=10), callbacks=[Guard()])
+    try:
+        assert trainer.train(vector_input, max_steps=29).step == 29
+        with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
+            jnp.zeros(3) + np.ones(3)
+    finally:
+        jax.config.update("jax_transfer_guard", "allow")
 
 
 def test_rows_with_mask_0_do_not_train(dense_task, vectors, config):

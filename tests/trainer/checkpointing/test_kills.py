@@ -12,32 +12,11 @@ import jax
 import killed_run
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from trainer.checkpointing.listing import finished_steps
 
 ROOT = Path(__file__).parents[3]
 FIRST, SECOND, LAST = 10, 20, 30
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """Settings with which a program that any process has compiled is compiled for all: nine tenths of a run's time."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    use(settings)
-    yield {name.upper(): str(value) for name, value in settings.items()}
-    use(before)
-
-
-def use(settings):
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()  # jax looks once a process
 
 
 def start(compiled, workdir, stop, kill, event):

@@ -3,11 +3,14 @@
 import logging
 from dataclasses import replace
 
+import jax
 import pytest
 
 from pipeline.shards.errors import CheckpointError
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 @pytest.fixture
@@ -62,9 +65,9 @@ def test_a_step_that_has_no_checkpoint_is_refused_with_those_there_are(settings,
 
 
 def test_training_goes_on_from_restore_step_as_the_run_that_was_there(dense_task, vector_input, config, caplog):
-    settings = config(checkpoint_every_steps=4, iterations_per_loop=4)
-    straight = Trainer(dense_task, settings).train(vector_input, max_steps=12)
-    back = Trainer(dense_task, replace(settings, restore_step=4))
+    settings = config(checkpoint_every_steps=4, iterations_per_loop=1)
+    straight = Trainer(dense_task, settings, jax.devices()[:1]).train(vector_input, max_steps=12)
+    back = Trainer(dense_task, replace(settings, restore_step=4), jax.devices()[:1])
     with caplog.at_level(logging.INFO, "trainer"):
         resumed = back.train(vector_input, max_steps=12)
     assert "going on from the checkpoint of step 4; changed: restore_step None -> 4" in caplog.text

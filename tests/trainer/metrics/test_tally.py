@@ -91,7 +91,7 @@ def evaluation(dense_task, vector_input, config):
 
         def make(**metrics):
             trainer = Trainer(replace(dense_task, metrics=metrics), config(iterations_per_loop=3))
-            call, job = stack.enter_context(trainer._call(read_only=True)), trainer._job
+            call, job = stack.enter_context(trainer._call()), trainer._job
             opened = job.open("eval", vector_input)
             return Evaluation(call, job, opened, job.fresh_state(opened, call.check).variables, step=0)
 

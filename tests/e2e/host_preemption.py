@@ -1,0 +1,87 @@
+"""What test_preemption_on_hosts.py has its processes do: training with evaluations, and SIGTERM in the middle of it."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import jax
+from host_task import NumberedInput, checksums, dense_task, settings
+
+from trainer.callbacks import Callback
+from trainer.interruptible import interruptible
+from trainer.loop import program
+from trainer.trainer import Trainer
+
+STEPS, EVERY, RECORDS = 120, 60, 480
+
+
+def sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class AtStep13(Callback):
+    def on_loop_end(self, end):
+        if end.step >= 13:
+            sigterm()
+
+
+class Killing(NumberedInput):
+    """Before its 16th batch, or while the program for it compiles, the process is asked to end."""
+
+    where = ""
+
+    def batches(self, position):
+        for number, batch in enumerate(super().batches(position)):
+            if self.where == "compile" and number == 0:
+                while "trainer-compiling" not in {thread.name for thread in threading.enumerate()}:
+                    time.sleep(0.001)
+            if (self.where, number) in (("compile", 0), ("evaluate", 15)):
+                sigterm()
+            yield batch
+
+
+def numbered(ctx):
+    return NumberedInput(ctx, RECORDS)
+
+
+def slow_compiler():
+    """Compilations take a second longer: here they come from the cache, faster than a signal."""
+    program.interruptible = lambda function, check: interruptible(lambda: (time.sleep(1), function())[1], check)
+
+
+def preempted(order):
+    """Trains and evaluates; host `order.host` gets SIGTERM while it does what `order.where` says."""
+    mine = jax.process_index() == order.host
+
+    def input_fn(ctx):
+        source = Killing(ctx, RECORDS)
+        doing = {"train": "compile", "eval": "evaluate"}[ctx.mode]
+        source.where = order.where if mine and doing == order.where else ""
+        return source
+
+    if order.where == "compile":
+        slow_compiler()
+    callbacks = [AtStep13()] if mine and order.where == "train" else []
+    config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY)
+    Trainer(dense_task(), config, callbacks=callbacks).train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
+    yield "trained", True
+
+
+def goes_on(order):
+    """Runs that go on, or begin, in the work directories of `order.runs`: {name: (k, workdir)}."""
+    for name, (k, workdir) in order.runs.items():
+        config = replace(settings(order, iterations_per_loop=k, checkpoint_every_steps=EVERY), workdir=workdir)
+        result = Trainer(dense_task(), config).train_and_evaluate(numbered, numbered, max_steps=STEPS)
+        evaluations = {each.step: each.metrics for each in result.evaluations}
+        yield (
+            name,
+            {
+                "start": result.start_step,
+                "state": checksums(result.state),
+                "last": result.metrics,
+                "evaluations": evaluations,
+                "executables": result.executables,
+            },
+        )
