@@ -73,3 +73,12 @@ def test_an_option_that_is_missing_wrong_or_unknown_is_named(capsys, arguments, 
         main(["digits", *arguments])
     assert left.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch):
+    def interrupted(recipe):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.recipes.digits.run", interrupted)
+    assert main(["digits", "--data-dir", "d", "--workdir", "w"]) == 130
+    assert capsys.readouterr().err == "interrupted; the same command goes on from the newest checkpoint\n"

@@ -1,5 +1,6 @@
 """How processes find each other; runs that do are in tests/e2e."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -36,10 +37,27 @@ def test_a_process_that_is_alone_joins_nobody():
     join(Distributed())
 
 
-def test_processes_that_do_not_meet_in_time_end_with_one_line():
+@pytest.fixture
+def port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+def test_auto_takes_the_coordinator_and_the_place_from_the_cluster(port):
+    code = "import jax; from trainer.cluster.distributed import *; join(Distributed(coordinator_address='auto')); "
+    code += "print(jax._src.distributed.global_state.coordinator_address, jax.process_index(), jax.process_count())"
+    slurm = {"JOB_ID": "7", "STEP_NODELIST": "localhost", "STEP_NUM_NODES": "1", "NTASKS": "1", "PROCID": "0"}
+    task = {f"SLURM_{name}": value for name, value in slurm.items()} | {"SLURM_LOCALID": "0", "JAX_PLATFORMS": "cpu"}
+    # JAX would listen on every interface.
+    task |= {"JAX_COORDINATOR_PORT": str(port), "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60, env=os.environ | task
+    )
+    assert done.stdout == f"localhost:{port} 0 1\n", done.stderr
+
+
+def test_processes_that_do_not_meet_in_time_end_with_one_line(port):
     code = "from trainer.cluster.distributed import *; join("
     code += "Distributed(coordinator_address='127.0.0.1:%d', num_processes=2,"
     done = subprocess.run(
