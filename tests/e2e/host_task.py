@@ -153,13 +153,16 @@ def leaves(state):
 
 
 def plain_batches(ctx, at=None, then=None):
-    """Endless random batches; before batch `at` comes `then()`."""
+    """Endless random batches; batch `at` is what `then` makes of it, None for the end."""
     rng = np.random.default_rng(ctx.seed)
     for step in range(10**6):
-        if step == at and then is not None:
-            then()
         rows = rng.integers(0, 256, (ctx.per_host_batch_size, 8, 8)).astype(np.uint8)
-        yield {"image": rows, LABEL: rng.integers(1, 11, len(rows)).astype(np.int32)}
+        batch = {"image": rows, LABEL: rng.integers(1, 11, len(rows)).astype(np.int32)}
+        if step == at and then is not None:
+            batch = then(batch)
+            if batch is None:
+                return
+        yield batch
 
 
 def settings(order, **others):

@@ -87,8 +87,14 @@ def wrong_index(order):
 def dying_input(order):
     """The input of host `order.host` ends that way before step 23."""
 
-    def die():
+    def die(batch):
         Path(order.out, "died").write_text(str(time.time()))
+        if order.how == "ended":
+            return None
+        if order.how == "reshaped":
+            return batch | {"image": batch["image"][:, :4]}
+        if order.how == "retyped":
+            return batch | {"image": batch["image"].astype(np.float32)}
         if order.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if order.how == "stopped":

@@ -27,6 +27,7 @@ def broken(run_hosts):
 
 # (how, host, count) in the order of the tests.
 DEATHS = [("raised", 1, 2), ("raised", 0, 2), ("raised", 2, 4)]
+DEATHS += [("ended", 1, 2), ("reshaped", 0, 2), ("retyped", 1, 2)]
 DEATHS += [("killed", 1, 2), ("killed", 1, 4), ("stopped", 1, 2), ("killed", 0, 2)]
 
 
@@ -109,7 +110,28 @@ def test_an_input_that_dies_on_one_host_ends_all_within_the_bound_with_its_messa
     assert ended[host].report["error"] == "OSError: the disk of this host is on fire"
 
 
+WRONG_BATCHES = {
+    "ended": "the input ended before step 23: it gave 22 batches from step 1 on, wanted 100000. Repeat the input",
+    "reshaped": "a batch's image is uint8 [8, 4, 8]; expected uint8 [8, 8, 8]. Shapes are static: ",
+    "retyped": "a batch's image is float32 [8, 8, 8]; expected uint8 [8, 8, 8]. Shapes are static: ",
+}
+
+
 @pytest.mark.parametrize(("how", "host", "count"), DEATHS[3:6])
+def test_an_input_that_ends_or_changes_on_one_host_ends_all_with_what_came_and_what_was_expected(
+    death, how, host, count
+):
+    ended, died = death(how, host, count)
+    for index, process in enumerate(ended):
+        assert process.at - died < BOUND + SLACK
+        assert WRONG_BATCHES[how] in process.printed
+        assert process.code in ((1,) if index == host else (1, 3))
+    assert ended[host].report["error"].startswith(f"InputError: {WRONG_BATCHES[how]}")
+    if how != "ended":
+        assert "while reading the batch of step 23" in ended[host].printed
+
+
+@pytest.mark.parametrize(("how", "host", "count"), DEATHS[6:9])
 def test_a_host_that_dies_without_a_word_is_missed_and_named_within_the_bound(death, how, host, count):
     ended, died = death(how, host, count)
     for index, process in enumerate(ended):
