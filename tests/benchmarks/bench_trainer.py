@@ -1,6 +1,6 @@
 """Training loops, ours against those of big_vision, flax's ImageNet example, Keras 3 on JAX, and a bare scan.
 
-    python tests/benchmarks/bench_trainer.py [--rounds 17] [--peer_python ...] [--quick]
+    python tests/benchmarks/bench_trainer.py [--rounds 17] [--peer_python ...] [--only ...] [--quick]
 
 Loops of the same model, optimizer and batches take turns in one process (Keras in its own), a turn each a round; what
 compiles does so before. Speeds are medians of the turns, ratios are those within rounds: the median, with an interval
@@ -31,7 +31,8 @@ from trainer_overhead import dispatches, pipeline_loops, write_images
 from trainer_turns import WARM, Loop, Turn
 from trainer_work import WORKS, Work
 
-OURS, INSIDE, LIMIT, KERAS = "ours, Trainer.train", "ours, the loop inside", "bare scan", "Keras 3"
+OURS, OF_OURS, LIMIT, KERAS = "ours, Trainer.train", "ours, ", "bare scan", "Keras 3"
+DISPATCH, INPUT = "dispatch", "input"
 LEAVES, RECORDS, QUICK_LOOKS = (10, 100, 1000), 6400, 2
 Rounds = list[dict[str, Turn]]
 
@@ -117,7 +118,7 @@ def table(title: str, measured: Rounds, ours: Iterable[str]) -> None:
 
 def best_peer(measured: Rounds) -> None:
     """The one that is nearest to ours, by the clock and by CPU time."""
-    names = [name for name in measured[0] if not name.startswith((OURS, INSIDE, LIMIT))]
+    names = [name for name in measured[0] if not name.startswith((OF_OURS, LIMIT))]
     for what, of_cpu in (("time", False), ("CPU time", True)):
         name = min(names, key=lambda name: statistics.median(over(measured, name, OURS, of_cpu)))
         print(f"Best peer by {what}: {name}, {ratio(over(measured, name, OURS, of_cpu))} of ours.")
@@ -153,20 +154,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=17)
     parser.add_argument("--peer_python", default=sys.executable, help="the Python that has Keras")
-    parser.add_argument("--works", nargs="*", default=list(WORKS), help="only these")
+    parser.add_argument("--only", nargs="*", default=[*WORKS, DISPATCH, INPUT], help="of: %(default)s")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.quick:
         options.rounds = 3
     print(f"{options.rounds} rounds, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
-        for name in options.works:
+        for name in (name for name in options.only if name in WORKS):
             looks = QUICK_LOOKS if options.quick else WORKS[name].looks
             measured = rounds(loops(name, Path(scratch), options), looks, options.rounds)
             table(name, measured, [OURS])
             best_peer(measured)
-        overheads(options.rounds)
-        if not options.quick:
+        if DISPATCH in options.only:
+            overheads(options.rounds)
+        if INPUT in options.only and not options.quick:
             pipeline(Path(scratch), options)
     print(f"load {os.getloadavg()[0]:.1f}")
 

@@ -86,10 +86,10 @@ def write_images(directory: Path, work: Work, records: int) -> None:
             encode_example(schema, {"image/encoded": jpeg.getvalue(), LABEL: int(random.integers(CLASSES))})
         )
     data, name = b"".join(map(frame, payloads)), shard_file("train", 0, 1)
-    directory.mkdir()
-    (directory / name).write_bytes(data)
     index = encode_index(np.array([(len(payload), crc32c(payload)) for payload in payloads], np.uint32))
+    (directory / index_file("train")).parent.mkdir(parents=True)
     (directory / index_file("train")).write_bytes(index)
+    (directory / name).write_bytes(data)
     entries = (ShardEntry(name, records, len(data), crc32c(data)),)
     split = SplitEntry(entries, crc32c(index), "0" * 32, "0" * 32, seed=0)
     update_manifest(open_storage(str(directory)), str(directory), lambda _: Manifest("noise", schema, {"train": split}))
@@ -101,7 +101,8 @@ def pipeline_loops(work: Work, data: Path, directory: Path, steps: int) -> Itera
     from pipeline.ops import DecodeJpeg
 
     def source(global_batch: int) -> Any:
-        ops = [DecodeJpeg("image/encoded", into=IMAGE, shape=work.shape)]
+        height, width, channels = work.shape
+        ops = [DecodeJpeg("image/encoded", into=IMAGE, shape=(height, width, channels))]
         return train_dataset(str(data), "train", global_batch=global_batch, ops=ops, keys=(IMAGE, LABEL))
 
     def alone(mark: Marks) -> None:

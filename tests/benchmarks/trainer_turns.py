@@ -44,7 +44,8 @@ class Marks:
         if self._count == WARM:
             self._began = now
         elif self._count == WARM + self._wanted:
-            self._report(Turn(*(after - before for after, before in zip(now, self._began, strict=True))))
+            began = self._began
+            self._report(Turn(now[0] - began[0], now[1] - began[1], now[2] - began[2]))
             self._count, self._wanted = 0, self._wait()
             if not self._wanted:
                 raise Ended
