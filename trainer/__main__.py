@@ -28,14 +28,18 @@ def main(arguments: list[str]) -> int:
             raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
         import tyro
 
+        from trainer.cluster.devices import Devices, check, choose
         from trainer.cluster.distributed import Distributed, join
         from trainer.cluster.watchdog import telling_others
 
         recipe = importlib.import_module(RECIPES[name])
-        fields = [("recipe", recipe.Config), ("distributed", Distributed, Distributed())]
+        fields = [("recipe", recipe.Config), ("devices", Devices, Devices())]
+        fields += [("distributed", Distributed, Distributed())]
         flags = tyro.conf.OmitArgPrefixes[make_dataclass("Flags", fields)]
         given: Any = tyro.cli(flags, args=options, prog=f"python -m trainer {name}", description=recipe.Config.__doc__)
+        choose(given.devices)
         join(given.distributed)
+        check(given.devices)
         with telling_others():
             recipe.run(given.recipe)
     except ModuleNotFoundError as error:

@@ -1,0 +1,49 @@
+"""--platform and --num_devices: in a process of its own, as JAX takes its devices once."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.shards.errors import OptionError
+from trainer.cluster.devices import Devices
+
+PROGRAM = """
+import jax
+from trainer.cluster.devices import Devices, check, choose
+choose(devices := Devices(platform=%r, num_devices=%r))
+check(devices)
+print(jax.default_backend(), jax.device_count())
+"""
+
+
+def printed(platform, num_devices):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    command = [sys.executable, "-c", PROGRAM % (platform, num_devices)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=clean, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_command_computes_on_as_many_devices_as_it_was_told():
+    assert printed("cpu", 3) == (0, "cpu 3\n")
+
+
+def test_a_platform_that_is_not_there_is_named_with_what_it_needs():
+    code, text = printed("tpu", None)
+    assert code == 1
+    assert "OptionError: platform=tpu cannot be had on this machine: " in text
+    assert "Give another one, or install what it needs: pip install 'infeed[cuda]' or 'infeed[tpu]'." in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"platform": "cuda", "num_devices": 4}, "num_devices=4 is given with platform=cuda. Only platform=cpu can"),
+        ({"num_devices": 4}, "num_devices=4 is given with platform=None. Only platform=cpu can stand"),
+        ({"platform": "cpu", "num_devices": 0}, "num_devices=0 is not allowed"),
+    ],
+)
+def test_a_number_of_devices_is_for_the_cpu_alone(flags, text):
+    with pytest.raises(OptionError, match=text):
+        Devices(**flags)

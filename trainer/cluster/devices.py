@@ -1,0 +1,51 @@
+"""On what a command computes, by its flags. At the edge, before JAX looks for devices."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+
+from pipeline.shards.errors import OptionError
+
+__all__ = ["Devices", "check", "choose"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """Which devices this process takes. The program is the same on all kinds."""
+
+    platform: Literal["cpu", "cuda", "tpu"] | None = None
+    """Where to compute. Default: on the best that JAX finds."""
+    num_devices: int | None = None
+    """On the CPU: how many devices it stands for, as in a rehearsal of a run on so many."""
+
+    def __post_init__(self) -> None:
+        if self.num_devices is None:
+            return
+        if self.platform != "cpu":
+            raise OptionError(
+                f"num_devices={self.num_devices} is given with platform={self.platform}. Only platform=cpu can stand "
+                "for any number; of others all that are there are taken."
+            )
+        if self.num_devices < 1:
+            raise OptionError(f"num_devices={self.num_devices} is not allowed. It must be an int above 0.")
+
+
+def choose(devices: Devices) -> None:
+    """Tells JAX; before it is used for the first time."""
+    if devices.platform is not None:
+        jax.config.update("jax_platforms", devices.platform)
+    if devices.num_devices is not None:
+        jax.config.update("jax_num_cpu_devices", devices.num_devices)
+
+
+def check(devices: Devices) -> None:
+    """Raises OptionError where there are no such devices. After all processes have met: JAX looks for devices."""
+    try:
+        jax.devices()
+    except RuntimeError as error:
+        reason = str(error).split("\n", 1)[0]
+        raise OptionError(
+            f"platform={devices.platform} cannot be had on this machine: {reason} Give another one, or install what it "
+            "needs: pip install 'infeed[cuda]' or 'infeed[tpu]'."
+        ) from error
