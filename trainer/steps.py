@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from pipeline.shards.errors import InputError, OptionError, did_you_mean
+from trainer.checked import first_bad
 from trainer.config import OnNan
 from trainer.inputs import INDEX, MASK, path_name
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, records
@@ -19,20 +20,17 @@ __all__ = [
     "BAD_LEAF",
     "BAD_ROWS",
     "CRC_SUM",
-    "LOSS",
     "PROOF",
     "PROOF_SUMS",
     "RECORDS",
     "ROWS",
     "EvalState",
-    "checked_leaves",
     "eval_step",
     "no_tallies",
     "predict_step",
     "train_step",
 ]
 
-LOSS = "the loss"  # among the checked leaves
 BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
 PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
 PROOF, ROWS = "proof", "rows"  # what a prediction step gives
@@ -40,7 +38,7 @@ PROOF, ROWS = "proof", "rows"  # what a prediction step gives
 
 def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
     """(TrainState, batch) -> the next state and scalars: loss, every metric that has a value a record, grad_norm,
-    and `_bad_leaf`, the number of the first of the `checked_leaves` that is not finite, -1 if all are. A Metric is
+    and `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are. A Metric is
     only checked here.
 
     on_nan: with "skip", such a step changes nothing but the step's number; with "ignore" there is no `_bad_leaf`."""
@@ -63,10 +61,11 @@ def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
         updates, optimizer = task.optimizer.update(grads, state.optimizer, state.variables.params)
         params = optax.apply_updates(state.variables.params, updates)
         after = TrainState(state.step + 1, Variables(params, extra), optimizer, state.key)
-        scalars = means | {"grad_norm": optax.tree.norm(grads)}
+        norm = optax.tree.norm(grads)
+        scalars = means | {"grad_norm": norm}
         if on_nan == "ignore":
             return after, scalars
-        bad = _first_bad([leaf for _, leaf in checked_leaves(means["loss"], grads, after)])
+        bad = first_bad(means["loss"], norm, grads, after.variables)
         if on_nan == "skip":
             kept = state._replace(step=after.step)
             after = jax.tree.map(lambda new, old: jnp.where(bad < 0, new, old), after, kept)
@@ -110,30 +109,6 @@ def no_tallies(task: Task, variables: Variables, batch_spec: Any) -> tuple[dict[
 def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Array, Any]:
     losses, _, outputs = task.loss_fn(variables, batch, jax.random.key(0), False)
     return losses, outputs
-
-
-def checked_leaves(loss: Any, gradients: Any, state: TrainState) -> list[tuple[str, Any]]:
-    """What a training step may not leave behind broken, in the order in which it breaks: names and leaves.
-
-    The loss alone is one step late: it is computed before the update that breaks the parameters."""
-    trees = (
-        (LOSS, loss),
-        ("the gradient of ", gradients),
-        ("", state.variables.params),
-        ("", state.variables.extra),
-        ("optimizer/", state.optimizer),
-    )
-    return [
-        (f"{prefix}{path_name(path)}", leaf)
-        for prefix, tree in trees
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if jnp.issubdtype(leaf.dtype, jnp.inexact)
-    ]
-
-
-def _first_bad(leaves: list[jax.Array]) -> jax.Array:
-    finite = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
-    return jnp.where(jnp.all(finite), -1, jnp.argmin(finite)).astype(jnp.int32)
 
 
 def predict_step(task: Task, keys: Sequence[str] | None) -> Step:

@@ -5,10 +5,11 @@ import logging
 import numpy as np
 
 from pipeline.shards.errors import NanError
+from trainer.checked import LOSS, checked_names, finder_of_broken
 from trainer.config import OnNan
 from trainer.loop.run import Look
+from trainer.mesh import Placement
 from trainer.state import TrainState
-from trainer.steps import LOSS, checked_leaves
 
 __all__ = ["FiniteCheck"]
 
@@ -20,9 +21,10 @@ log = logging.getLogger("trainer")
 class FiniteCheck:
     """Looks at the `_bad_leaf` of every step. skipped: how many steps changed nothing."""
 
-    def __init__(self, on_nan: OnNan, state: TrainState) -> None:
+    def __init__(self, on_nan: OnNan, state: TrainState, placement: Placement) -> None:
+        self._broken = finder_of_broken(placement)
         self._on_nan, self.skipped, self._in_a_row = on_nan, 0, 0
-        self._names = [name for name, _ in checked_leaves(np.float32(0), state.variables.params, state)]
+        self._names = checked_names(state.variables)
 
     def reported(self, bad: np.ndarray) -> int:
         """How many steps of a look count: all, or up to the broken one that ends the run."""
@@ -34,6 +36,14 @@ class FiniteCheck:
             self._in_a_row = self._in_a_row + 1 if leaf >= 0 else 0
             if leaf >= 0:
                 self._found(look, i, self._names[leaf])
+
+    def before_save(self, step: int, state: TrainState) -> None:
+        """Raises NanError where anything in the state is not finite, the optimizer's arrays too."""
+        if self._on_nan != "ignore" and (name := self._broken(state)):
+            raise NanError(
+                f"at step {step} {name} is not finite, though the loss, the gradients and the model are. No checkpoint "
+                "holds it; the run goes on from the newest one before. Look at the optimizer."
+            )
 
     def _found(self, look: Look, i: int, name: str) -> None:
         step, loss = look.start + i + 1, float(look.scalars["loss"][i])

@@ -116,6 +116,7 @@ class _Between:
     def save(self, step: int, state: TrainState) -> None:
         if self.job.config.fast_dev_run:
             return
+        self.watch.check.before_save(step, state)
         self.watch.publish()  # a run that goes on from here writes no earlier points
         source = self.opened.source
         input_state = source.state(source.advance(self.position, step - self.start))

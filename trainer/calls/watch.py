@@ -30,7 +30,7 @@ class Watch:
         self, job: Job, feeder: Feeder, state: TrainState, start: int, end: int, stop: Callable[[str], None]
     ) -> None:
         self._callbacks, self._stop = job.callbacks, stop
-        self._check = FiniteCheck(job.config.on_nan, state)
+        self.check = FiniteCheck(job.config.on_nan, state, job.placement)
         self.last: dict[str, float] = {}
         self._feeder, self._start, self._batch = feeder, start, job.config.global_batch_size
         self.reports = Reports(job.config, "train", after=start)
@@ -41,8 +41,8 @@ class Watch:
     def look(self, look: Look) -> None:
         """One look. NanError where a step is not finite, and that ends the run."""
         bad = look.scalars.pop(BAD_LEAF, np.full(look.length, -1))
-        self._write(look, self._check.reported(bad))
-        self._check.look(look, bad)
+        self._write(look, self.check.reported(bad))
+        self.check.look(look, bad)
         self._seconds = time.perf_counter() - self._began - self._away
         self.last = {name: float(values[-1]) for name, values in look.scalars.items()}
         for callback in self._callbacks:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from pipeline.shards.errors import NanError
@@ -62,6 +63,32 @@ def test_a_skipped_step_changes_nothing_but_its_number(dense_task, vector_input,
         assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
     assert "after step 7 the gradient of a is not finite" in caplog.text
     assert "the step is skipped, the 1. so far" in caplog.text
+
+
+def test_an_optimizer_that_breaks_by_itself_is_found_before_it_is_saved(dense_task, vector_input, config):
+    def init(params):
+        return {"trace": jnp.zeros(())}
+
+    def update(updates, state, params=None):
+        return updates, {"trace": state["trace"] + jnp.where(params["a"].sum() > -1e9, jnp.inf, 0.0)}
+
+    task = replace(dense_task, optimizer=optax.chain(optax.GradientTransformation(init, update), optax.sgd(0.01)))
+    settings = config(checkpoint_every_steps=10)
+    with pytest.raises(
+        NanError, match="at step 10 optimizer/0/trace is not finite, though the loss, the gradients and"
+    ):
+        Trainer(task, settings).train(vector_input, max_steps=20)
+    assert Checkpoints(settings).steps() == []
+
+
+def test_gradients_whose_norm_overflows_are_finite(dense_task, vector_input, config):
+    def loss_fn(variables, batch, rng, train):
+        losses, after, outputs = dense_task.loss_fn(variables, batch, rng, train)
+        return losses + 1e25 * jnp.sum(variables.params["a"]), after, outputs
+
+    task = replace(dense_task, loss_fn=loss_fn, optimizer=optax.sgd(1e-30))
+    result = Trainer(task, config()).train(vector_input, max_steps=3)
+    assert (result.step, result.metrics["grad_norm"]) == (3, float("inf"))
 
 
 def test_skipping_ends_where_nothing_is_learnt_any_more(dense_task, vector_input, config):
