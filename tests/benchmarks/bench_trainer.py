@@ -6,7 +6,7 @@ Loops of the same model, optimizer and batches take turns in one process (Keras 
 compiles does so before. Speeds are medians of the turns, ratios are those within rounds: the median, with an interval
 that holds the true one in 95 of 100 cases from six rounds on. CPU time is that of all threads of the process. Keras
 is left out unless --peer_python has it: pip install keras jax optax. Then: what a dispatch costs the host, and
-training from the input pipeline. --quick: three short rounds, without the pipeline."""
+training from the input pipeline. --quick: three short rounds of the tiny model, and the dispatches."""
 
 # ruff: noqa: E402 (a script: it finds its packages itself)
 
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.quick:
-        options.rounds = 3
+        options.rounds, options.only = 3, ["tiny MLP", DISPATCH]
     print(f"{options.rounds} rounds, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         for name in (name for name in options.only if name in WORKS):
@@ -168,7 +168,7 @@ def main() -> None:
             best_peer(measured)
         if DISPATCH in options.only:
             overheads(options.rounds)
-        if INPUT in options.only and not options.quick:
+        if INPUT in options.only:
             pipeline(Path(scratch), options)
     print(f"load {os.getloadavg()[0]:.1f}")
 
