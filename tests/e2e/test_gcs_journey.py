@@ -118,7 +118,9 @@ def test_with_one_request_in_twenty_failing_it_ends_the_same(
 REFUSED = {  # what fails, its every request -> what the command's one line says
     r"GET .*shards/manifest": r"cannot find gs://journey/shards/manifest.json: status 503 \(\d+ attempts in 1 s\)",
     r"GET .*shards/train-": r"cannot \w+ gs://journey/shards/train-\d+-of-00015: status 503 \(\d+ attempts in 1 s\)",
-    r"GET .*20/input": r"cannot \w+ gs://journey/model/checkpoints/20/input\S*: status 503 \(\d+ attempts in 1 s\)",
+    r"GET .*20/contents": (
+        r"cannot \w+ gs://journey/model/checkpoints/20/contents\S*: status 503 \(\d+ attempts in 1 s\)"
+    ),
     r"GET .*20/state/d/": (
         "cannot read gs://journey/model/checkpoints/20: status 503: "
         r".* of gs://journey/model/checkpoints/20/state/d/\w+: All 7 retry attempts failed"

@@ -12,7 +12,7 @@ from trainer.events.profile import Profile
 from trainer.loop.plan import MEASURED_STEPS
 from trainer.state import TrainState
 
-__all__ = ["Between", "TrainingPauses"]
+__all__ = ["Between", "Evaluating", "TrainingPauses", "Wish"]
 
 
 class Evaluating(Protocol):

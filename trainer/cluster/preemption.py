@@ -2,7 +2,6 @@
 
 The request is the process's, not one call's: once it has been made, every later call ends at once."""
 
-import logging
 import signal
 import threading
 from types import FrameType
@@ -14,7 +13,6 @@ __all__ = ["Preemption"]
 
 KEY = "preempted"  # of the run, as its first failure
 
-log = logging.getLogger("trainer")
 _requested = threading.Event()
 
 
