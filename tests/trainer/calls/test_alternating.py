@@ -29,7 +29,7 @@ def test_training_is_the_same_with_evaluations_in_between_and_they_are_those_of_
     common = {"iterations_per_loop": 7, "checkpoint_every_steps": 20, "keep_max": 10}
     trainer = Trainer(dense_task, config("both", **common))
     both = trainer.train_and_evaluate(input_fn, input_fn, max_steps=50, eval_every_steps=15)
-    evaluation, training = inputs
+    training, evaluation = inputs
     plain = Trainer(dense_task, config("plain", **common)).train(input_fn, max_steps=50)
     assert bits(both.state) == bits(plain.state)
     np.testing.assert_array_equal(training.given, inputs[2].given)  # one reader, from the first batch to the last
