@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import hashlib
 import itertools
+import logging
 import os
 from pathlib import Path
 
@@ -40,6 +41,14 @@ def pytest_collection_modifyitems(items):
     """Files with long tests first: what begins last must not be what ends last."""
     long = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(autouse=True)
+def _as_quiet_as_before():
+    """A command that ran in this process, in a fixture of a module too, let the loggers say more: others count lines."""
+    yield
+    for name in ("trainer", "pipeline", "absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
