@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _as_quiet_as_before():
-    """A command that ran in this process, in a fixture of a module too, let the loggers say more: others count lines."""
+    """A command that ran in this process, or in a fixture of it, let the loggers say more; other tests count lines."""
     yield
     for name in ("trainer", "pipeline", "absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.NOTSET)
