@@ -4,6 +4,7 @@ Reading and decoding each run in one. Whoever holds it can leave at any time: cl
 which may be a stalled disk; waiting for it may have a bound. Stdlib only."""
 
 import atexit
+import math
 import threading
 import time
 import weakref
@@ -17,6 +18,7 @@ __all__ = ["Background"]
 
 T = TypeVar("T")
 EXIT_WAIT_SECONDS = 1.0  # for all threads together
+CHECK_SECONDS = 0.2  # between two checks of a `next` that waits
 
 
 class _TooLate(Exception):  # noqa: N818
@@ -43,10 +45,14 @@ class _Shelf(Generic[T]):
                 self.changed.notify_all()
             return not self.closed
 
-    def get(self, seconds: float | None) -> T:
+    def get(self, seconds: float | None, check: Callable[[], None]) -> T:
+        left = math.inf if seconds is None else seconds
         with self.changed:
-            if not self.changed.wait_for(lambda: self.closed or self.items or self.finished, seconds):
-                raise _TooLate(seconds)
+            while not self.changed.wait_for(self._ready, min(left, CHECK_SECONDS)):
+                left -= CHECK_SECONDS
+                if left <= 0:
+                    raise _TooLate(seconds)
+                check()
             if self.items and not self.closed:
                 item, cost = self.items.popleft()
                 self.held -= cost
@@ -56,6 +62,9 @@ class _Shelf(Generic[T]):
         if error is not None and not self.closed:
             raise error
         raise StopIteration
+
+    def _ready(self) -> bool:
+        return bool(self.closed or self.items or self.finished)
 
     def finish(self, error: BaseException | None) -> None:
         with self.changed:
@@ -91,7 +100,8 @@ class Background(Generic[T], Iterator[T]):
     holder is dropped, `next` stops, and the thread ends as soon as the source gives it control again.
 
     stall_seconds: how long one `next` may wait; None: for ever. After that it logs the stacks of all threads,
-    closes, and raises StallError. The time between two calls does not count. OptionError unless more than 0."""
+    closes, and raises StallError. The time between two calls does not count. OptionError unless more than 0.
+    check: called now and then while `next` waits. What it raises `next` raises, and the one after goes on."""
 
     def __init__(
         self,
@@ -101,7 +111,9 @@ class Background(Generic[T], Iterator[T]):
         cost: Callable[[T], int] = lambda _: 1,
         name: str = "infeed",
         stall_seconds: float | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        self._check = check
         self._stall_seconds = None if stall_seconds is None else checked_stall_seconds(stall_seconds)
         self._shelf: _Shelf[T] = _Shelf(limit if callable(limit) else lambda: limit)
         arguments = (self._shelf, iter(source), cost)
@@ -113,7 +125,7 @@ class Background(Generic[T], Iterator[T]):
 
     def __next__(self) -> T:
         try:
-            return self._shelf.get(self._stall_seconds)
+            return self._shelf.get(self._stall_seconds, self._check)
         except _TooLate as late:
             error = stalled(f"input from thread {self._thread.name!r}", *late.args)
         self.close()

@@ -2,7 +2,7 @@
 
 Every step is checked for little: the norm of the gradients, which is computed anyway, says that all of them are finite,
 and that their squares are, too; so what an optimizer gathers of them stays finite. Only the model is read once more. To
-look at both moments of AdamW in every step made it a third slower."""
+read the gradients and both moments of AdamW as well made a step of a medium model a third slower."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def first_bad(loss: jax.Array, grad_norm: jax.Array, gradients: Any, after: Vari
 
     The loss alone is one step late: it is computed before the update that breaks the model."""
     leaves = [leaf for _, leaf in _checked(loss, gradients, after)]
-    sound = jnp.isfinite(grad_norm) & jnp.isfinite(loss) & _all_finite([leaf for _, leaf in _inexact(after)])
+    sound = jnp.isfinite(grad_norm) & jnp.isfinite(loss) & jnp.all(_finite([leaf for _, leaf in _inexact(after)]))
     # A norm overflows before its parts do; then all are looked at, and found sound.
     return jax.lax.cond(sound, lambda: jnp.int32(-1), lambda: _first(leaves))
 
@@ -40,9 +40,9 @@ def finder_of_broken(placement: Placement) -> Callable[[TrainState], str]:
     first = jax.jit(_first, out_shardings=placement.replicated)
 
     def find(state: TrainState) -> str:
-        leaves = _inexact((state.variables, state.optimizer))
+        leaves = _inexact(state)
         number = int(jax.device_get(first([leaf for _, leaf in leaves])))
-        return "" if number < 0 else _inexact(state)[number][0]
+        return "" if number < 0 else leaves[number][0]
 
     return find
 
@@ -57,10 +57,10 @@ def _inexact(tree: Any) -> list[tuple[str, Any]]:
     return [(path_name(path), leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
-def _all_finite(leaves: list[Any]) -> jax.Array:
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves] or [True]))
+def _finite(leaves: list[Any]) -> jax.Array:
+    return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves] or [True])
 
 
 def _first(leaves: list[Any]) -> jax.Array:
-    finite = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves] or [True])
+    finite = _finite(leaves)
     return jnp.where(jnp.all(finite), -1, jnp.argmin(finite)).astype(jnp.int32)

@@ -123,10 +123,14 @@ class Job:
         position: Any,
         steps: Steps,
         check: Check = lambda: None,
+        late: Check | None = None,
     ) -> Iterator[Feeder]:
-        """The chunks of `steps` from the input's `position` on. The program compiles while the first are read."""
+        """The chunks of `steps` from the input's `position` on. The program compiles while the first are read.
+
+        check: called while that compiles, and may raise; late: while a chunk is waited for (default: check)."""
         batches = opened.source.batches(position)
+        bound = self.config.stall_seconds + OWN_BOUND_SECONDS
         source = chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program)
-        with closing(Feeder(source, batches, self.config.stall_seconds + OWN_BOUND_SECONDS)) as feeder:
+        with closing(Feeder(source, batches, bound, late or check)) as feeder:
             program.compile(steps.compiled, check)
             yield feeder

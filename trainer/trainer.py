@@ -194,7 +194,7 @@ class Trainer:
 
     def _tell(self, call: Call, result: EvalResult, name: str | None) -> None:
         # keep_best is about one evaluation; those with names are others.
-        if name is None and not self.config.fast_dev_run:
+        if name is None:
             call.checkpoints.record(result.step, result.metrics)
         tell(self._job, name, result)
 
@@ -205,7 +205,7 @@ class Trainer:
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
             Preemption(store) as preemption,
-            Watchdog(store, self.config.host_timeout_seconds, checkpoints.saving) as watchdog,
+            Watchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
             checkpoints,
             watchdog.reporting(),
         ):

@@ -92,6 +92,24 @@ def test_closing_does_not_wait_for_a_stalled_source_and_leaves_no_thread_behind(
     assert left.is_set()
 
 
+def test_a_wait_can_be_left_by_its_check_and_nothing_is_lost():
+    source, asked = Stall(1), []
+
+    def check():
+        asked.append(time.monotonic())
+        if len(asked) == 2:
+            raise KeyError("look up")
+
+    ahead = Background(source, limit=5, stall_seconds=SOON, check=check)
+    assert (next(ahead), asked) == (1, [])  # not before it waits
+    begin = time.monotonic()
+    with pytest.raises(KeyError, match="look up"):
+        next(ahead)
+    assert time.monotonic() - begin < SOON / 2
+    source.let_go.set()
+    assert next(ahead) == -1
+
+
 def test_dropping_it_ends_its_thread():
     ahead = Background(iter(range(10**9)), limit=2, name="infeed-dropped")
     next(ahead)

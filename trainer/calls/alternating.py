@@ -58,8 +58,7 @@ class Alternating:
             self.opened = self._job.open("eval", self._input_fn)
         result = self._program.evaluate(self._call, self.opened, state.variables, step)
         self.results.append(result)
-        if not self._job.config.fast_dev_run:
-            self._call.checkpoints.record(step, result.metrics)
+        self._call.checkpoints.record(step, result.metrics)
         tell(self._job, self._name, result, stop)
         return state._replace(variables=self._program.variables)
 

@@ -26,6 +26,13 @@ class Call:
         self.preemption.check()
         self.watchdog.check()
 
+    def check_late(self) -> None:
+        """The check of a training whose input is late. A process that is alone may save and end; of several hosts none
+        can save without the others, so they wait for the input, or for its stall_seconds."""
+        if self.watchdog.alone:
+            self.preemption.check()
+        self.watchdog.check()
+
     def due(self, step: int) -> bool:
         """See Pauses. Raises Preempted, on all hosts before the same dispatch."""
         del step

@@ -98,7 +98,6 @@ def _look_out(call: Call, last: int | None, poll_seconds: float) -> Callable[[],
 
     def look() -> int | None:
         nonlocal due
-        call.preemption.check()
         if time.monotonic() < due:
             return None
         due = time.monotonic() + poll_seconds

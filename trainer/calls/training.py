@@ -54,7 +54,7 @@ def train_run(
     with ExitStack() as stack:
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may wait for it
-        feeder = stack.enter_context(job.feeding(program, opened, position, steps, call.check))
+        feeder = stack.enter_context(job.feeding(program, opened, position, steps, call.check, call.check_late))
         wish = Wish()
         watch = stack.enter_context(Watch(job, feeder, state, start, end, wish))
         stack.enter_context(profile)

@@ -190,11 +190,13 @@ class Checkpoints:
             return reader.restore(self._path / str(step) / "state", args=args)
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Notes what an evaluation of the checkpoint of `step` gave, for keep_best. For all hosts to call."""
+        """Notes what an evaluation of the checkpoint of `step` gave, for keep_best. For all hosts to call.
+
+        A fast_dev_run has no checkpoints, so nothing is noted."""
         wanted = self._config.keep_best
         if wanted is not None and wanted not in metrics:
             raise OptionError(f"keep_best={wanted!r} is no metric of the evaluation.{did_you_mean(wanted, metrics)}")
-        if jax.process_index() == 0:
+        if jax.process_index() == 0 and not self._config.fast_dev_run:
             self._evaluations.add(step, metrics, self.steps())
 
     def was_evaluated(self, step: int) -> bool:

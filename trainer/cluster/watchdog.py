@@ -32,21 +32,28 @@ class Watchdog:
     """Watches over one call of the trainer, as a context manager.
 
     timeout_seconds: from a host's death to the end of the others; half of it is how long one may be silent. busy:
-    whether a checkpoint is being written, which may still be finished in that time."""
+    whether a checkpoint is being written, which may still be finished in that time. heed: called in every wait, and
+    may raise. alone: whether this is the run's only process."""
 
-    def __init__(self, store: Store, timeout_seconds: float, busy: Callable[[], bool] = lambda: False) -> None:
-        self.roll, self._busy = Roll(store, timeout_seconds), busy
-        self._alone = store.count == 1
+    def __init__(
+        self,
+        store: Store,
+        timeout_seconds: float,
+        busy: Callable[[], bool] = lambda: False,
+        heed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.roll, self._busy, self._heed = Roll(store, timeout_seconds), busy, heed
+        self.alone = store.count == 1
         self._raising, self._left = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trainer-watchdog", daemon=True)
 
     def __enter__(self) -> "Watchdog":
-        if not self._alone:
+        if not self.alone:
             self._thread.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._alone:
+        if self.alone:
             return
         raised = not _in_peace(error)
         self.roll.left("raised" if raised else "done")
@@ -67,6 +74,8 @@ class Watchdog:
 
         def look_around() -> T | None:
             value = look()
+            if value is None:
+                self._heed()
             if value is None and self.roll.failure():
                 value = look()  # what it says may be the reason of the failure
                 if value is None:
@@ -82,7 +91,7 @@ class Watchdog:
             self.check()  # of the call before, which this host may have left in peace
             yield
         except BaseException as error:
-            if self._alone or _in_peace(error):
+            if self.alone or _in_peace(error):
                 raise
             self._raising.set()
             failure = self._reported(error)

@@ -13,6 +13,7 @@ import numpy as np
 from pipeline.background import Background
 from pipeline.shards.errors import InputError, StallError
 from trainer.inputs import check_batch
+from trainer.interruptible import Check
 
 __all__ = ["Chunk", "Feeder", "chunks"]
 
@@ -99,9 +100,16 @@ def _close(batches: Any) -> None:
 class Feeder(Iterator[Chunk]):
     """Runs `source`, the chunks of `batches`, two ahead in a thread. `wait_seconds`: how long the host waited.
 
-    stall_seconds: how long one batch may take; longer is a StallError, with the stacks of all threads in the log."""
+    stall_seconds: how long one batch may take; longer is a StallError, with the stacks of all threads in the log.
+    check: called while a chunk is waited for. It may raise, and the chunk comes with the next `next`."""
 
-    def __init__(self, source: Iterator[Chunk | int], batches: Iterator[Any], stall_seconds: float) -> None:
+    def __init__(
+        self,
+        source: Iterator[Chunk | int],
+        batches: Iterator[Any],
+        stall_seconds: float,
+        check: Check = lambda: None,
+    ) -> None:
         self.wait_seconds = 0.0
         self._batches, self._last_step = batches, 0
         # A sign of life costs nothing: only chunks are placed on devices.
@@ -111,6 +119,7 @@ class Feeder(Iterator[Chunk]):
             cost=lambda item: int(isinstance(item, Chunk)),
             name="trainer-feeder",
             stall_seconds=stall_seconds,
+            check=check,
         )
 
     def __next__(self) -> Chunk:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from trainer.exits import Preempted
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 
@@ -28,7 +29,8 @@ class Pauses(Protocol):
     """What happens between dispatches, when the carry is at hand: saving, evaluating, ending early."""
 
     def due(self, step: int) -> bool:
-        """Whether to pause at this step. Asked once before every dispatch and once after the last."""
+        """Whether to pause at this step. Asked before every dispatch and after the last, and again at the same step
+        when a Preempted ended the wait for the input."""
         ...
 
     def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
@@ -55,7 +57,10 @@ def run(
             carry, go_on = pauses.attend(step, carry)
             if not go_on:
                 break
-        chunk = next(source, None)
+        try:
+            chunk = next(source, None)
+        except Preempted:  # heard while the input was late: what is done by now is the pauses' to save
+            continue
         if chunk is None:
             break
         with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us

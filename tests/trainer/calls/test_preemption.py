@@ -110,6 +110,60 @@ def test_sigterm_saves_ends_with_its_code_and_the_resumed_run_is_the_straight_on
     assert evaluated == (wanted if where != "compile" else wanted[1:])  # made up in the call that was preempted then
 
 
+class Stalling:
+    """An input whose 23rd batch comes only when it is let go; the process is asked to end while it waits for it."""
+
+    def __init__(self, source, running, let_go):
+        self._source, self._running, self._let_go = source, running, let_go
+
+    def __getattr__(self, name):
+        return getattr(self._source, name)
+
+    def batches(self, position):
+        for number, batch in enumerate(self._source.batches(position)):
+            if number == 22:
+                self._running.wait(60)
+                threading.Timer(0.3, sigterm).start()
+                self._let_go.wait(60)
+            yield batch
+
+
+@pytest.mark.parametrize("where", ["train", "evaluate", "predict"])
+def test_sigterm_is_heard_while_a_late_input_is_waited_for(dense_task, vectors, make_input, config, where):
+    running, let_go = threading.Event(), threading.Event()
+
+    class Running(Callback):
+        def on_loop_end(self, end):
+            running.set()
+
+    def stalling(ctx):
+        return Stalling(make_input(vectors, ctx), running, let_go)
+
+    def plain(ctx):
+        return make_input(vectors, ctx)
+
+    task = replace(dense_task, predict_fn=lambda variables, batch: {"sum": batch["x"].sum(1)})
+    settings = config(iterations_per_loop=10, eval_batch_size=4, predict_batch_size=4)
+    trainer = Trainer(task, settings, callbacks=[Running()])
+    if where != "train":
+        trainer.train(plain, max_steps=10)
+    began = time.monotonic()
+    with pytest.raises(Preempted):
+        if where == "train":
+            trainer.train(stalling, max_steps=STEPS)
+        else:
+            list(trainer.predict(stalling)) if where == "predict" else trainer.evaluate(stalling)
+    assert time.monotonic() - began < 20
+    let_go.set()
+    preemption._requested.clear()
+    assert Checkpoints(config()).steps() == [20 if where == "train" else 10]
+    if where == "train":
+        resumed, straight = trainer.train(plain, max_steps=STEPS), Trainer(dense_task, config("straight"))
+        expected = straight.train(plain, max_steps=STEPS)
+        for left, right in zip(jax.tree.leaves(resumed.state), jax.tree.leaves(expected.state), strict=True):
+            assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+
+
 def test_a_process_that_was_asked_to_end_begins_nothing_new(dense_task, vector_input, config):
     preemption._requested.set()
     with pytest.raises(Preempted):
