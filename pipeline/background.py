@@ -45,14 +45,13 @@ class _Shelf(Generic[T]):
                 self.changed.notify_all()
             return not self.closed
 
-    def get(self, seconds: float | None, check: Callable[[], None]) -> T:
-        left = math.inf if seconds is None else seconds
+    def get(self, seconds: float | None, check: Callable[[], bool]) -> T:
+        left = full = math.inf if seconds is None else seconds
         with self.changed:
             while not self.changed.wait_for(self._ready, min(left, CHECK_SECONDS)):
-                left -= CHECK_SECONDS
+                left = full if check() else left - CHECK_SECONDS
                 if left <= 0:
                     raise _TooLate(seconds)
-                check()
             if self.items and not self.closed:
                 item, cost = self.items.popleft()
                 self.held -= cost
@@ -101,7 +100,8 @@ class Background(Generic[T], Iterator[T]):
 
     stall_seconds: how long one `next` may wait; None: for ever. After that it logs the stacks of all threads,
     closes, and raises StallError. The time between two calls does not count. OptionError unless more than 0.
-    check: called now and then while `next` waits. What it raises `next` raises, and the one after goes on."""
+    check: called now and then while `next` waits. Where it is true the source is alive, and the bound begins anew; what
+    it raises `next` raises, and the one after goes on."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Background(Generic[T], Iterator[T]):
         cost: Callable[[T], int] = lambda _: 1,
         name: str = "infeed",
         stall_seconds: float | None = None,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], bool] = lambda: False,
     ) -> None:
         self._check = check
         self._stall_seconds = None if stall_seconds is None else checked_stall_seconds(stall_seconds)

@@ -14,7 +14,7 @@ from trainer.config import TrainerConfig
 from trainer.first_batches import first_batches
 from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, as_input, batch_struct, check_rows
 from trainer.interruptible import Check
-from trainer.loop.feed import Feeder, chunks
+from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.plan import Steps, steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement
@@ -130,7 +130,7 @@ class Job:
         check: called while that compiles, and may raise; late: while a chunk is waited for (default: check)."""
         batches = opened.source.batches(position)
         bound = self.config.stall_seconds + OWN_BOUND_SECONDS
-        source = chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program)
-        with closing(Feeder(source, batches, bound, late or check)) as feeder:
+        source = Chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program)
+        with closing(Feeder(source, bound, late or check)) as feeder:
             program.compile(steps.compiled, check)
             yield feeder

@@ -97,6 +97,8 @@ class Placement:
 
     def place(self, host_batch: Mapping[str, Any], struct: Any) -> Any:
         """The host's rows as a part of the global arrays that `struct` describes."""
+        if jax.process_count() == 1:  # half the time for the same arrays
+            return jax.device_put(dict(host_batch), jax.tree.map(lambda leaf: leaf.sharding, struct))
         # Without the global shape a wrong mapping of rows would train on, on half a batch.
         return jax.tree.map(
             lambda rows, leaf: jax.make_array_from_process_local_data(leaf.sharding, rows, leaf.shape),

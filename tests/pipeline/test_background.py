@@ -99,6 +99,7 @@ def test_a_wait_can_be_left_by_its_check_and_nothing_is_lost():
         asked.append(time.monotonic())
         if len(asked) == 2:
             raise KeyError("look up")
+        return False
 
     ahead = Background(source, limit=5, stall_seconds=SOON, check=check)
     assert (next(ahead), asked) == (1, [])  # not before it waits
@@ -108,6 +109,16 @@ def test_a_wait_can_be_left_by_its_check_and_nothing_is_lost():
     assert time.monotonic() - begin < SOON / 2
     source.let_go.set()
     assert next(ahead) == -1
+
+
+def test_a_sign_of_life_begins_the_bound_anew():
+    source, life = Stall(1), iter([True] * 5)
+    ahead = Background(source, limit=5, stall_seconds=STALL_SECONDS, check=lambda: next(life, False))
+    next(ahead)
+    begin = time.monotonic()
+    with pytest.raises(StallError):
+        next(ahead)
+    assert 1.0 + STALL_SECONDS <= time.monotonic() - begin < SOON  # five checks of 0.2 s, and the bound
 
 
 def test_dropping_it_ends_its_thread():

@@ -51,14 +51,15 @@ class Watch:
     def _write(self, look: Look, count: int) -> None:
         if self._line is None:
             return
-        columns = {name: values.tolist() for name, values in look.scalars.items()}
-        rows = [{name: column[i] for name, column in columns.items()} for i in range(count)]
-        speed = self._line.update(look.start + look.length, columns["loss"][-1], self._feeder.wait_seconds)
+        loss = float(look.scalars["loss"][-1])
+        speed = self._line.update(look.start + look.length, loss, self._feeder.wait_seconds)
+        alone = 0 if speed is None else 1  # the last step has the speed as well
+        if count > alone:
+            columns = {name: values[: count - alone] for name, values in look.scalars.items()}
+            self.reports.steps(look.start + 1, columns)
         if speed is not None:
-            rows[-1] |= speed.scalars()
-        for step, row in enumerate(rows, look.start + 1):
-            self.reports.scalars(step, row)
-        if speed is not None:
+            last = {name: float(values[count - 1]) for name, values in look.scalars.items()}
+            self.reports.scalars(look.start + count, last | speed.scalars())
             self.reports.flush()
 
     def speed(self, steps: int) -> Speed:

@@ -1,7 +1,7 @@
 """metrics.jsonl: the numbers of a run as lines of JSON, for whoever reads them with anything but TensorBoard.
 
 In a bucket, whose objects cannot grow, the same lines come as parts metrics.jsonl.000000, ...: joined in the order of
-their names they are the file. Stdlib only."""
+their names they are the file."""
 
 import functools
 import json
@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import Storage, join
@@ -40,6 +42,16 @@ class MetricsFile:
         else:
             line = json.dumps({"step": step} | {name: _finite(value) for name, value in values.items()}) + "\n"
         self._sink.write(line.encode())
+
+    def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
+        """A line each for the steps first, first + 1, ...: `columns` has the numbers of each name, [steps]."""
+        rows = list(zip(*(column.tolist() for column in columns.values()), strict=True))
+        if all(np.isfinite(column).all() for column in columns.values()):
+            template = _template(tuple(columns))
+            self._sink.write("".join([template % (first + i, *row) for i, row in enumerate(rows)]).encode())
+        else:
+            for step, row in enumerate(rows, first):
+                self.scalars(step, dict(zip(columns, row, strict=True)))
 
     def flush(self, now: bool = False) -> None:
         """Lets readers see what was written; in a bucket only now and then, unless it has to be `now`."""

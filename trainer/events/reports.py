@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import numpy as np
 
 from pipeline.shards.errors import StorageError
 from pipeline.shards.storage import join
@@ -47,6 +48,12 @@ class Reports:
         if self.writes:
             self._events.scalars(step, values)
             self._lines.scalars(step, values)
+
+    def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
+        """What `scalars` does, for the steps first, first + 1, ...: `columns` has the numbers of each name, [steps]."""
+        if self.writes:
+            self._events.steps(first, columns)
+            self._lines.steps(first, columns)
 
     def image(self, step: int, tag: str, images: Any) -> None:
         """See EventWriter."""

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
 from pipeline.shards.record import frame
-from trainer.events.scalar_event import scalar_event
+from trainer.events.scalar_event import scalar_event, scalar_events
 from trainer.events.sinks import Sink, open_sink
 from trainer.events.summaries import histogram_summary, image_summary, text_summary
 
@@ -45,6 +46,10 @@ class EventWriter:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """One event: all `values` of one step."""
         self._sink.write(frame(scalar_event(self._clock(), step, values)))
+
+    def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
+        """An event each for the steps first, first + 1, ...: `columns` has the numbers of each name, [steps]."""
+        self._sink.write(b"".join(map(frame, scalar_events(self._clock(), first, columns))))
 
     def image(self, step: int, tag: str, images: Any) -> None:
         """An image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or a float in 0..1; c is 1, 3 or 4.

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.shards.errors import InputError, StallError, StorageError
 from trainer.inputs import batch_struct
-from trainer.loop.feed import Feeder, chunks
+from trainer.loop.feed import Chunks, Feeder
 
 
 def batch(value, rows=2):
@@ -33,8 +33,8 @@ class HostPlaces:
 def feed(batches, lengths, start=0, scans=True, stall_seconds=60.0):
     batches = iter(batches)
     end = None if lengths is None else start + sum(lengths)
-    source = chunks(batches, start, end, itertools.repeat(1) if lengths is None else lengths, STRUCT, HostPlaces(scans))
-    return Feeder(source, batches, stall_seconds)
+    source = Chunks(batches, start, end, itertools.repeat(1) if lengths is None else lengths, STRUCT, HostPlaces(scans))
+    return Feeder(source, stall_seconds)
 
 
 def threads():
