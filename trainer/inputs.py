@@ -203,9 +203,13 @@ def check_batch(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> None:
 
 
 def _alike(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> bool:
-    # Every batch comes by here: in a dict of arrays this takes 0.6 us, with the tree's machinery 3, with names 11.
-    if all(type(batch.get(key)) is np.ndarray for key in struct) and len(batch) == len(struct):
-        return all(batch[key].shape == want.shape and batch[key].dtype == want.dtype for key, want in struct.items())
+    # Every batch comes by here: this takes 1 us for three arrays, the tree's machinery 3, with names 11.
+    for key, want in struct.items():
+        have = batch.get(key)
+        if type(have) is not np.ndarray or have.shape != want.shape or have.dtype != want.dtype:
+            break
+    else:
+        return len(batch) == len(struct)
     leaves, tree = jax.tree.flatten(dict(batch))
     wanted, wanted_tree = jax.tree.flatten(dict(struct))
     return tree == wanted_tree and all(

@@ -58,8 +58,13 @@ def frame(payload: bytes, payload_crc: int | None = None) -> bytes:
 
 def frame_ends(payload_length: int, payload_crc: int) -> tuple[bytes, bytes]:
     """What stands before and behind a payload: for writers that do not need the frame in one piece."""
+    return _header(payload_length), _CRC.pack(masked(payload_crc))
+
+
+@functools.lru_cache(maxsize=1024)  # small records are often of one size, and their headers half of the work
+def _header(payload_length: int) -> bytes:
     length = _LENGTH.pack(payload_length)
-    return length + _CRC.pack(masked(crc32c(length))), _CRC.pack(masked(payload_crc))
+    return length + _CRC.pack(masked(crc32c(length)))
 
 
 def proven_crc(payload: bytes, crc: int) -> int:
