@@ -30,7 +30,9 @@ def first_bad(loss: jax.Array, grad_norm: jax.Array, gradients: Any, after: Vari
 
     The loss alone is one step late: it is computed before the update that breaks the model."""
     leaves = [leaf for _, leaf in _checked(loss, gradients, after)]
-    sound = jnp.isfinite(grad_norm) & jnp.isfinite(loss) & jnp.all(_finite([leaf for _, leaf in _inexact(after)]))
+    # 0 x is 0, or NaN where x is not finite: a sum of floats, which XLA does in half the time of all(isfinite).
+    nothing = sum((jnp.sum(leaf * 0).astype(jnp.float32) for _, leaf in _inexact(after)), jnp.float32(0))
+    sound = jnp.isfinite(grad_norm) & jnp.isfinite(loss) & jnp.isfinite(nothing)
     # A norm overflows before its parts do; then all are looked at, and found sound.
     return jax.lax.cond(sound, lambda: jnp.int32(-1), lambda: _first(leaves))
 
@@ -57,10 +59,6 @@ def _inexact(tree: Any) -> list[tuple[str, Any]]:
     return [(path_name(path), leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
-def _finite(leaves: list[Any]) -> jax.Array:
-    return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves] or [True])
-
-
 def _first(leaves: list[Any]) -> jax.Array:
-    finite = _finite(leaves)
+    finite = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves] or [True])
     return jnp.where(jnp.all(finite), -1, jnp.argmin(finite)).astype(jnp.int32)
