@@ -15,9 +15,20 @@ from trainer.mesh import Placement
 from trainer.state import TrainState
 from trainer.task import Variables
 
-__all__ = ["LOSS", "checked_names", "finder_of_broken", "first_bad"]
+__all__ = ["LOSS", "checked_names", "finder_of_broken", "first_bad", "norm"]
 
 LOSS = "the loss"
+
+
+def norm(tree: Any) -> jax.Array:
+    """The square root of the sum of all squares, in float32 or more: the L2 norm of all arrays as one vector."""
+
+    def square(leaf: jax.Array) -> jax.Array:
+        # On a CPU a scan takes a fifth of the time for this dot that it takes to sum squares, or to ask all(isfinite).
+        wide = jnp.promote_types(leaf.dtype, jnp.float32)
+        return jnp.vdot(leaf, leaf, precision=jax.lax.Precision.HIGHEST, preferred_element_type=wide).real
+
+    return jnp.sqrt(sum((square(leaf) for _, leaf in _inexact(tree)), jnp.float32(0)))
 
 
 def checked_names(variables: Variables) -> list[str]:
@@ -30,10 +41,8 @@ def first_bad(loss: jax.Array, grad_norm: jax.Array, gradients: Any, after: Vari
 
     The loss alone is one step late: it is computed before the update that breaks the model."""
     leaves = [leaf for _, leaf in _checked(loss, gradients, after)]
-    # 0 x is 0, or NaN where x is not finite: a sum of floats, which XLA does in half the time of all(isfinite).
-    nothing = sum((jnp.sum(leaf * 0).astype(jnp.float32) for _, leaf in _inexact(after)), jnp.float32(0))
-    sound = jnp.isfinite(grad_norm) & jnp.isfinite(loss) & jnp.isfinite(nothing)
-    # A norm overflows before its parts do; then all are looked at, and found sound.
+    sound = jnp.isfinite(grad_norm) & jnp.isfinite(loss) & jnp.isfinite(norm(after))
+    # A norm may overflow where its parts do not; then all are looked at, and found sound.
     return jax.lax.cond(sound, lambda: jnp.int32(-1), lambda: _first(leaves))
 
 

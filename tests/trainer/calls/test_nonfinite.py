@@ -81,6 +81,39 @@ def test_an_optimizer_that_breaks_by_itself_is_found_before_it_is_saved(dense_ta
     assert Checkpoints(settings).steps() == []
 
 
+@pytest.fixture
+def breaking_task(dense_task):
+    """breaking_task(n): the update of step n makes one weight infinite, which tanh hides from what comes after."""
+
+    def make(at):
+        def update(updates, state, params=None):
+            first = updates["a"].at[0, 0].add(jnp.where(state == at - 1, jnp.inf, 0.0))
+            return updates | {"a": first}, state + 1
+
+        breaking = optax.GradientTransformation(lambda params: jnp.int32(0), update)
+        return replace(dense_task, optimizer=optax.chain(optax.sgd(0.01), breaking))
+
+    return make
+
+
+@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("at", [5, 7, 10])
+def test_a_model_that_its_update_breaks_is_named_with_that_step_and_never_saved(
+    breaking_task, vector_input, config, at, k
+):
+    settings = config(iterations_per_loop=k, checkpoint_every_steps=10)
+    with pytest.raises(NanError, match=f"after step {at} params/a is not finite"):
+        Trainer(breaking_task(at), settings).train(vector_input, max_steps=20)
+    assert Checkpoints(settings).steps() == []
+
+
+def test_an_update_that_breaks_the_model_is_skipped(breaking_task, vector_input, config, caplog):
+    result = Trainer(breaking_task(7), config(on_nan="skip")).train(vector_input, max_steps=8)
+    # The optimizer's count is not counted up either, so all that come are broken.
+    assert [f"after step {step} params/a" in caplog.text for step in (6, 7, 8)] == [False, True, True]
+    assert np.isfinite(result.state.variables.params["a"]).all()
+
+
 def test_gradients_whose_norm_overflows_are_finite(dense_task, vector_input, config):
     def loss_fn(variables, batch, rng, train):
         losses, after, outputs = dense_task.loss_fn(variables, batch, rng, train)
