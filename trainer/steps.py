@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from pipeline.shards.errors import InputError, OptionError, did_you_mean
-from trainer.checked import first_bad, norm
+from trainer.checked import first_bad, squares
 from trainer.config import OnNan
 from trainer.inputs import INDEX, MASK, path_name
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, records
@@ -61,11 +61,11 @@ def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
         updates, optimizer = task.optimizer.update(grads, state.optimizer, state.variables.params)
         params = optax.apply_updates(state.variables.params, updates)
         after = TrainState(state.step + 1, Variables(params, extra), optimizer, state.key)
-        grad_norm = norm(grads)
-        scalars = means | {"grad_norm": grad_norm}
+        of_grads = squares(grads)
+        scalars = means | {"grad_norm": jnp.sqrt(sum(of_grads, jnp.float32(0)))}
         if on_nan == "ignore":
             return after, scalars
-        bad = first_bad(means["loss"], grad_norm, grads, after.variables)
+        bad = first_bad(means["loss"], of_grads, after.variables)
         if on_nan == "skip":
             kept = state._replace(step=after.step)
             after = jax.tree.map(lambda new, old: jnp.where(bad < 0, new, old), after, kept)
