@@ -1,12 +1,13 @@
 """A small training that stops or kills itself at moments of its saves: python killed_run.py WORKDIR STOP KILL EVENT.
 
-Just before every change that Python makes to the checkpoint of step STOP, and before every third to the old one that
+Just before every change that Python makes to the checkpoint of step STOP, and before every fourth to the old one that
 goes for it, the whole process stops; before the change EVENT to that of step KILL it is killed. Tests run the same
 training in their own process, without that."""
 
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -59,8 +60,8 @@ def main(workdir, stop, kill, event):
             return
         step = int(at.relative_to(checkpoints).parts[0].partition(".")[0])
         removed += emptied is at
-        if stop and (step == stop or (emptied is at and removed % 3 == 1)):
-            os.kill(pid, signal.SIGSTOP)
+        if stop and (step == stop or (emptied is at and removed % 4 == 1)):
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this one stops at once, not a step later
         count += step == kill
         if count == event:
             os.kill(pid, signal.SIGKILL)
