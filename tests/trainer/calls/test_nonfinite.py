@@ -1,6 +1,8 @@
 """Steps whose numbers are not finite: named, skipped or ignored, and never saved by accident."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +50,14 @@ def test_nan_names_its_step_and_what_broke_first_and_leaves_no_checkpoint_behind
     with pytest.raises(NanError, match=text):
         Trainer(poisoned(dense_task, key, [20]), settings).train(vector_input, max_steps=40)
     assert Checkpoints(settings).steps() == [10]
+    lines = Path(settings.workdir, "train", "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 21))  # the broken one is the last that is told
+
+
+def test_a_gradient_that_the_optimizer_mends_is_named_all_the_same(dense_task, vector_input, config):
+    task = replace(poisoned(dense_task, "gradient", [7]), optimizer=optax.chain(optax.zero_nans(), optax.sgd(0.01)))
+    with pytest.raises(NanError, match="after step 7 the gradient of a is not finite"):
+        Trainer(task, config()).train(vector_input, max_steps=10)
 
 
 def test_a_skipped_step_changes_nothing_but_its_number(dense_task, vector_input, config, caplog):
@@ -129,6 +139,16 @@ def test_skipping_ends_where_nothing_is_learnt_any_more(dense_task, vector_input
     task = poisoned(dense_task, "loss", [7])
     with pytest.raises(NanError, match="as in the 100 steps before it. To skip them is no cure"):
         Trainer(task, config(on_nan="skip", iterations_per_loop=10)).train(vector_input, max_steps=400)
+
+
+def test_skipped_steps_with_others_in_between_go_on(dense_task, vector_input, config, caplog):
+    def loss_fn(variables, batch, rng, train):
+        losses, after, outputs = dense_task.loss_fn(variables, batch, rng, train)
+        return jnp.where(jax.random.bernoulli(rng), jnp.nan, losses), after, outputs  # about every second step
+
+    task = replace(dense_task, loss_fn=loss_fn)
+    assert Trainer(task, config(on_nan="skip", iterations_per_loop=10)).train(vector_input, max_steps=300).step == 300
+    assert "the step is skipped, the 101. so far" in caplog.text
 
 
 def test_ignored_nan_trains_on_and_is_saved(dense_task, vector_input, config):

@@ -16,13 +16,14 @@ from trainer.loop.plan import MEASURED_STEPS, Marks, timed_plan
 from trainer.trainer import Trainer
 
 
-def test_as_many_steps_as_the_time_holds_are_found_without_the_first():
+@pytest.mark.parametrize(("most", "steps"), [(1000, 40), (30, 30)])
+def test_as_many_steps_as_the_time_holds_are_found_without_the_first(most, steps):
     times = iter([100.0, *(100.0 + 0.25 * i for i in range(1, 10))])
-    pace = Pace(10.0, lambda steps: min(steps, 1000), clock=lambda: next(times))
+    pace = Pace(10.0, lambda steps: min(steps, most), clock=lambda: next(times))
     for _ in range(10):
         pace.look()
     with Watchdog(LocalStore(), 10.0) as watchdog:
-        assert pace.agree(watchdog, "pace", 1.0) == 40
+        assert pace.agree(watchdog, "pace", 1.0) == steps
     pace.settle(40)
     pace.look()  # no more than the first are measured
     assert pace.steps() == 40
