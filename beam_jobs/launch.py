@@ -10,6 +10,7 @@ from beam_jobs.job import Job
 from beam_jobs.preview import preview
 from beam_jobs.progress import watching
 from beam_jobs.receipts import Verdict
+from beam_jobs.runners import Preset, find_runner
 from pipeline import command
 from pipeline.quiet import quiet_stderr
 from pipeline.shards.errors import ConversionError, InfeedError
@@ -39,8 +40,9 @@ def launch(job: Job, options, console: Console) -> None:
 
     Raises ConversionError with the verdict's own words when a split is not complete."""
     open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
+    preset = find_runner(options.get_all_options()["runner"])
     failure = None
-    with watching(job, console), _quiet_workers(options):
+    with watching(job, console), _quiet_workers(preset), preset.around(options):
         try:
             _run(job, options)
         except Exception as e:  # of whatever class the runner makes of it
@@ -85,13 +87,12 @@ def _without_verdict(failure: Exception) -> Exception:
     return RuntimeError(f"the runner failed, and not by a known error: {failure}")
 
 
-def _quiet_workers(options) -> contextlib.AbstractContextManager[None]:
+def _quiet_workers(preset: Preset) -> contextlib.AbstractContextManager[None]:
     """Drops what a local run, its worker processes too, logs on stderr.
 
     They log their own start and end, and a failure six tracebacks long, and take no option against it; what went
     wrong is in the verdict or in the exception."""
-    local = str(options.get_all_options()["runner"]).endswith("FnApiRunner")
-    return quiet_stderr() if local else contextlib.nullcontext()
+    return quiet_stderr() if preset.quiet else contextlib.nullcontext()
 
 
 def exit_with(main: Callable[[], None]) -> None:
