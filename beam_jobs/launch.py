@@ -3,10 +3,11 @@
 import contextlib
 import re
 from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 
-from beam_jobs.job import Job
+from beam_jobs.job import Job, Waiting
 from beam_jobs.preview import preview
 from beam_jobs.progress import watching
 from beam_jobs.receipts import Verdict
@@ -18,6 +19,8 @@ from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
 
 __all__ = ["dry_run", "exit_with", "launch"]
+
+_TO_ITS_END = Waiting()
 
 
 def dry_run(job: Job, console: Console) -> None:
@@ -35,16 +38,17 @@ def dry_run(job: Job, console: Console) -> None:
     console.print("Dry run: nothing was written.")
 
 
-def launch(job: Job, options, console: Console) -> None:
-    """Runs the conversion to its end and prints the verdict of every split.
+def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:
+    """Runs the conversion to its end, unless told not to wait, and prints the verdict of every split.
 
     Raises ConversionError with the verdict's own words when a split is not complete."""
     open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
     preset = find_runner(options.get_all_options()["runner"])
     failure = None
-    with watching(job, console), _quiet_workers(preset), preset.around(options):
+    with watching(job, console), _quiet_workers(preset), preset.around(job, options):
         try:
-            _run(job, options)
+            if not preset.run(_pipeline(job, options), job, console, waiting):
+                return
         except Exception as e:  # of whatever class the runner makes of it
             failure = e
     verdicts = [_verdict(job, split) for split in job.splits]
@@ -68,14 +72,14 @@ def launch(job: Job, options, console: Console) -> None:
         )
 
 
-def _run(job: Job, options) -> None:
+def _pipeline(job: Job, options) -> Any:
     import apache_beam as beam
 
     from beam_jobs.graph import build
 
     pipeline = beam.Pipeline(options=options)
     build(pipeline, job)
-    pipeline.run().wait_until_finish()
+    return pipeline
 
 
 def _without_verdict(failure: Exception) -> Exception:

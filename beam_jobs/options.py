@@ -46,6 +46,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--runner", default="local", help=f"{presets}; or any runner of Beam (default: local)")
     processes = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.processes)
     run.add_argument("--local_processes", type=int, default=1, help=f"worker processes of {processes} (default: 1)")
+    leaving = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.leaves)
+    run.add_argument("--detach", action="store_true", help=f"{leaving}: leave the submitted job, which ends by itself")
+    run.add_argument("--cancel_on_interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job, too")
 
 
 def make_job(
@@ -100,6 +103,7 @@ def beam_options(args: argparse.Namespace, rest: Sequence[str]):
     PipelineOptions = _pipeline_options_class()
     preset = find_runner(args.runner)
     _check_processes(args, preset)
+    _check_leaving(args, preset)
     _check_known(PipelineOptions, args, rest)
     options = PipelineOptions([f"--runner={preset.runner}", *preset.flags(args), *rest])
     preset.check(args, options)
@@ -114,6 +118,12 @@ def _check_processes(args: argparse.Namespace, preset: Preset) -> None:
             f"--local_processes={args.local_processes}: --runner={args.runner} starts no processes here. Leave it out; "
             "the runner's own options say how many workers there are."
         )
+
+
+def _check_leaving(args: argparse.Namespace, preset: Preset) -> None:
+    for flag in ("detach", "cancel_on_interrupt"):
+        if vars(args).get(flag) and not preset.leaves:
+            raise OptionError(f"--{flag}: a job of --runner={args.runner} ends with this command. Leave it out.")
 
 
 def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[str]) -> None:

@@ -10,9 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
+
+from beam_jobs import dataflow, dataflow_job
+from beam_jobs.job import Job, Waiting
 from pipeline.shards.errors import OptionError, did_you_mean
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
+
+
+def _run_to_its_end(pipeline: Any, _job: Job, _console: Console, _waiting: Waiting) -> bool:
+    pipeline.run().wait_until_finish()
+    return True
 
 
 @dataclass(frozen=True)
@@ -21,16 +30,19 @@ class Preset:
 
     flags: what it adds for Beam; the user's own flags come after it and win.
     check: raises OptionError for what cannot run, before anything is read; it sees Beam's PipelineOptions.
-    around: what has to be there while a job runs; it may change Beam's options, and raises InfeedError."""
+    around: what has to be there while a job runs; it may change Beam's options, and raises InfeedError.
+    run: runs Beam's pipeline of a job and waits for its end. False: nobody waits."""
 
     runner: str
     help: str = ""
     flags: Callable[[Namespace], Sequence[str]] = lambda _args: ()
     check: Callable[[Namespace, Any], None] = lambda _args, _options: None
-    around: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda _options: contextlib.nullcontext()
+    around: Callable[[Job, Any], contextlib.AbstractContextManager[None]] = lambda *_: contextlib.nullcontext()
+    run: Callable[[Any, Job, Console, Waiting], bool] = _run_to_its_end
     aliases: tuple[str, ...] = ()  # names of Beam's that mean it, in lower case and without "runner"
     extra: str = "convert"  # of ours, which installs it
     processes: bool = False  # takes --local_processes
+    leaves: bool = False  # takes --detach and --cancel_on_interrupt: its job needs no launcher
     quiet: bool = False  # its workers write to our stderr, and nothing that the verdict does not say
 
 
@@ -49,6 +61,15 @@ RUNNERS: Mapping[str, Preset] = {
         aliases=("direct", "switchingdirect", "fnapi"),
         processes=True,
         quiet=True,
+    ),
+    "dataflow": Preset(
+        "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner",
+        "Google Cloud, with --project and --region (beam_jobs/DATAFLOW.md)",
+        check=dataflow.check,
+        around=dataflow.around,
+        run=dataflow_job.run,
+        extra="gcp",
+        leaves=True,
     ),
 }
 

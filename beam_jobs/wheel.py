@@ -68,8 +68,8 @@ def _installed(root: Path) -> Distribution:
         return distribution(_NAME)
     except PackageNotFoundError:
         raise InfeedError(
-            f"no wheel for the workers: {root} is neither a checkout of {_NAME}, nor what pip has installed. Run from a "
-            f"checkout, or pip install {_NAME}."
+            f"no wheel for the workers: {root} is neither a checkout of {_NAME}, nor what pip has installed. Run from "
+            f"a checkout, or pip install {_NAME}."
         ) from None
 
 
