@@ -42,9 +42,10 @@ def launch(job: Job, options, console: Console) -> None:
     open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
     preset = find_runner(options.get_all_options()["runner"])
     failure = None
-    with watching(job, console), _quiet_workers(preset), preset.around(options):
+    with watching(job, console), _quiet_workers(preset):
         try:
-            _run(job, options)
+            with preset.around(options):
+                _run(job, options)
         except Exception as e:  # of whatever class the runner makes of it
             failure = e
     verdicts = [_verdict(job, split) for split in job.splits]

@@ -21,7 +21,7 @@ class Preset:
 
     flags: what it adds for Beam; the user's own flags come after it and win.
     check: raises OptionError for what cannot run, before anything is read; it sees Beam's PipelineOptions.
-    around: what has to be there while a job runs; it may change Beam's options, and raises InfeedError."""
+    around: what has to be there while a job runs. It may change Beam's options, and say better why the job failed."""
 
     runner: str
     help: str = ""
@@ -40,11 +40,18 @@ def _local_flags(args: Namespace) -> Sequence[str]:
     return ("--direct_running_mode=multi_processing", f"--direct_num_workers={args.local_processes}")
 
 
+def _local_around(_options: Any) -> contextlib.AbstractContextManager[None]:
+    from beam_jobs.local_workers import watched_workers
+
+    return watched_workers()
+
+
 RUNNERS: Mapping[str, Preset] = {
     "local": Preset(
         "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
         "this machine, in one process or in --local_processes",
         flags=_local_flags,
+        around=_local_around,
         # Beam's DirectRunner runs our graph in this class, after it has tried to download another runner's binary.
         aliases=("direct", "switchingdirect", "fnapi"),
         processes=True,
