@@ -22,7 +22,7 @@ from pipeline.shards.errors import InfeedError, OptionError
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import join
 
-__all__ = ["around", "check", "set_defaults", "threads_of"]
+__all__ = ["check", "prepared", "set_defaults", "threads_of"]
 
 MACHINE_TYPE = "n2-standard-4"
 DISK_GB = 30  # the service's own 25 leave little beside Beam's image: shuffled is metadata alone, and not on workers
@@ -99,7 +99,7 @@ def _check_package(package: str) -> None:
 
 
 @contextlib.contextmanager
-def around(job: Job, options: Any) -> Iterator[None]:
+def prepared(job: Job, options: Any) -> Iterator[None]:
     """Sets what the job needs while it is submitted and waited for: defaults, our wheel. Asks the service first.
 
     Raises OptionError, StorageError, InfeedError for what would be refused; nothing is submitted then."""

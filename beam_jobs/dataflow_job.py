@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from beam_jobs.dataflow import prepared
 from beam_jobs.dataflow_errors import advice, as_ours, reason_of
 from beam_jobs.job import Job, Waiting
 from pipeline.command import say
@@ -22,13 +23,20 @@ _REASON_POLLS = 6  # how often a failed job is asked for its reason, which comes
 _OVER = {"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"}
 
 
-def run(pipeline: Any, job: Job, console: Console, waiting: Waiting) -> bool:
-    """Submits, and waits for the end. False where nobody waits: --detach, or a template was written.
+def run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
+    """Submits a job, and waits for its end. False where nobody waits: --detach, or a template was written.
 
-    Raises ConversionError when it is refused, fails or is cancelled; SystemExit(130) on Ctrl-C."""
+    Raises OptionError, ConversionError when it is refused, fails or is cancelled; SystemExit(130) on Ctrl-C."""
+    with prepared(job, options):
+        return _run(job, options, console, waiting)
+
+
+def _run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
-    google = pipeline.options.view_as(GoogleCloudOptions)
+    from beam_jobs.graph import pipeline_of
+
+    pipeline, google = pipeline_of(job, options), options.view_as(GoogleCloudOptions)
     with as_ours(google.project, google.region):
         result = pipeline.run()
     place = f"--project={google.project} --region={google.region}"

@@ -30,7 +30,7 @@ from pipeline.background import Background
 from pipeline.shards.errors import StorageError
 from pipeline.shards.schemes import is_remote, open_storage
 
-__all__ = ["build"]
+__all__ = ["build", "pipeline_of"]
 
 _SUMMARIES = -1  # the key under which source summaries pass both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
@@ -41,6 +41,13 @@ Keyed = tuple[int, Any]
 Values = tuple[int, Iterable[Any]]
 Sums = Mapping[int, BucketSums]  # by bucket key
 Samples = Mapping[int, Sampled]  # by split number
+
+
+def pipeline_of(job: Job, options: Any) -> beam.Pipeline:
+    """A pipeline that is the conversion of all splits of a job."""
+    pipeline = beam.Pipeline(options=options)
+    build(pipeline, job)
+    return pipeline
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:

@@ -1,9 +1,8 @@
-"""Runs a job and reports it: the plan (--dry_run), the progress, the verdict. The only place that prints."""
+"""Runs a job and reports it: the plan (--dry_run), the progress, the verdict."""
 
 import contextlib
 import re
 from collections.abc import Callable
-from typing import Any
 
 from rich.console import Console
 
@@ -14,7 +13,7 @@ from beam_jobs.receipts import Verdict
 from beam_jobs.runners import Preset, find_runner
 from pipeline import command
 from pipeline.quiet import quiet_stderr
-from pipeline.shards.errors import ConversionError, InfeedError
+from pipeline.shards.errors import ConversionError, InfeedError, OptionError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
 
@@ -45,10 +44,13 @@ def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) 
     open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
     preset = find_runner(options.get_all_options()["runner"])
     failure = None
-    with watching(job, console), _quiet_workers(preset), preset.around(job, options):
+    with watching(job, console), _quiet_workers(preset):
         try:
-            if not preset.run(_pipeline(job, options), job, console, waiting):
-                return
+            with preset.around(options):
+                if not preset.run(job, options, console, waiting):
+                    return
+        except OptionError:
+            raise
         except Exception as e:  # of whatever class the runner makes of it
             failure = e
     verdicts = [_verdict(job, split) for split in job.splits]
@@ -70,16 +72,6 @@ def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) 
             f"the runner reported success, but the commit of {missing} never ran: it lost data. No manifest was "
             "written. Choose another --runner."
         )
-
-
-def _pipeline(job: Job, options) -> Any:
-    import apache_beam as beam
-
-    from beam_jobs.graph import build
-
-    pipeline = beam.Pipeline(options=options)
-    build(pipeline, job)
-    return pipeline
 
 
 def _without_verdict(failure: Exception) -> Exception:

@@ -19,8 +19,10 @@ from pipeline.shards.errors import OptionError, did_you_mean
 __all__ = ["RUNNERS", "Preset", "find_runner"]
 
 
-def _run_to_its_end(pipeline: Any, _job: Job, _console: Console, _waiting: Waiting) -> bool:
-    pipeline.run().wait_until_finish()
+def _run_to_its_end(job: Job, options: Any, _console: Console, _waiting: Waiting) -> bool:
+    from beam_jobs.graph import pipeline_of
+
+    pipeline_of(job, options).run().wait_until_finish()
     return True
 
 
@@ -30,15 +32,15 @@ class Preset:
 
     flags: what it adds for Beam; the user's own flags come after it and win.
     check: raises OptionError for what cannot run, before anything is read; it sees Beam's PipelineOptions.
-    around: what has to be there while a job runs; it may change Beam's options, and raises InfeedError.
-    run: runs Beam's pipeline of a job and waits for its end. False: nobody waits."""
+    around: what has to be there while a job runs. It may change Beam's options, and say better why the job failed.
+    run: runs a job and waits for its end. False: nobody waits."""
 
     runner: str
     help: str = ""
     flags: Callable[[Namespace], Sequence[str]] = lambda _args: ()
     check: Callable[[Namespace, Any], None] = lambda _args, _options: None
-    around: Callable[[Job, Any], contextlib.AbstractContextManager[None]] = lambda *_: contextlib.nullcontext()
-    run: Callable[[Any, Job, Console, Waiting], bool] = _run_to_its_end
+    around: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda _options: contextlib.nullcontext()
+    run: Callable[[Job, Any, Console, Waiting], bool] = _run_to_its_end
     aliases: tuple[str, ...] = ()  # names of Beam's that mean it, in lower case and without "runner"
     extra: str = "convert"  # of ours, which installs it
     processes: bool = False  # takes --local_processes
@@ -52,11 +54,18 @@ def _local_flags(args: Namespace) -> Sequence[str]:
     return ("--direct_running_mode=multi_processing", f"--direct_num_workers={args.local_processes}")
 
 
+def _local_around(_options: Any) -> contextlib.AbstractContextManager[None]:
+    from beam_jobs.local_workers import watched_workers
+
+    return watched_workers()
+
+
 RUNNERS: Mapping[str, Preset] = {
     "local": Preset(
         "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
         "this machine, in one process or in --local_processes",
         flags=_local_flags,
+        around=_local_around,
         # Beam's DirectRunner runs our graph in this class, after it has tried to download another runner's binary.
         aliases=("direct", "switchingdirect", "fnapi"),
         processes=True,
@@ -66,7 +75,6 @@ RUNNERS: Mapping[str, Preset] = {
         "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner",
         "Google Cloud, with --project and --region (beam_jobs/DATAFLOW.md)",
         check=dataflow.check,
-        around=dataflow.around,
         run=dataflow_job.run,
         extra="gcp",
         leaves=True,
