@@ -45,7 +45,7 @@ def check(args: Namespace, options: Any) -> None:
     """Raises OptionError for what the service would refuse, or its workers fail at, as far as options tell."""
     from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions
 
-    missing = [name for name in ("google.cloud.dataflow", "google_auth_httplib2") if not _has(name)]
+    missing = [name for name in ("google.cloud.dataflow", "google_auth_httplib2", "apitools") if not _has(name)]
     if missing:
         raise InfeedError(f"--runner=dataflow needs {', '.join(missing)}. Install it: pip install 'infeed[gcp]'.")
     google = options.view_as(GoogleCloudOptions)

@@ -91,4 +91,4 @@ def advice(reason: str) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:400]
+    return " ".join(re.sub(r"^[A-Z]+ https?://\S+: ", "", text).split())[:400]
