@@ -2,6 +2,7 @@
 
 The stand-in runs nothing. The story's test does, with what was staged and nothing else, while the launcher waits."""
 
+import contextlib
 import json
 import os
 import re
@@ -69,19 +70,24 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start(service, place, wheel):
-    """start("out", *flags): the command as a user runs it, who sees what it prints in `stdout`."""
+    """start("out", *flags): a context with the command as a user runs it, who sees what it prints in `stdout`."""
 
+    @contextlib.contextmanager
     def started(out, *more):
         flags = [f"--raw_data_dir={place[0]}", f"--gcs_output_path=gs://{BUCKET}/{out}", "--num_train_shards=3"]
         flags += [f"--label_file={place[0]}/synsets.txt", f"--extra_package={wheel}", *FLAGS, *service.flags, *more]
         path = os.pathsep.join([str(wheel.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        return subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, *flags],
             env=os.environ | {"PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-        )
+        ) as launcher:
+            try:
+                yield launcher
+            finally:
+                launcher.kill()
 
     return started
 
@@ -139,16 +145,13 @@ def story(service, start, gcs_server, tmp_path_factory):
     directory = tmp_path_factory.mktemp("story")
     service.order(messages=[WARNING | {"messageText": "workers are few"}])
     with start("out", "--label=team=vision") as launcher:
-        try:
-            job = service.wait_for_job(launcher)
-            staged = stage(gcs_server, job, directory)
-            order = staged["extra_packages.txt"].read_text().split()
-            python = execution.fresh_environment(directory / "venv", [staged[name] for name in order])
-            ran = execute(staged, python, directory / "ran")
-            service.change(states=["JOB_STATE_DONE"], metrics=COUNTERS)
-            printed, _ = launcher.communicate(timeout=60)
-        finally:
-            launcher.kill()
+        job = service.wait_for_job(launcher)
+        staged = stage(gcs_server, job, directory)
+        order = staged["extra_packages.txt"].read_text().split()
+        python = execution.fresh_environment(directory / "venv", [staged[name] for name in order])
+        ran = execute(staged, python, directory / "ran")
+        service.change(states=["JOB_STATE_DONE"], metrics=COUNTERS)
+        printed, _ = launcher.communicate(timeout=45)
     return Story(job, staged, python, ran, printed, launcher.returncode)
 
 
@@ -223,7 +226,7 @@ def test_without_the_wheel_the_workers_find_no_module(story, tmp_path):
 def test_a_detached_job_is_left_to_itself_and_says_how_to_cancel_it(service, start):
     service.order()
     with start("detached", "--detach") as launcher:
-        printed, _ = launcher.communicate(timeout=60)
+        printed, _ = launcher.communicate(timeout=45)
     assert launcher.returncode == 0, printed
     assert "gs://dataflow/detached/manifest.json tells that it is complete" in printed
     cancel = "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678 --project=my-project --region=us-central1"
@@ -240,7 +243,7 @@ def test_ctrl_c_leaves_the_job_or_cancels_it_by_choice(service, start, flags):
         while "running" not in launcher.stdout.readline():
             pass
         launcher.send_signal(signal.SIGINT)
-        printed, _ = launcher.communicate(timeout=60)
+        printed, _ = launcher.communicate(timeout=45)
     assert launcher.returncode == 130
     cancelled = [request["body"]["requestedState"] for request in service.requests("PUT")]
     if flags:
@@ -257,7 +260,7 @@ def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submit
 ):
     service.order()
     with start("templated", f"--template_location=gs://{BUCKET}/templates/birds", "--job_name=birds") as launcher:
-        printed, _ = launcher.communicate(timeout=60)
+        printed, _ = launcher.communicate(timeout=45)
     assert launcher.returncode == 0, printed
     assert "gcloud dataflow jobs run NAME --gcs-location=gs://dataflow/templates/birds --project=my-project" in printed
     assert service.requests("POST") == []
