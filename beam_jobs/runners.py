@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from beam_jobs import dask_cluster
 from pipeline.shards.errors import OptionError, did_you_mean
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
@@ -54,6 +55,16 @@ RUNNERS: Mapping[str, Preset] = {
         around=_local_around,
         # Beam's DirectRunner runs our graph in this class, after it has tried to download another runner's binary.
         aliases=("direct", "switchingdirect", "fnapi"),
+        processes=True,
+        quiet=True,
+    ),
+    "dask": Preset(
+        "beam_jobs.dask_runner.ChainRunner",
+        "the Dask cluster of --dask_client_address, or one of --local_processes workers that ends with the command",
+        flags=dask_cluster.dask_flags,
+        check=dask_cluster.check_options,
+        around=dask_cluster.running_cluster,
+        extra="dask",
         processes=True,
         quiet=True,
     ),
