@@ -39,7 +39,7 @@ def watched_workers() -> Iterator[None]:
         WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(SubprocessSdkWorkerHandler)
 
 
-class _WatchedHandler(SubprocessSdkWorkerHandler):
+class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGeneralTypeIssues]
     """Beam's handler of one worker process, which answers for it once it is dead."""
 
     deaths: list[str]

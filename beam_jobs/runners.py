@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from beam_jobs import dataflow, dataflow_job
+from beam_jobs import dask_cluster, dataflow, dataflow_job
 from beam_jobs.job import Job, Waiting
 from pipeline.shards.errors import OptionError, did_you_mean
 
@@ -68,6 +68,16 @@ RUNNERS: Mapping[str, Preset] = {
         around=_local_around,
         # Beam's DirectRunner runs our graph in this class, after it has tried to download another runner's binary.
         aliases=("direct", "switchingdirect", "fnapi"),
+        processes=True,
+        quiet=True,
+    ),
+    "dask": Preset(
+        "beam_jobs.dask_runner.ChainRunner",
+        "the Dask cluster of --dask_client_address, or one of --local_processes workers that ends with the command",
+        flags=dask_cluster.dask_flags,
+        check=dask_cluster.check_options,
+        around=dask_cluster.running_cluster,
+        extra="dask",
         processes=True,
         quiet=True,
     ),

@@ -1,5 +1,6 @@
 """--runner: short names, Beam's names, and classes of somebody's own."""
 
+import sys
 from argparse import Namespace
 
 import pytest
@@ -59,3 +60,16 @@ def test_a_flag_of_beam_wins_over_what_a_preset_adds():
 def test_what_cannot_run_is_refused(runner, processes, message):
     with pytest.raises(OptionError, match=message):
         options_of(runner, processes=processes)
+
+
+def test_dask_by_address_and_by_processes_at_once_is_refused():
+    message = r"--local_processes=2 starts a Dask cluster here, and its scheduler's address means another one"
+    with pytest.raises(OptionError, match=message):
+        options_of("dask", "--dask_client_address=tcp://host:8786", processes=2)
+
+
+def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.delitem(sys.modules, "beam_jobs.dask_runner", raising=False)
+    with pytest.raises(OptionError, match=r"--runner=dask needs more .* pip install 'infeed\[dask\]'. \(.*distributed"):
+        options_of("dask")

@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from dask.bag import Bag
+from distributed import LocalCluster
 from raw_data.imagenet import RawImagenet
+
+from pipeline.shards.errors import ConversionError
 
 ROOT = Path(__file__).parents[2]
 FAULTS = ROOT / "tests/beam_jobs/faults"
@@ -72,3 +76,39 @@ def test_a_worker_process_that_dies_ends_the_command_and_the_next_goes_on(
     assert "Traceback" not in output
     assert not (tmp_path / "out/manifest.json").exists()
     assert converted() == golden
+
+
+@pytest.fixture(scope="module")
+def dask_workers(tmp_path_factory):
+    """(the address of a scheduler with two worker processes, which no command started; the file of what they scan)."""
+    scanned = tmp_path_factory.mktemp("dask") / "scanned"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"KILL_ROOT": str(ROOT), "PYTHONPATH": str(FAULTS), "SCANNED": str(scanned)}.items():
+            patch.setenv(name, value)
+        cluster = LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0")
+    with cluster:
+        yield cluster.scheduler_address, scanned
+
+
+def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(converted, golden, dask_workers, monkeypatch):
+    """Beam's own DaskRunner scans again in every partition that reads a sum, and has a partition a source."""
+    groupby, partitions = Bag.groupby, []
+    monkeypatch.setattr(Bag, "groupby", lambda self, key: (partitions.append(self.npartitions), groupby(self, key))[1])
+    address, scanned = dask_workers
+    assert converted("--runner=dask", f"--dask_client_address={address}") == golden
+    sources = scanned.read_text().split()
+    assert len(sources) == len(set(sources)) == 4
+    assert min(partitions) == 4 * 4
+
+
+def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(run_command, golden, tmp_path, shard_digests):
+    status, output = run_command("--runner=dask", "--local_processes=2", kill_at="half:train-00002-of-*5")
+    assert (status, shard_digests(tmp_path / "out")) == (0, golden), output
+    assert "Traceback" not in output
+
+
+def test_no_dask_scheduler_is_one_clear_error(converted, free_port):
+    address = f"tcp://127.0.0.1:{free_port}"
+    message = f"no Dask scheduler answers at {address}: .*--local_processes=N starts a cluster here"
+    with pytest.raises(ConversionError, match=message):
+        converted("--runner=dask", f"--dask_client_address={address}", "--dask_connection_timeout=1")

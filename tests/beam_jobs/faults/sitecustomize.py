@@ -4,7 +4,7 @@ KILL_AT is "<moment>:<name>[@<bytes>]". Moments of the publication of a file, by
 half of a write done that goes beyond so many bytes, after it is there; and `created`, after a claim. `scan`: when the
 first rows of the source of that tag are found; `assign`: when the bucket of that number is begun. PIECE_BYTES makes
 resumable uploads of small files. KILL_ONE names a file that is not there yet: the first process to come by makes it
-and dies, alone; its group and the processes after it live."""
+and dies, alone; its group and the processes after it live. SCANNED names a file for the tags of sources scanned."""
 
 import contextlib
 import fnmatch
@@ -82,6 +82,17 @@ def kill_in_scan(converter):
     converter.scan = killing_scan
 
 
+def note_scans(converter, path):
+    scan = converter.scan
+
+    def noting_scan(self, storage, source):
+        with path.open("a") as file:
+            file.write(f"{source.tag or source.split}\n")
+        return scan(self, storage, source)
+
+    converter.scan = noting_scan
+
+
 def kill_in_assign(plan):
     assign = plan.assign
 
@@ -99,6 +110,10 @@ if "KILL_ROOT" in os.environ:
 
         gcs_upload.PIECE_BYTES = int(os.environ["PIECE_BYTES"])
         kill_in_storage(gcs.GcsStorage)
+    if "SCANNED" in os.environ:
+        from converters.imagenet import ImagenetConverter
+
+        note_scans(ImagenetConverter, Path(os.environ["SCANNED"]))
     if moment == "scan":
         from converters.imagenet import ImagenetConverter
 
