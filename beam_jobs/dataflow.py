@@ -33,7 +33,7 @@ _VCPU_BYTES = {"highcpu": _GIB, "standard": 4 * _GIB, "highmem": 8 * _GIB}  # ea
 _FLIGHT_BYTES = 160 * 1024**2  # of one thread: 64 MiB read ahead, pieces of an upload or of a scan; measured up to 125
 _FLIGHT_SHARE = 1 / 4  # of a process's memory
 _MOST_THREADS = 2  # one has 64 requests on their way, all connections of the pool; another works while it ends a shard
-_SHARDS_A_THREAD = 4  # with fewer, the last shards would keep a few workers while the others wait
+_SHARDS_A_THREAD = 16  # a worker starts in minutes, and writes a shard in seconds
 
 _JOB_NAME = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
 _PROJECT = re.compile("[a-z][-a-z0-9:.]+[a-z0-9]")

@@ -85,7 +85,7 @@ def _of_distribution(installed: Distribution) -> tuple[str, dict[str, bytes]]:
 
 def _is_cache(parts: Iterable[str]) -> bool:
     *_, name = parts
-    return "__pycache__" in parts or name.startswith(".") or name.endswith(".pyc")
+    return "__pycache__" in parts or name.startswith(".")
 
 
 def _write(path: Path, info: str, files: Mapping[str, bytes]) -> None:

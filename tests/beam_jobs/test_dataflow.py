@@ -3,8 +3,12 @@
 The stand-in answers where the service has to refuse; tests/e2e/test_dataflow.py runs a whole job."""
 
 import dataclasses
+import re
+import shlex
 import sys
+import tomllib
 from argparse import Namespace
+from pathlib import Path
 
 import google.auth
 import pytest
@@ -15,15 +19,17 @@ from rich.console import Console
 
 from beam_jobs import dataflow_job
 from beam_jobs.converter import Source
-from beam_jobs.dataflow import set_defaults, threads_of
+from beam_jobs.dataflow import DISK_GB, MACHINE_TYPE, MAX_WORKERS, set_defaults, threads_of
 from beam_jobs.dataflow_errors import advice, reason_of
 from beam_jobs.job import Job, Waiting
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
+from converters import imagenet_to_gcs
 from converters.imagenet import ImagenetConverter
 from pipeline.shards.errors import ConversionError, InfeedError, OptionError
 from pipeline.shards.storage import Stat
 
+ROOT = Path(__file__).parents[2]
 PLACE = ["--project=my-project", "--region=us-central1"]
 
 
@@ -95,10 +101,10 @@ def test_threads_follow_what_a_process_can_hold_in_flight(machine_type, threads)
     ("gigabytes", "flags", "workers"),
     [
         (1, [], 1),
-        (144, [], 45),  # ImageNet: 1,440 shards, 8 at a time in each worker, four times
+        (144, [], 12),  # ImageNet: 1,440 shards, 8 at a time in each worker, 16 times
         (100_000, [], 200),
-        (144, ["--machine_type=n2-standard-8"], 23),
-        (144, ["--number_of_worker_harness_threads=1"], 90),
+        (144, ["--machine_type=n2-standard-8"], 6),
+        (144, ["--number_of_worker_harness_threads=1"], 23),
         (1, ["--num_workers=3"], 3),  # Beam refuses more to begin with than at most
         (144, ["--max_num_workers=7"], 7),
         (144, ["--autoscaling_algorithm=NONE"], None),
@@ -111,7 +117,7 @@ def test_no_more_workers_than_have_shards_to_write(gigabytes, flags, workers):
 def test_shards_that_were_asked_for_by_number_count_as_many():
     options = options_of(*PLACE)
     set_defaults(job_of(num_shards={"train": 320}), options)
-    assert options.view_as(WorkerOptions).max_num_workers == 10
+    assert options.view_as(WorkerOptions).max_num_workers == 3
 
 
 def test_every_default_stands_back_for_beams_own_flag():
@@ -251,3 +257,16 @@ def test_of_all_complaints_the_traceback_counts_and_its_remedy_is_told():
     assert "PyPI" in advice("Failed to install packages: failed to install workflow")
     assert "Dataflow Worker" in advice("403 GET https://storage: forbidden")
     assert advice("something else") == ""
+
+
+def test_the_page_says_what_is_true():
+    page = (ROOT / "beam_jobs/DATAFLOW.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    install = re.search(r"FROM apache/beam_python.*\nRUN pip install --no-cache-dir (.*)", page)
+    assert shlex.split(install[1]) == project["dependencies"]
+    for default in (f"`{MACHINE_TYPE}`, {DISK_GB} GB", f"more than {MAX_WORKERS}", "12 for ImageNet"):
+        assert default in page
+    command = re.search("^python -m converters.imagenet_to_gcs (.*)", page, re.MULTILINE)
+    args, rest = imagenet_to_gcs._parser().parse_known_args(shlex.split(command[1]))
+    assert args.runner == "dataflow"
+    beam_options(args, [*rest, f"--project={args.project}"])

@@ -57,6 +57,8 @@ def test_its_metadata_are_those_of_the_project(built):
 
 def test_the_same_code_gives_the_same_bytes(built, tmp_path):
     assert build_wheel(tmp_path).read_bytes() == built.read_bytes()
+    with zipfile.ZipFile(built) as file:
+        assert {entry.date_time for entry in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
 def test_pip_takes_it_and_what_is_installed_gives_the_same_wheel(built, installed, tmp_path):
