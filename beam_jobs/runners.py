@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from beam_jobs import dask_cluster
+from beam_jobs import dask_cluster, portable
 from pipeline.shards.errors import OptionError, did_you_mean
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
@@ -67,6 +67,11 @@ RUNNERS: Mapping[str, Preset] = {
         extra="dask",
         processes=True,
         quiet=True,
+    ),
+    "portable": Preset(
+        "apache_beam.runners.portability.portable_runner.PortableRunner",
+        "the job service of --job_endpoint, with --environment_type for its workers",
+        check=portable.check_options,
     ),
 }
 

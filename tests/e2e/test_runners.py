@@ -1,8 +1,11 @@
 """One conversion on every runner that runs here: the same bytes, whoever dies on the way."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,3 +115,45 @@ def test_no_dask_scheduler_is_one_clear_error(converted, free_port):
     message = f"no Dask scheduler answers at {address}: .*--local_processes=N starts a cluster here"
     with pytest.raises(ConversionError, match=message):
         converted("--runner=dask", f"--dask_client_address={address}", "--dask_connection_timeout=1")
+
+
+@pytest.fixture
+def job_service(free_port, tmp_path, monkeypatch):
+    """Flags for Beam's own job service and a pool of workers, each a process of its own."""
+    ports = {"job_service": free_port, "worker_pool": unused_port()}
+    monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # the pool starts `python`
+    commands = [
+        ["apache_beam.runners.portability.local_job_service_main", f"--port={ports['job_service']}"],
+        ["apache_beam.runners.worker.worker_pool_main", f"--service_port={ports['worker_pool']}"],
+    ]
+    with (tmp_path / "services.txt").open("w") as out, contextlib.ExitStack() as stack:
+        for command in commands:
+            process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=out, stderr=out)
+            stack.enter_context(process)
+            stack.callback(process.terminate)
+        for port in ports.values():
+            await_port(port)
+        yield (
+            *("--runner=portable", f"--job_endpoint=localhost:{ports['job_service']}"),
+            *("--environment_type=EXTERNAL", f"--environment_config=localhost:{ports['worker_pool']}"),
+        )
+
+
+def unused_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def await_port(port):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"nobody listens on {port}")
+
+
+def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_bytes(converted, golden, job_service):
+    assert converted(*job_service) == golden
