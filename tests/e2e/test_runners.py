@@ -1,4 +1,4 @@
-"""One conversion on every runner that runs here: the same bytes, whoever dies on the way."""
+"""One conversion on every runner that runs here: the same bytes, whoever dies on the way; and one that loses data."""
 
 import contextlib
 import os
@@ -8,7 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
+from apache_beam.pipeline import PTransformOverride
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from dask.bag import Bag
 from distributed import LocalCluster
 from raw_data.imagenet import RawImagenet
@@ -157,3 +160,46 @@ def await_port(port):
 
 def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_bytes(converted, golden, job_service):
     assert converted(*job_service) == golden
+
+
+class LosesSome(beam.DoFn):
+    def start_bundle(self):
+        self.seen = 0
+
+    def process(self, element):
+        self.seen += 1
+        if self.seen % 3:
+            yield element
+
+
+class LossyGrouping(beam.PTransform):
+    def expand(self, elements):
+        return elements | beam.ParDo(LosesSome()) | beam.GroupByKey()
+
+
+class LossyRunner(FnApiRunner):
+    """Loses every third element on its way into one grouping, and reports success."""
+
+    step = ""
+
+    def run_pipeline(self, pipeline, options):
+        class AtStep(PTransformOverride):
+            def matches(self, applied_ptransform):
+                return applied_ptransform.full_label == LossyRunner.step
+
+            def get_replacement_transform_for_applied_ptransform(self, applied_ptransform):
+                return LossyGrouping()
+
+        pipeline.replace_all([AtStep()])
+        return super().run_pipeline(pipeline, options)
+
+
+@pytest.mark.parametrize("step", ["by bucket", "by shard", "all"])
+def test_a_runner_that_loses_elements_commits_nothing_and_leaves_nothing_that_is_trusted(
+    converted, golden, tmp_path, monkeypatch, step
+):
+    monkeypatch.setattr(LossyRunner, "step", step)
+    with pytest.raises(ConversionError, match=r"the runner lost or repeated data: .* No manifest was written"):
+        converted(f"--runner={__name__}.LossyRunner")
+    assert not (tmp_path / "out/manifest.json").exists()
+    assert converted() == golden
