@@ -16,6 +16,7 @@ from dask.bag import Bag
 from distributed import LocalCluster
 from raw_data.imagenet import RawImagenet
 
+from beam_jobs.proof import SourceSummary
 from pipeline.shards.errors import ConversionError
 
 ROOT = Path(__file__).parents[2]
@@ -163,12 +164,14 @@ def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_byt
 
 
 class LosesSome(beam.DoFn):
+    """Every third row or result; the summaries of the scan arrive, or they alone would give it away."""
+
     def start_bundle(self):
         self.seen = 0
 
     def process(self, element):
-        self.seen += 1
-        if self.seen % 3:
+        self.seen += not isinstance(element[1], SourceSummary)
+        if self.seen % 3 or isinstance(element[1], SourceSummary):
             yield element
 
 
@@ -178,7 +181,7 @@ class LossyGrouping(beam.PTransform):
 
 
 class LossyRunner(FnApiRunner):
-    """Loses every third element on its way into one grouping, and reports success."""
+    """Loses elements on their way into one grouping, and reports success."""
 
     step = ""
 
