@@ -20,7 +20,7 @@ from beam_jobs.commit import commit_split
 from beam_jobs.converter import Source
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
-from beam_jobs.proof import ShardResult, SourceSummary, check_scanned
+from beam_jobs.proof import ShardResult, SourceSummary, check_scanned, distrusting_receipts
 from beam_jobs.receipts import finished_shards, verdict_on_error
 from beam_jobs.references import References, concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
@@ -223,13 +223,15 @@ class _Commit(beam.DoFn):
 
     def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[str]:
         _, values = element
-        arrived = list(values)
-        for split in self.job.splits:
-            with verdict_on_error(self.job, split):
+        arrived, output = list(values), open_storage(self.job.output_dir)
+        plans = [_plan(self.job, split, sums, sampled) for split in self.job.splits]
+        for plan in plans:
+            split, sources = plan.split, self.job.sources
+            with verdict_on_error(self.job, split), distrusting_receipts(output, plans):
                 verdict = commit_split(
-                    open_storage(self.job.output_dir),
-                    _plan(self.job, split, sums, sampled),
-                    [v for v in arrived if isinstance(v, SourceSummary) and self.job.sources[v.source].split == split],
+                    output,
+                    plan,
+                    [v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split],
                     [v for v in arrived if isinstance(v, ShardResult) and v.split == split],
                 )
             yield verdict.message

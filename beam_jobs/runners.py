@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from beam_jobs import dask_cluster, dataflow, dataflow_job
+from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
 from beam_jobs.job import Job, Waiting
 from pipeline.shards.errors import OptionError, did_you_mean
 
@@ -88,6 +88,11 @@ RUNNERS: Mapping[str, Preset] = {
         run=dataflow_job.run,
         extra="gcp",
         leaves=True,
+    ),
+    "portable": Preset(
+        "apache_beam.runners.portability.portable_runner.PortableRunner",
+        "the job service of --job_endpoint, with --environment_type for its workers",
+        check=portable.check_options,
     ),
 }
 

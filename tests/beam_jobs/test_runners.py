@@ -9,7 +9,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from beam_jobs.options import beam_options
 from beam_jobs.runners import RUNNERS
-from pipeline.shards.errors import OptionError
+from pipeline.shards.errors import InfeedError, OptionError
 
 
 class OwnRunner(FnApiRunner):
@@ -73,3 +73,27 @@ def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "beam_jobs.dask_runner", raising=False)
     with pytest.raises(OptionError, match=r"--runner=dask needs more .* pip install 'infeed\[dask\]'. \(.*distributed"):
         options_of("dask")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), r"--runner=portable needs --job_endpoint=host:port, .*local_job_service_main --port=8099"),
+        (("--job_endpoint=8099",), r"--job_endpoint=8099: allowed is host:port, as in localhost:8099"),
+        (
+            ("--job_endpoint=localhost:1",),
+            r"--runner=portable needs --environment_type: EXTERNAL with --env.* or DOCKER",
+        ),
+        (
+            ("--job_endpoint=localhost:1", "--environment_type=EXTERNAL"),
+            r"--environment_type=EXTERNAL needs --environment_config=host:port, a worker pool",
+        ),
+        (
+            ("--job_endpoint=localhost:1", "--environment_type=LOOPBACK"),
+            r"no job service answers at --job_endpoint=localhost:1: .* refused",
+        ),
+    ],
+)
+def test_what_a_portable_job_lacks_is_said_before_anything_is_read(flags, message):
+    with pytest.raises(InfeedError, match=message):
+        options_of("portable", *flags)

@@ -84,15 +84,15 @@ def costs(server: Server, sizes: list[int], rounds: int) -> tuple[dict[str, floa
 
 
 def paper(cost: dict[str, float]) -> None:
-    """What it makes of big datasets, at a vCPU that is as fast as a core here."""
-    print("\n| | records | shards | reads | uploads | bytes read | written | vCPU hours |")
+    """What it makes of big datasets, in hours of a core as here."""
+    print("\n| | records | shards | reads | uploads | bytes read | written | core hours |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, (records, size) in DATASETS.items():
         hours = records * cost["CPU us"] / 3.6e9
         print(
             f"| {name} | {records:,} | {size / SHARD_BYTES:,.0f} | {records * cost['ranged reads']:,.0f} | "
             f"{records * cost['uploads']:,.0f} | {records * cost['bytes read'] / 1e9:,.0f} GB | {size / 1e9:,.0f} GB | "
-            f"{hours:,.1f} |"
+            f"{hours:,.2f} |"
         )
 
 

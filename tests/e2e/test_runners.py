@@ -1,15 +1,22 @@
-"""One conversion on every runner that runs here: the same bytes, whoever dies on the way."""
+"""One conversion on every runner that runs here: the same bytes, whoever dies on the way; and one that loses data."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
+from apache_beam.pipeline import PTransformOverride
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from dask.bag import Bag
 from distributed import LocalCluster
 from raw_data.imagenet import RawImagenet
 
+from beam_jobs.proof import SourceSummary
 from pipeline.shards.errors import ConversionError
 
 ROOT = Path(__file__).parents[2]
@@ -112,3 +119,90 @@ def test_no_dask_scheduler_is_one_clear_error(converted, free_port):
     message = f"no Dask scheduler answers at {address}: .*--local_processes=N starts a cluster here"
     with pytest.raises(ConversionError, match=message):
         converted("--runner=dask", f"--dask_client_address={address}", "--dask_connection_timeout=1")
+
+
+@pytest.fixture
+def job_service(free_port, tmp_path, monkeypatch):
+    """Flags for Beam's own job service and a pool of workers, each a process of its own."""
+    ports = {"job_service": free_port, "worker_pool": unused_port()}
+    monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # the pool starts `python`
+    commands = [
+        ["apache_beam.runners.portability.local_job_service_main", f"--port={ports['job_service']}"],
+        ["apache_beam.runners.worker.worker_pool_main", f"--service_port={ports['worker_pool']}"],
+    ]
+    with (tmp_path / "services.txt").open("w") as out, contextlib.ExitStack() as stack:
+        for command in commands:
+            process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=out, stderr=out)
+            stack.enter_context(process)
+            stack.callback(process.terminate)
+        for port in ports.values():
+            await_port(port)
+        yield (
+            *("--runner=portable", f"--job_endpoint=localhost:{ports['job_service']}"),
+            *("--environment_type=EXTERNAL", f"--environment_config=localhost:{ports['worker_pool']}"),
+        )
+
+
+def unused_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def await_port(port):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"nobody listens on {port}")
+
+
+def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_bytes(converted, golden, job_service):
+    assert converted(*job_service) == golden
+
+
+class LosesSome(beam.DoFn):
+    """Every third row or result; the summaries of the scan arrive, or they alone would give it away."""
+
+    def start_bundle(self):
+        self.seen = 0
+
+    def process(self, element):
+        self.seen += not isinstance(element[1], SourceSummary)
+        if self.seen % 3 or isinstance(element[1], SourceSummary):
+            yield element
+
+
+class LossyGrouping(beam.PTransform):
+    def expand(self, elements):
+        return elements | beam.ParDo(LosesSome()) | beam.GroupByKey()
+
+
+class LossyRunner(FnApiRunner):
+    """Loses elements on their way into one grouping, and reports success."""
+
+    step = ""
+
+    def run_pipeline(self, pipeline, options):
+        class AtStep(PTransformOverride):
+            def matches(self, applied_ptransform):
+                return applied_ptransform.full_label == LossyRunner.step
+
+            def get_replacement_transform_for_applied_ptransform(self, applied_ptransform):
+                return LossyGrouping()
+
+        pipeline.replace_all([AtStep()])
+        return super().run_pipeline(pipeline, options)
+
+
+@pytest.mark.parametrize("step", ["by bucket", "by shard", "all"])
+def test_a_runner_that_loses_elements_commits_nothing_and_leaves_nothing_that_is_trusted(
+    converted, golden, tmp_path, monkeypatch, step
+):
+    monkeypatch.setattr(LossyRunner, "step", step)
+    with pytest.raises(ConversionError, match=r"the runner lost or repeated data: .* No manifest was written"):
+        converted(f"--runner={__name__}.LossyRunner")
+    assert not (tmp_path / "out/manifest.json").exists()
+    assert converted() == golden
