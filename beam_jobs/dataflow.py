@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from beam_jobs.dataflow_errors import as_ours, check_credentials
+from beam_jobs.dataflow_errors import as_ours, check_bucket, check_credentials
 from beam_jobs.job import Job
 from beam_jobs.wheel import build_wheel
 from pipeline.shards.errors import InfeedError, OptionError
@@ -142,11 +142,13 @@ def _check_service(job: Job, options: Any) -> None:
     from google.cloud.dataflow import ListJobsRequest
 
     with as_ours(google.project, google.region):
-        jobs: Any = apiclient.DataflowApplicationClient(options)._jobs_client
-        jobs.list_jobs(request=ListJobsRequest(project_id=google.project, location=google.region, page_size=1))
+        client: Any = apiclient.DataflowApplicationClient(options)
+        jobs = ListJobsRequest(project_id=google.project, location=google.region, page_size=1)
+        client._jobs_client.list_jobs(request=jobs)
     note = {"output": job.output_dir, "splits": job.splits, "sources": len(job.sources), "run_id": job.run_id}
     path = join(google.staging_location, f"{google.job_name}.json")
     open_storage(path).create(path, (json.dumps(note) + "\n").encode())
+    check_bucket(client._storage_client, google.staging_location)
 
 
 def set_defaults(job: Job, options: Any) -> None:
@@ -203,9 +205,9 @@ def _vcpus(machine_type: str) -> int:
 
 
 def _job_name(job: Job) -> str:
-    """Of the dataset, the time and the run: two at once would else be refused."""
+    """Of the dataset, the time and the run: two at once would else be refused. 63 characters at most."""
     at = time.strftime("%Y%m%d-%H%M%S", time.gmtime(job.started))
-    return f"infeed-{_plain(job.converter.name)[:40].strip('-')}-{at}-{job.run_id[:8]}".rstrip("-")
+    return f"infeed-{_plain(job.converter.name)[:31].strip('-')}-{at}-{job.run_id[:8]}".rstrip("-")
 
 
 def _plain(text: str) -> str:

@@ -5,10 +5,11 @@ Imports Google's client inside functions alone."""
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pipeline.shards.errors import ConversionError, InfeedError
 
-__all__ = ["advice", "as_ours", "check_credentials", "reason_of"]
+__all__ = ["advice", "as_ours", "check_bucket", "check_credentials", "reason_of"]
 
 _LOG_IN = "Run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
 _QUOTA = (
@@ -36,6 +37,20 @@ def check_credentials() -> None:
         google.auth.default()
     except DefaultCredentialsError as e:
         raise InfeedError(f"--runner=dataflow: no credentials for Google Cloud. {_LOG_IN}") from e
+
+
+def check_bucket(client: Any, path: str) -> None:
+    """Raises ConversionError where the bucket itself may not be looked at, as Beam does before it stages a file."""
+    from google.api_core.exceptions import Forbidden
+
+    bucket = path.split("/")[2]
+    try:
+        client.get_bucket(bucket, timeout=60)
+    except Forbidden as e:
+        raise ConversionError(
+            f"no permission to look at bucket {bucket!r}, which Beam does before it stages files there (403). The "
+            "account needs the role Storage Legacy Bucket Reader on it, or another --staging_location."
+        ) from e
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import google.auth
 import pytest
 from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions, SetupOptions, WorkerOptions
 from dataflow_stub import server
+from fake_gcs.server import Status
 from google.auth.exceptions import DefaultCredentialsError
 from rich.console import Console
 
@@ -143,6 +144,11 @@ def test_names_and_labels_have_only_characters_that_the_service_takes():
     google = options.view_as(GoogleCloudOptions)
     assert google.job_name == "infeed-gr-ne-v-gel-v2-all-20010909-014640-01234567"
     assert "infeed-dataset=gr-ne-v-gel-v2-all" in google.labels
+    converter.name = "long" * 30
+    google.job_name = google.labels = None
+    set_defaults(dataclasses.replace(job_of(), converter=converter), options)
+    assert len(google.job_name) == 63
+    assert max(len(label.partition("=")[2]) for label in google.labels) == 63
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +231,14 @@ def test_a_staging_bucket_that_is_not_there_is_named_at_once(bucket, service):
         ConversionError, match=r"cannot create gs://nowhere/s/infeed-\S+: bucket 'nowhere' does not exist"
     ):
         submit(job_of(output=f"{bucket}/out"), *service.flags, "--staging_location=gs://nowhere/s")
+    assert service.requests("POST") == []
+
+
+def test_a_staging_bucket_that_beam_may_not_look_at_is_told_at_once(bucket, service, gcs_server):
+    service.order()
+    gcs_server.fail(r"GET /storage/v1/b/[^/]+\?", Status(403), times=None)
+    with pytest.raises(ConversionError, match=r"look at bucket 'bucket-\w+', .*\(403\).* Storage Legacy Bucket Reader"):
+        submit(job_of(output=f"{bucket}/out"), *service.flags)
     assert service.requests("POST") == []
 
 
