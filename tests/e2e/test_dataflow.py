@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 from dataflow_stub import execution, server
+from fake_gcs import stand_ins
 from raw_data.imagenet import RawImagenet
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "dataflow"
+SECRET = "a-planted-secret-that-must-not-show"
 FLAGS = ["--runner=dataflow", "--project=my-project", "--region=us-central1"]
 # A user's package: its converter is known to the launcher and to the workers by this wheel alone.
 BIRDS = "from converters.imagenet import ImagenetConverter\n\nclass Birds(ImagenetConverter):\n    pass\n"
@@ -73,13 +75,15 @@ def start(service, place, wheel):
     """start("out", *flags): a context with the command as a user runs it, who sees what it prints in `stdout`."""
 
     @contextlib.contextmanager
-    def started(out, *more):
+    def started(out, *more, key=None):
         flags = [f"--raw_data_dir={place[0]}", f"--gcs_output_path=gs://{BUCKET}/{out}", "--num_train_shards=3"]
         flags += [f"--label_file={place[0]}/synsets.txt", f"--extra_package={wheel}", *FLAGS, *service.flags, *more]
+        if key:
+            flags.remove("--no_auth")
         path = os.pathsep.join([str(wheel.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
         with subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, *flags],
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ | {"PYTHONPATH": path} | ({"GOOGLE_APPLICATION_CREDENTIALS": str(key)} if key else {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -267,3 +271,21 @@ def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submit
     template = json.loads(gcs_server.read(BUCKET, "templates/birds"))
     assert template["name"] == "birds"
     assert {"infeed-0.1.0-py3-none-any.whl", "pipeline.pb"} <= stage(gcs_server, template, tmp_path).keys()
+
+
+def test_credentials_are_used_and_stand_in_nothing_that_is_printed_staged_or_submitted(
+    service, start, gcs_server, tmp_path
+):
+    key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    service.order()
+    with start("credentials", "--detach", key=tmp_path / "key.json") as launcher:
+        printed, _ = launcher.communicate(timeout=45)
+    assert launcher.returncode == 0, printed
+    (submitted,) = service.requests("POST")
+    assert submitted["authorization"] == f"Bearer {stand_ins.TOKEN}"
+    (tmp_path / "staged").mkdir()
+    staged = stage(gcs_server, submitted["body"], tmp_path / "staged")
+    for what in (printed, json.dumps(submitted["body"]), *(path.read_bytes() for path in staged.values())):
+        for secret in (SECRET, stand_ins.TOKEN):
+            assert (secret.encode() if isinstance(what, bytes) else secret) not in what

@@ -60,7 +60,8 @@ class Handler(BaseHTTPRequestHandler):
             return 200, {}
         if path == "/_stub/requests":
             return 200, self.orders.requests
-        self.orders.requests.append({"method": self.command, "path": self.path, "body": body})
+        asked = {"method": self.command, "path": self.path, "body": body}
+        self.orders.requests.append({**asked, "authorization": self.headers.get("Authorization")})
         if self.command in self.orders.refusals:
             code, message = self.orders.refusals[self.command]
             return code, {"error": {"code": code, "message": message, "status": "REFUSED"}}
