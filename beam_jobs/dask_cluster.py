@@ -5,12 +5,14 @@ Knows Beam's options; imports Dask only once a job is to run there."""
 import contextlib
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from pipeline.shards.errors import ConversionError, OptionError
 
 __all__ = ["check_options", "dask_flags", "running_cluster"]
 
+_PACKAGE = "beam_jobs"
 _PARTITIONS_PER_THREAD = 4  # so that a thread with small shards takes one more
 _CONNECT_SECONDS = 10  # Dask's own patience is 30, with a port that refuses
 
@@ -33,7 +35,7 @@ def check_options(args: Namespace, options: Any) -> None:
 def running_cluster(options: Any) -> Iterator[None]:
     """The scheduler is there, connected as this process's default client; a cluster of ours ends with the block.
 
-    Raises ConversionError when no scheduler answers."""
+    Raises ConversionError when no scheduler answers, or infeed is not installed there."""
     from apache_beam.options.pipeline_options import DirectOptions
     from apache_beam.runners.dask.dask_runner import DaskOptions
     from distributed import LocalCluster
@@ -46,6 +48,7 @@ def running_cluster(options: Any) -> Iterator[None]:
             stack.enter_context(cluster)
             dask.address = cluster.scheduler_address
         client = stack.enter_context(_connected(dask.get_all_options(drop_default=True, current_only=True)))
+        _check_packages(client)
         if not (dask.npartitions or dask.partition_size):
             dask.npartitions = _PARTITIONS_PER_THREAD * max(2, sum(client.nthreads().values()))
         yield
@@ -65,6 +68,17 @@ def _connected(dask_options: dict[str, Any]) -> Any:
             f"no Dask scheduler answers at {address}: {e}. Start one there (dask scheduler), or leave out the address: "
             "--local_processes=N starts a cluster here."
         ) from e
+
+
+def _check_packages(client: Any) -> None:
+    """The scheduler unpickles what the workers run, so it needs our packages as much as they do."""
+    found = {client.scheduler.address: client.run_on_scheduler(find_spec, _PACKAGE), **client.run(find_spec, _PACKAGE)}
+    lacking = sorted(address for address, spec in found.items() if spec is None)
+    if lacking:
+        raise ConversionError(
+            f"the Dask scheduler or workers at {', '.join(lacking)} cannot import infeed. Install there what is "
+            "installed here, and start them again."
+        )
 
 
 def _is_elsewhere(options: Any) -> bool:

@@ -114,6 +114,12 @@ def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(run_comm
     assert "Traceback" not in output
 
 
+def test_a_dask_cluster_without_our_packages_is_named(converted, dask_workers, monkeypatch):
+    monkeypatch.setattr("beam_jobs.dask_cluster._PACKAGE", "not_there")
+    with pytest.raises(ConversionError, match=rf"at {dask_workers[0]}, tcp:.*, tcp:.* cannot import infeed. Install"):
+        converted("--runner=dask", f"--dask_client_address={dask_workers[0]}")
+
+
 def test_no_dask_scheduler_is_one_clear_error(converted, free_port):
     address = f"tcp://127.0.0.1:{free_port}"
     message = f"no Dask scheduler answers at {address}: .*--local_processes=N starts a cluster here"
