@@ -36,23 +36,20 @@ def _run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
 
     from beam_jobs.graph import pipeline_of
 
-    pipeline, google = pipeline_of(job, options), options.view_as(GoogleCloudOptions)
+    pipeline: Any = pipeline_of(job, options)
+    google = options.view_as(GoogleCloudOptions)
     with as_ours(google.project, google.region):
         result = pipeline.run()
-    place = f"--project={google.project} --region={google.region}"
     if google.template_location:
-        say(
-            console,
-            f"dataflow: template {google.template_location} is written. Run it: gcloud dataflow jobs run NAME "
-            f"--gcs-location={google.template_location} {place}",
-        )
+        run_it = f"gcloud dataflow jobs run NAME --gcs-location={google.template_location} {_place(google)}"
+        say(console, f"dataflow: template {google.template_location} is written. Run it: {run_it}")
         return False
     submitted = _Submitted(pipeline.runner.dataflow_client, result.job_id(), console)
     url = f"https://console.cloud.google.com/dataflow/jobs/{google.region}/{submitted.id}?project={google.project}"
     say(console, f"dataflow: {google.job_name} is submitted: {url}")
     on = (
         f"It goes on by itself; {join(job.output_dir, 'manifest.json')} tells that it is complete. To cancel it: "
-        f"gcloud dataflow jobs cancel {submitted.id} {place}"
+        f"gcloud dataflow jobs cancel {submitted.id} {_place(google)}"
     )
     if waiting.detach:
         say(console, f"dataflow: {on}")
@@ -63,11 +60,14 @@ def _run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
     except KeyboardInterrupt:
         if waiting.cancel_on_interrupt:
             submitted.cancel()
-            say(console, "dataflow: interrupted, and the job cancelled. Run the same command again: it goes on.")
-        else:
-            say(console, f"dataflow: interrupted, and the job left alone. {on}")
+            on = "It is cancelled. Run the same command again: it goes on."
+        say(console, f"dataflow: interrupted. {on}")
         raise SystemExit(130) from None
     return True
+
+
+def _place(google: Any) -> str:
+    return f"--project={google.project} --region={google.region}"
 
 
 class _Submitted:

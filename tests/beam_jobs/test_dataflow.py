@@ -225,6 +225,7 @@ def test_a_refusal_of_the_job_itself_is_told_alike(bucket, service):
         submit(job_of(output=f"{bucket}/out"), *service.flags)
 
 
+@pytest.mark.timeout(60)  # Beam would try for ten minutes
 def test_a_staging_bucket_that_is_not_there_is_named_at_once(bucket, service):
     service.order()
     with pytest.raises(
@@ -234,6 +235,7 @@ def test_a_staging_bucket_that_is_not_there_is_named_at_once(bucket, service):
     assert service.requests("POST") == []
 
 
+@pytest.mark.timeout(60)
 def test_a_staging_bucket_that_beam_may_not_look_at_is_told_at_once(bucket, service, gcs_server):
     service.order()
     gcs_server.fail(r"GET /storage/v1/b/[^/]+\?", Status(403), times=None)

@@ -252,10 +252,10 @@ def test_ctrl_c_leaves_the_job_or_cancels_it_by_choice(service, start, flags):
     cancelled = [request["body"]["requestedState"] for request in service.requests("PUT")]
     if flags:
         assert cancelled in (["JOB_STATE_CANCELLED"], [5])
-        assert "interrupted, and the job cancelled. Run the same command again" in printed
+        assert "interrupted. It is cancelled. Run the same command again" in printed
     else:
         assert cancelled == []
-        assert "interrupted, and the job left alone. It goes on by itself" in printed
+        assert "interrupted. It goes on by itself" in printed
         assert "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678" in printed
 
 
