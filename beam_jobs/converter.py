@@ -15,6 +15,8 @@ from pipeline.shards.storage import Stat, Storage
 
 __all__ = ["Converted", "Converter", "Reject", "Source"]
 
+_BYTES_PER_FOLDER = 10**8  # a listing says nothing of the size of its files beforehand
+
 
 @dataclass(frozen=True)
 class Source:
@@ -32,6 +34,11 @@ class Source:
     def name(self) -> str:
         """For messages."""
         return f"{self.uri} ({self.tag})" if self.tag else self.uri
+
+    @property
+    def guessed_bytes(self) -> int:
+        """Its bytes, nearly."""
+        return self.bytes or _BYTES_PER_FOLDER
 
 
 class Reject(Exception):  # noqa: N818 - an outcome of a record, not an error of the program

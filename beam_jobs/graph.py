@@ -20,7 +20,7 @@ from beam_jobs.commit import commit_split
 from beam_jobs.converter import Source
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
-from beam_jobs.proof import ShardResult, SourceSummary, check_scanned
+from beam_jobs.proof import ShardResult, SourceSummary, check_scanned, distrusting_receipts
 from beam_jobs.receipts import finished_shards, verdict_on_error
 from beam_jobs.references import References, concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
@@ -30,7 +30,7 @@ from pipeline.background import Background
 from pipeline.shards.errors import StorageError
 from pipeline.shards.schemes import is_remote, open_storage
 
-__all__ = ["build"]
+__all__ = ["build", "pipeline_of"]
 
 _SUMMARIES = -1  # the key under which source summaries pass both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
@@ -41,6 +41,13 @@ Keyed = tuple[int, Any]
 Values = tuple[int, Iterable[Any]]
 Sums = Mapping[int, BucketSums]  # by bucket key
 Samples = Mapping[int, Sampled]  # by split number
+
+
+def pipeline_of(job: Job, options: Any) -> beam.Pipeline:
+    """A pipeline that is the conversion of all splits of a job."""
+    pipeline = beam.Pipeline(options=options)
+    build(pipeline, job)
+    return pipeline
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:
@@ -216,13 +223,15 @@ class _Commit(beam.DoFn):
 
     def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[str]:
         _, values = element
-        arrived = list(values)
-        for split in self.job.splits:
-            with verdict_on_error(self.job, split):
+        arrived, output = list(values), open_storage(self.job.output_dir)
+        plans = [_plan(self.job, split, sums, sampled) for split in self.job.splits]
+        for plan in plans:
+            split, sources = plan.split, self.job.sources
+            with verdict_on_error(self.job, split), distrusting_receipts(output, plans):
                 verdict = commit_split(
-                    open_storage(self.job.output_dir),
-                    _plan(self.job, split, sums, sampled),
-                    [v for v in arrived if isinstance(v, SourceSummary) and self.job.sources[v.source].split == split],
+                    output,
+                    plan,
+                    [v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split],
                     [v for v in arrived if isinstance(v, ShardResult) and v.split == split],
                 )
             yield verdict.message

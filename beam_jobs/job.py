@@ -7,11 +7,18 @@ from functools import cached_property
 
 from beam_jobs.converter import Converter, Source
 
-__all__ = ["Job"]
+__all__ = ["Job", "Waiting"]
 
 _BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
-_BYTES_PER_FOLDER = 10**8  # a guess: a listing says nothing of the size of its files beforehand
 _MIN_BUCKETS = 8  # each source has a piece for each bucket, ~1 KB however few rows it has
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a launcher does after it has handed a job to a service that needs it no more."""
+
+    detach: bool = False  # it leaves at once
+    cancel_on_interrupt: bool = False  # Ctrl-C ends the job, not only the waiting
 
 
 @dataclass(frozen=True)
@@ -40,5 +47,5 @@ class Job:
     @cached_property
     def num_buckets(self) -> int:
         """A power of two that follows the size of the input. It changes no byte of output."""
-        wanted = sum(source.bytes or _BYTES_PER_FOLDER for source in self.sources) // _BYTES_PER_BUCKET
+        wanted = sum(source.guessed_bytes for source in self.sources) // _BYTES_PER_BUCKET
         return max(_MIN_BUCKETS, 1 << wanted.bit_length())

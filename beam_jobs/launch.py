@@ -1,4 +1,4 @@
-"""Runs a job and reports it: the plan (--dry_run), the progress, the verdict. The only place that prints."""
+"""Runs a job and reports it: the plan (--dry_run), the progress, the verdict."""
 
 import contextlib
 import re
@@ -6,17 +6,20 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from beam_jobs.job import Job
+from beam_jobs.job import Job, Waiting
 from beam_jobs.preview import preview
 from beam_jobs.progress import watching
 from beam_jobs.receipts import Verdict
+from beam_jobs.runners import Preset, find_runner
 from pipeline import command
 from pipeline.quiet import quiet_stderr
-from pipeline.shards.errors import ConversionError, InfeedError
+from pipeline.shards.errors import ConversionError, InfeedError, OptionError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
 
 __all__ = ["dry_run", "exit_with", "launch"]
+
+_TO_ITS_END = Waiting()
 
 
 def dry_run(job: Job, console: Console) -> None:
@@ -34,15 +37,20 @@ def dry_run(job: Job, console: Console) -> None:
     console.print("Dry run: nothing was written.")
 
 
-def launch(job: Job, options, console: Console) -> None:
-    """Runs the conversion to its end and prints the verdict of every split.
+def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:
+    """Runs the conversion to its end, unless told not to wait, and prints the verdict of every split.
 
     Raises ConversionError with the verdict's own words when a split is not complete."""
     open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
+    preset = find_runner(options.get_all_options()["runner"])
     failure = None
-    with watching(job, console), _quiet_workers(options):
+    with watching(job, console), _quiet_workers(preset):
         try:
-            _run(job, options)
+            with preset.around(options):
+                if not preset.run(job, options, console, waiting):
+                    return
+        except OptionError:
+            raise
         except Exception as e:  # of whatever class the runner makes of it
             failure = e
     verdicts = [_verdict(job, split) for split in job.splits]
@@ -66,16 +74,6 @@ def launch(job: Job, options, console: Console) -> None:
         )
 
 
-def _run(job: Job, options) -> None:
-    import apache_beam as beam
-
-    from beam_jobs.graph import build
-
-    pipeline = beam.Pipeline(options=options)
-    build(pipeline, job)
-    pipeline.run().wait_until_finish()
-
-
 def _without_verdict(failure: Exception) -> Exception:
     """What to raise when a run failed and could not even write a verdict: a full disk, no permission, a bug."""
     ours = re.findall(r"^pipeline\.shards\.errors\.\w+: (.*?)(?: \[while running .*\])?$", str(failure), re.MULTILINE)
@@ -85,13 +83,12 @@ def _without_verdict(failure: Exception) -> Exception:
     return RuntimeError(f"the runner failed, and not by a known error: {failure}")
 
 
-def _quiet_workers(options) -> contextlib.AbstractContextManager[None]:
+def _quiet_workers(preset: Preset) -> contextlib.AbstractContextManager[None]:
     """Drops what a local run, its worker processes too, logs on stderr.
 
     They log their own start and end, and a failure six tracebacks long, and take no option against it; what went
     wrong is in the verdict or in the exception."""
-    local = str(options.get_all_options()["runner"]).endswith("FnApiRunner")
-    return quiet_stderr() if local else contextlib.nullcontext()
+    return quiet_stderr() if preset.quiet else contextlib.nullcontext()
 
 
 def exit_with(main: Callable[[], None]) -> None:

@@ -6,17 +6,15 @@ import argparse
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from beam_jobs.converter import Converter, Source
 from beam_jobs.job import Job
+from beam_jobs.runners import RUNNERS, Preset, find_runner
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
 from pipeline.shards.sizes import parse_bytes
 
-__all__ = ["RUNNERS", "add_options", "beam_options", "make_job"]
-
-# Presets by short name; any other --runner goes to Beam as it is. Never bare DirectRunner: it may try to download
-# another runner's binary first.
-RUNNERS: Mapping[str, str] = {"local": "apache_beam.runners.portability.fn_api_runner.FnApiRunner"}
+__all__ = ["add_options", "beam_options", "make_job"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +42,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     run = parser.add_argument_group("running", "Every other --option goes to Apache Beam unchanged.")
     run.add_argument("--dry_run", action="store_true", help="print records, bytes and shards; write nothing")
-    run.add_argument("--runner", default="local", help=f"{', '.join(RUNNERS)}, or any runner of Beam (default: local)")
-    run.add_argument("--local_processes", type=int, default=1, help="worker processes of --runner=local (default: 1)")
+    presets = "; ".join(f"{name}: {preset.help}" for name, preset in RUNNERS.items())
+    run.add_argument("--runner", default="local", help=f"{presets}; or any runner of Beam (default: local)")
+    processes = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.processes)
+    run.add_argument("--local_processes", type=int, default=1, help=f"worker processes of {processes} (default: 1)")
+    leaving = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.leaves)
+    run.add_argument("--detach", action="store_true", help=f"{leaving}: leave the submitted job, which ends by itself")
+    run.add_argument("--cancel_on_interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job, too")
 
 
 def make_job(
@@ -98,16 +101,38 @@ def _pipeline_options_class():
 def beam_options(args: argparse.Namespace, rest: Sequence[str]):
     """Beam's PipelineOptions for the chosen runner. Raises OptionError for an option that Beam does not know either."""
     PipelineOptions = _pipeline_options_class()
+    preset = find_runner(args.runner)
+    _check_processes(args, preset)
+    _check_leaving(args, preset)
+    _check_known(PipelineOptions, args, rest)
+    options = PipelineOptions([f"--runner={preset.runner}", *preset.flags(args), *rest])
+    preset.check(args, options)
+    return options
+
+
+def _check_processes(args: argparse.Namespace, preset: Preset) -> None:
+    if args.local_processes < 1:
+        raise OptionError(f"--local_processes={args.local_processes}: allowed are 1 and above.")
+    if args.local_processes > 1 and not preset.processes:
+        raise OptionError(
+            f"--local_processes={args.local_processes}: --runner={args.runner} starts no processes here. Leave it out; "
+            "the runner's own options say how many workers there are."
+        )
+
+
+def _check_leaving(args: argparse.Namespace, preset: Preset) -> None:
+    for flag in ("detach", "cancel_on_interrupt"):
+        if vars(args).get(flag) and not preset.leaves:
+            raise OptionError(f"--{flag}: a job of --runner={args.runner} ends with this command. Leave it out.")
+
+
+def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[str]) -> None:
     known = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for options in PipelineOptions.__subclasses__():
-        options._add_argparse_args(known)  # pyright: ignore[reportArgumentType]
+        options._add_argparse_args(known)
     for unknown in known.parse_known_args(list(rest))[1]:
         if unknown.startswith("-"):
             name = unknown.lstrip("-").split("=")[0]
             raise OptionError(
                 f"--{name} is neither an option of this converter nor of Apache Beam.{did_you_mean(name, vars(args))}"
             )
-    flags = [f"--runner={RUNNERS.get(args.runner, args.runner)}", *rest]
-    if args.runner == "local" and args.local_processes > 1:
-        flags += ["--direct_running_mode=multi_processing", f"--direct_num_workers={args.local_processes}"]
-    return PipelineOptions(flags)

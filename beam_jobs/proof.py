@@ -2,6 +2,7 @@
 
 It trusts no runner. Only a few numbers of each source and shard travel to it; the rest is in the receipts."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +12,12 @@ import numpy as np
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Receipt, Rejected, read_receipts
-from pipeline.shards.errors import ConversionError
+from pipeline.shards.errors import ConversionError, LostDataError, StorageError
 from pipeline.shards.manifest import ShardEntry
+from pipeline.shards.naming import receipt_file
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["ShardResult", "SourceSummary", "Whole", "check_scanned", "check_written", "prove"]
+__all__ = ["ShardResult", "SourceSummary", "Whole", "check_scanned", "check_written", "distrusting_receipts", "prove"]
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,30 @@ def check_written(plan: SplitPlan, results: Sequence[ShardResult]) -> None:
     _refuse_lost(plan.split, problems)
 
 
+@contextlib.contextmanager
+def distrusting_receipts(storage: Storage, plans: Sequence[SplitPlan]) -> Iterator[None]:
+    """If data were lost, removes the receipts of each split where they do not add up.
+
+    That of a shard which lost rows on the way looks like any other: every later run would take it for finished."""
+    try:
+        yield
+    except LostDataError:
+        for plan in plans:
+            receipts = [
+                receipt for receipt, _ in read_receipts(storage, plan) if receipt and receipt.plan == plan.digest
+            ]
+            if _modulo(int(receipt.handled_digest, 16) for receipt in receipts) != plan.total.key_digest:
+                for receipt in receipts:
+                    path = join(plan.job.output_dir, receipt_file(plan.split, receipt.shard, plan.num_shards))
+                    with contextlib.suppress(StorageError):  # there are buckets that let nothing be deleted
+                        storage.delete(path)
+        raise
+
+
 def _refuse_lost(split: str, problems: Sequence[str]) -> None:
     if problems:
         more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
-        raise ConversionError(
+        raise LostDataError(
             f"split {split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}{more}. No manifest was "
             "written. Run the same command again; if it happens again, choose another --runner."
         )

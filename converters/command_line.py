@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from beam_jobs.converter import Converter, Source
+from beam_jobs.job import Waiting
 from beam_jobs.launch import dry_run, launch
 from beam_jobs.options import add_options, beam_options, make_job
 from converters.jpeg import VERIFY_LEVELS
@@ -64,4 +65,4 @@ def run(
     if args.dry_run:
         dry_run(job, Console())
     else:
-        launch(job, beam_options(args, rest), Console())
+        launch(job, beam_options(args, rest), Console(), Waiting(args.detach, args.cancel_on_interrupt))

@@ -49,6 +49,11 @@ class ImagenetConverter:
     transforms = False  # but for a few CMYK images
 
     @property
+    def worker_files(self) -> tuple[str, ...]:
+        """Files that the scan reads beside its source."""
+        return self.box_tables
+
+    @property
     def form(self) -> Form:
         """What records look like."""
         return FORMS[self.form_name]

@@ -18,6 +18,7 @@ __all__ = [
     "InfeedError",
     "InputError",
     "LabelError",
+    "LostDataError",
     "ManifestError",
     "NanError",
     "OptionError",
@@ -89,6 +90,10 @@ class LabelError(RawDataError):
 
 class ConversionError(InfeedError):
     """A conversion ended without a complete split. The message lists what is missing or rejected."""
+
+
+class LostDataError(ConversionError):
+    """A runner lost or repeated what it had to carry, and said nothing."""
 
 
 class InputError(InfeedError):

@@ -3,13 +3,15 @@
 KILL_AT is "<moment>:<name>[@<bytes>]". Moments of the publication of a file, by the pattern of its name: before it,
 half of a write done that goes beyond so many bytes, after it is there; and `created`, after a claim. `scan`: when the
 first rows of the source of that tag are found; `assign`: when the bucket of that number is begun. PIECE_BYTES makes
-resumable uploads of small files."""
+resumable uploads of small files. KILL_ONE names a file that is not there yet: the first process to come by makes it
+and dies, alone; its group and the processes after it live. SCANNED names a file for the tags of sources scanned."""
 
 import contextlib
 import fnmatch
 import os
 import signal
 import sys
+from pathlib import Path
 
 moment, _, rest = os.environ.get("KILL_AT", "").partition(":")
 pattern, _, at_bytes = rest.partition("@")
@@ -18,7 +20,11 @@ in_bucket = "PIECE_BYTES" in os.environ
 
 def kill(at, name):
     if at == moment and fnmatch.fnmatch(os.path.basename(name), pattern):  # noqa: PTH119
-        os.killpg(0, signal.SIGKILL)
+        if "KILL_ONE" not in os.environ:
+            os.killpg(0, signal.SIGKILL)
+        with contextlib.suppress(FileExistsError):
+            Path(os.environ["KILL_ONE"]).touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class HalfSink:
@@ -76,6 +82,17 @@ def kill_in_scan(converter):
     converter.scan = killing_scan
 
 
+def note_scans(converter, path):
+    scan = converter.scan
+
+    def noting_scan(self, storage, source):
+        with path.open("a") as file:
+            file.write(f"{source.tag or source.split}\n")
+        return scan(self, storage, source)
+
+    converter.scan = noting_scan
+
+
 def kill_in_assign(plan):
     assign = plan.assign
 
@@ -93,6 +110,10 @@ if "KILL_ROOT" in os.environ:
 
         gcs_upload.PIECE_BYTES = int(os.environ["PIECE_BYTES"])
         kill_in_storage(gcs.GcsStorage)
+    if "SCANNED" in os.environ:
+        from converters.imagenet import ImagenetConverter
+
+        note_scans(ImagenetConverter, Path(os.environ["SCANNED"]))
     if moment == "scan":
         from converters.imagenet import ImagenetConverter
 

@@ -1,0 +1,215 @@
+"""--runner=dataflow: what Google's service is told of a conversion, and what is refused before anything is submitted.
+
+Each default stands back for the flag of Beam's that sets it. Imports Beam inside functions alone."""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import math
+import re
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from beam_jobs.dataflow_errors import as_ours, check_bucket, check_credentials
+from beam_jobs.job import Job
+from beam_jobs.wheel import build_wheel
+from pipeline.shards.errors import InfeedError, OptionError
+from pipeline.shards.schemes import is_remote, open_storage
+from pipeline.shards.storage import join
+
+__all__ = ["check", "prepared", "set_defaults", "threads_of"]
+
+MACHINE_TYPE = "n2-standard-4"
+DISK_GB = 30  # the service's own 25 leave little beside Beam's image: shuffled is metadata alone, and not on workers
+MAX_WORKERS = 200  # 800 vCPUs: more is a quota's matter, and somebody's decision
+
+_GIB = 1024**3
+_VCPU_BYTES = {"highcpu": _GIB, "standard": 4 * _GIB, "highmem": 8 * _GIB}  # each has a Python process of its own
+_FLIGHT_BYTES = 160 * 1024**2  # of one thread: 64 MiB read ahead, pieces of an upload or of a scan; measured up to 125
+_FLIGHT_SHARE = 1 / 4  # of a process's memory
+_MOST_THREADS = 2  # one has 64 requests on their way, all connections of the pool; another works while it ends a shard
+_SHARDS_A_THREAD = 16  # a worker starts in minutes, and writes a shard in seconds
+
+_JOB_NAME = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
+_PROJECT = re.compile("[a-z][-a-z0-9:.]+[a-z0-9]")
+_REGION = re.compile("[a-z]+-[a-z]+[0-9]+")
+_PACKAGES = (".whl", ".tar.gz", ".tar", ".zip")
+
+
+def check(args: Namespace, options: Any) -> None:
+    """Raises OptionError for what the service would refuse, or its workers fail at, as far as options tell."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions
+
+    missing = [name for name in ("google.cloud.dataflow", "google_auth_httplib2", "apitools") if not _has(name)]
+    if missing:
+        raise InfeedError(f"--runner=dataflow needs {', '.join(missing)}. Install it: pip install 'infeed[gcp]'.")
+    google = options.view_as(GoogleCloudOptions)
+    _check_project(google.project)
+    _check_region(google.region)
+    if google.job_name and not _JOB_NAME.fullmatch(google.job_name):
+        raise OptionError(
+            f"--job_name={google.job_name}: allowed are lower-case letters, digits and -, a letter first, no - last."
+        )
+    _check_in_bucket("gcs_output_path", args.gcs_output_path)
+    for name in ("temp_location", "staging_location"):
+        _check_in_bucket(name, getattr(google, name))
+    for package in options.view_as(SetupOptions).extra_packages or ():
+        _check_package(package)
+
+
+def _has(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False
+
+
+def _check_project(project: str | None) -> None:
+    if not project:
+        raise OptionError("--runner=dataflow needs --project=ID: the Google Cloud project that pays for the workers.")
+    if not _PROJECT.fullmatch(project):
+        what = "the number of a project" if project.isdecimal() else "not the ID of a project"
+        raise OptionError(f"--project={project} is {what}. `gcloud projects list` shows IDs, such as my-project-123.")
+
+
+def _check_region(region: str | None) -> None:
+    if not region:
+        raise OptionError("--runner=dataflow needs --region=NAME, such as us-central1; best where the buckets are.")
+    if _REGION.fullmatch(region.rpartition("-")[0]):
+        raise OptionError(f"--region={region} is a zone. Give its region: --region={region.rpartition('-')[0]}.")
+    if not _REGION.fullmatch(region):
+        raise OptionError(f"--region={region} is no region of Google Cloud. They are named like us-central1.")
+
+
+def _check_in_bucket(flag: str, path: str | None) -> None:
+    if path and not re.match("gs://[^/]", path):
+        raise OptionError(f"--{flag}={path}: the workers of --runner=dataflow share no disk. Give gs://bucket/dir.")
+
+
+def _check_package(package: str) -> None:
+    if not package.endswith(_PACKAGES):
+        raise OptionError(f"--extra_package={package}: allowed are {', '.join(_PACKAGES)}. Build one: pip wheel .")
+    if not is_remote(package) and not Path(package).is_file():
+        raise OptionError(f"--extra_package={package}: there is no such file. Build it: pip wheel --no-deps .")
+
+
+@contextlib.contextmanager
+def prepared(job: Job, options: Any) -> Iterator[None]:
+    """Sets what the job needs while it is submitted and waited for: defaults, our wheel. Asks the service first.
+
+    Raises OptionError, StorageError, InfeedError for what would be refused; nothing is submitted then."""
+    from apache_beam.options.pipeline_options import SetupOptions
+
+    for path in (*(source.uri for source in job.sources), *getattr(job.converter, "worker_files", ())):
+        if not is_remote(path):
+            raise OptionError(
+                f"{path} is on this machine, where no worker of --runner=dataflow can read it. Copy the raw data to a "
+                "bucket (gcloud storage cp -r) and give gs://bucket/dir."
+            )
+    set_defaults(job, options)
+    setup = options.view_as(SetupOptions)
+    with tempfile.TemporaryDirectory(prefix="infeed-") as directory, _quiet_beam():
+        setup.extra_packages = [str(build_wheel(Path(directory))), *(setup.extra_packages or ())]
+        _check_service(job, options)
+        yield
+
+
+@contextlib.contextmanager
+def _quiet_beam() -> Iterator[None]:
+    """Beam logs each error with its traceback, and again on each attempt; we say it once."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _check_service(job: Job, options: Any) -> None:
+    """One call and one small object: credentials, permissions, API, project, region and staging bucket, all in 1 s.
+
+    Beam itself would try a forbidden bucket for ten minutes."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    google = options.view_as(GoogleCloudOptions)
+    if not google.no_auth:
+        check_credentials()
+    from apache_beam.runners.dataflow.internal import apiclient
+    from google.cloud.dataflow import ListJobsRequest
+
+    with as_ours(google.project, google.region):
+        client: Any = apiclient.DataflowApplicationClient(options)
+        jobs = ListJobsRequest(project_id=google.project, location=google.region, page_size=1)
+        client._jobs_client.list_jobs(request=jobs)
+    note = {"output": job.output_dir, "splits": job.splits, "sources": len(job.sources), "run_id": job.run_id}
+    path = join(google.staging_location, f"{google.job_name}.json")
+    open_storage(path).create(path, (json.dumps(note) + "\n").encode())
+    check_bucket(client._storage_client, google.staging_location)
+
+
+def set_defaults(job: Job, options: Any) -> None:
+    """Name, labels, places and workers of the job, where no flag has set them."""
+    from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions, SetupOptions, WorkerOptions
+
+    google, debug = options.view_as(GoogleCloudOptions), options.view_as(DebugOptions)
+    bucket = "/".join(job.output_dir.split("/")[:3])
+    given = google.temp_location or google.staging_location
+    google.temp_location = google.temp_location or given or f"{bucket}/infeed-dataflow/temp"
+    google.staging_location = google.staging_location or given or f"{bucket}/infeed-dataflow/staging"
+    google.job_name = google.job_name or _job_name(job)
+    ours = {"infeed": "conversion", "infeed-dataset": _plain(job.converter.name), "infeed-run": _plain(job.run_id)}
+    google.labels = [*(f"{name}={value}" for name, value in ours.items() if value), *(google.labels or ())]
+    _set_workers(job, options.view_as(WorkerOptions), debug)
+    if debug.lookup_experiment("shuffle_mode") is None:
+        debug.add_experiment("shuffle_mode=service")
+    setup = options.view_as(SetupOptions)
+    if setup.save_main_session is None:
+        setup.save_main_session = False  # Beam's default here pickles __main__, whatever is in it
+
+
+def _set_workers(job: Job, workers: Any, debug: Any) -> None:
+    workers.machine_type = workers.machine_type or MACHINE_TYPE
+    if workers.disk_size_gb is None:
+        workers.disk_size_gb = DISK_GB
+    if debug.number_of_worker_harness_threads is None:
+        debug.number_of_worker_harness_threads = threads_of(workers.machine_type)
+    if workers.max_num_workers is None and workers.autoscaling_algorithm != "NONE":
+        at_once = _vcpus(workers.machine_type) * debug.number_of_worker_harness_threads
+        wanted = math.ceil(_shards(job) / (at_once * _SHARDS_A_THREAD))
+        workers.max_num_workers = max(min(wanted, MAX_WORKERS), workers.num_workers or 1)
+
+
+def _shards(job: Job) -> int:
+    """How many there will be, nearly: only the scan knows."""
+    shards = 0
+    for split in job.splits:
+        size = sum(source.guessed_bytes for source in job.sources if source.split == split)
+        shards += (job.num_shards or {}).get(split) or max(1, round(size / job.target_shard_bytes))
+    return shards
+
+
+def threads_of(machine_type: str) -> int:
+    """How many shards a Python process writes at a time: as many as its memory holds bytes in flight for, few as it is
+    Python's lock that they share. There is a process for each vCPU."""
+    family = next((family for family in _VCPU_BYTES if f"-{family}-" in machine_type), "highcpu")
+    return max(1, min(_MOST_THREADS, int(_VCPU_BYTES[family] * _FLIGHT_SHARE / _FLIGHT_BYTES)))
+
+
+def _vcpus(machine_type: str) -> int:
+    found = re.search(r"-(\d+)(-\d+)?$", machine_type)  # n2-standard-4; n2-custom-4-16384 has its memory behind
+    return int(found[1]) if found else 1
+
+
+def _job_name(job: Job) -> str:
+    """Of the dataset, the time and the run: two at once would else be refused. 63 characters at most."""
+    at = time.strftime("%Y%m%d-%H%M%S", time.gmtime(job.started))
+    return f"infeed-{_plain(job.converter.name)[:31].strip('-')}-{at}-{job.run_id[:8]}".rstrip("-")
+
+
+def _plain(text: str) -> str:
+    """As labels and names take it: a-z, 0-9 and -."""
+    return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")[:63]

@@ -1,0 +1,142 @@
+"""A job on Dataflow, from its submission to its end: its link, its states, what the service complains of, its counts.
+
+The commit is in the graph, so a job ends well without us: to leave it, by --detach or Ctrl-C, loses nothing."""
+
+import contextlib
+import time
+from typing import Any
+
+from rich.console import Console
+
+from beam_jobs.dataflow import prepared
+from beam_jobs.dataflow_errors import advice, as_ours, reason_of
+from beam_jobs.job import Job, Waiting
+from pipeline.command import say
+from pipeline.shards.errors import ConversionError
+from pipeline.shards.sizes import format_bytes
+from pipeline.shards.storage import join
+
+__all__ = ["run"]
+
+POLL_SECONDS = 10.0
+_REASON_POLLS = 6  # how often a failed job is asked for its reason, which comes up to half a minute late
+_OVER = {"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"}
+
+
+def run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
+    """Submits a job, and waits for its end. False where nobody waits: --detach, or a template was written.
+
+    Raises OptionError, ConversionError when it is refused, fails or is cancelled; SystemExit(130) on Ctrl-C."""
+    with prepared(job, options):
+        return _run(job, options, console, waiting)
+
+
+def _run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    from beam_jobs.graph import pipeline_of
+
+    pipeline: Any = pipeline_of(job, options)
+    google = options.view_as(GoogleCloudOptions)
+    with as_ours(google.project, google.region):
+        result = pipeline.run()
+    if google.template_location:
+        run_it = f"gcloud dataflow jobs run NAME --gcs-location={google.template_location} {_place(google)}"
+        say(console, f"dataflow: template {google.template_location} is written. Run it: {run_it}")
+        return False
+    submitted = _Submitted(pipeline.runner.dataflow_client, result.job_id(), console)
+    url = f"https://console.cloud.google.com/dataflow/jobs/{google.region}/{submitted.id}?project={google.project}"
+    say(console, f"dataflow: {google.job_name} is submitted: {url}")
+    on = (
+        f"It goes on by itself; {join(job.output_dir, 'manifest.json')} tells that it is complete. To cancel it: "
+        f"gcloud dataflow jobs cancel {submitted.id} {_place(google)}"
+    )
+    if waiting.detach:
+        say(console, f"dataflow: {on}")
+        return False
+    try:
+        with as_ours(google.project, google.region):
+            submitted.wait()
+    except KeyboardInterrupt:
+        if waiting.cancel_on_interrupt:
+            submitted.cancel()
+            on = "It is cancelled. Run the same command again: it goes on."
+        say(console, f"dataflow: interrupted. {on}")
+        raise SystemExit(130) from None
+    return True
+
+
+def _place(google: Any) -> str:
+    return f"--project={google.project} --region={google.region}"
+
+
+class _Submitted:
+    """A job of the service, by Beam's client of it."""
+
+    def __init__(self, client: Any, job_id: str, console: Console) -> None:
+        self.id = job_id
+        self._client, self._console = client, console
+        self._seen: set[str] = set()  # messages
+        self._errors: list[str] = []
+        self._since: Any = None
+
+    def wait(self) -> None:
+        """Returns when the job is done. Raises ConversionError for any other end."""
+        state = ""
+        while state not in _OVER:
+            if state:
+                time.sleep(POLL_SECONDS)
+            now = self._client.get_job(self.id).current_state.name.removeprefix("JOB_STATE_")
+            self._hear()
+            if now != state:
+                state = now
+                say(self._console, f"dataflow: {state.lower()}{self._counts()}")
+        if state == "FAILED":
+            raise ConversionError(self._failure())
+        if state != "DONE":
+            raise ConversionError(f"the job was {state.lower()}. Run the same command again: it goes on.")
+
+    def cancel(self) -> None:
+        """Asks for the job's end."""
+        self._client.modify_job_state(self.id, "JOB_STATE_CANCELLED")
+
+    def _hear(self) -> None:
+        """Shows warnings, keeps errors: a failed attempt is one, and the next may succeed."""
+        token = None
+        while True:
+            found, token = self._client.list_messages(
+                self.id, start_time=self._since, page_token=token, minimum_importance="JOB_MESSAGE_WARNING"
+            )
+            for message in found:
+                if message.id not in self._seen:
+                    self._seen.add(message.id)
+                    self._since = message.time
+                    self._note(message.message_importance.name, message.message_text)
+            if not token:
+                return
+
+    def _note(self, importance: str, text: str) -> None:
+        if importance.endswith("ERROR"):
+            self._errors.append(text)
+        say(self._console, f"dataflow: {importance.rpartition('_')[2].lower()}: {text.strip().splitlines()[-1][:300]}")
+
+    def _failure(self) -> str:
+        for _ in range(_REASON_POLLS):
+            if self._errors:
+                break
+            time.sleep(POLL_SECONDS / 2)
+            self._hear()
+        reason = reason_of(self._errors)
+        return f"the Dataflow job failed: {reason}{advice(reason)}"
+
+    def _counts(self) -> str:
+        """Our counters as the service has them, ": " first; nothing before there are any, or if it cannot say."""
+        counts: dict[str, int] = {}
+        with contextlib.suppress(Exception):  # a count never breaks a conversion
+            for metric in self._client.get_job_metrics(self.id).metrics:
+                context = metric.name.context
+                if context.get("namespace") == "infeed" and "tentative" not in context:
+                    name = metric.name.name
+                    counts[name] = counts.get(name, 0) + int(metric.scalar)
+        shown = [f"{n} {format_bytes(c) if n.endswith('_bytes') else f'{c:,}'}" for n, c in sorted(counts.items())]
+        return f": {', '.join(shown)}" if shown else ""

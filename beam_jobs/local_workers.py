@@ -1,0 +1,73 @@
+"""--runner=local with worker processes: one that dies ends the job; Beam would wait for its answer for ever.
+
+Imports Beam: for a job that runs."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from apache_beam.portability import python_urns
+from apache_beam.runners.portability.fn_api_runner.worker_handlers import SubprocessSdkWorkerHandler, WorkerHandler
+from apache_beam.runners.portability.local_job_service import SubprocessSdkWorker
+
+from pipeline.shards.errors import ConversionError
+
+__all__ = ["watched_workers"]
+
+_REPEAT_SECONDS = 0.5
+
+
+@contextlib.contextmanager
+def watched_workers() -> Iterator[None]:
+    """Raises ConversionError when a worker process died under a job that ran in the block, and that failed so."""
+    died: list[str] = []
+
+    class Watched(_WatchedHandler):
+        deaths = died
+
+    WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(Watched)
+    try:
+        yield
+    except Exception as e:
+        if not died:
+            raise
+        raise ConversionError(
+            f"a worker process died: {died[0]} (-9 and 137: it was killed, often because memory ran out). Run the same "
+            "command again: it goes on. Fewer --local_processes need less memory."
+        ) from e
+    finally:
+        WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(SubprocessSdkWorkerHandler)
+
+
+class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGeneralTypeIssues]
+    """Beam's handler of one worker process, which answers for it once it is dead."""
+
+    deaths: list[str]
+
+    def start_worker(self) -> None:
+        """Starts the process, and a thread that waits for its end."""
+        self._closing = threading.Event()
+        self.worker = SubprocessSdkWorker(
+            self._worker_command_line, self.control_address, self.provision_info, self.worker_id
+        )
+        self.worker_thread = threading.Thread(name="run_worker", target=self._run)
+        self.worker_thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.worker.run()
+        except RuntimeError as death:
+            self.deaths.append(str(death))
+            self._answer(death)
+
+    def _answer(self, death: Exception) -> None:
+        """Fails what the job waits for; again and again, as it may ask until it has found out."""
+        while not self._closing.is_set():
+            with contextlib.suppress(RuntimeError):  # another question came in between
+                self.control_conn.abort(death)
+            self._closing.wait(_REPEAT_SECONDS)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._closing.set()
+        super().close()

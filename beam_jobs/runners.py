@@ -1,0 +1,134 @@
+"""The runners that a conversion knows by short names: one table, with what each of them is in Beam, asks and adds.
+
+A member is a row here, and a module of its own where it does more than name a class. Imports Beam only inside
+functions: --help and --dry_run work without it."""
+
+import contextlib
+import importlib
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
+from beam_jobs.job import Job, Waiting
+from pipeline.shards.errors import OptionError, did_you_mean
+
+__all__ = ["RUNNERS", "Preset", "find_runner"]
+
+
+def _run_to_its_end(job: Job, options: Any, _console: Console, _waiting: Waiting) -> bool:
+    from beam_jobs.graph import pipeline_of
+
+    pipeline_of(job, options).run().wait_until_finish()
+    return True
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One runner: Beam's class by its full path, a line of help, and what a conversion does for it.
+
+    flags: what it adds for Beam; the user's own flags come after it and win.
+    check: raises OptionError for what cannot run, before anything is read; it sees Beam's PipelineOptions.
+    around: what has to be there while a job runs. It may change Beam's options, and say better why the job failed.
+    run: runs a job and waits for its end. False: nobody waits."""
+
+    runner: str
+    help: str = ""
+    flags: Callable[[Namespace], Sequence[str]] = lambda _args: ()
+    check: Callable[[Namespace, Any], None] = lambda _args, _options: None
+    around: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda _options: contextlib.nullcontext()
+    run: Callable[[Job, Any, Console, Waiting], bool] = _run_to_its_end
+    aliases: tuple[str, ...] = ()  # names of Beam's that mean it, in lower case and without "runner"
+    extra: str = "convert"  # of ours, which installs it
+    processes: bool = False  # takes --local_processes
+    leaves: bool = False  # takes --detach and --cancel_on_interrupt: its job needs no launcher
+    quiet: bool = False  # its workers write to our stderr, and nothing that the verdict does not say
+
+
+def _local_flags(args: Namespace) -> Sequence[str]:
+    if args.local_processes == 1:
+        return ()
+    return ("--direct_running_mode=multi_processing", f"--direct_num_workers={args.local_processes}")
+
+
+def _local_around(_options: Any) -> contextlib.AbstractContextManager[None]:
+    from beam_jobs.local_workers import watched_workers
+
+    return watched_workers()
+
+
+RUNNERS: Mapping[str, Preset] = {
+    "local": Preset(
+        "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
+        "this machine, in one process or in --local_processes",
+        flags=_local_flags,
+        around=_local_around,
+        # Beam's DirectRunner runs our graph in this class, after it has tried to download another runner's binary.
+        aliases=("direct", "switchingdirect", "fnapi"),
+        processes=True,
+        quiet=True,
+    ),
+    "dask": Preset(
+        "beam_jobs.dask_runner.ChainRunner",
+        "the Dask cluster of --dask_client_address, or one of --local_processes workers that ends with the command",
+        flags=dask_cluster.dask_flags,
+        check=dask_cluster.check_options,
+        around=dask_cluster.running_cluster,
+        extra="dask",
+        processes=True,
+        quiet=True,
+    ),
+    "dataflow": Preset(
+        "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner",
+        "Google Cloud, with --project and --region (beam_jobs/DATAFLOW.md)",
+        check=dataflow.check,
+        run=dataflow_job.run,
+        extra="gcp",
+        leaves=True,
+    ),
+    "portable": Preset(
+        "apache_beam.runners.portability.portable_runner.PortableRunner",
+        "the job service of --job_endpoint, with --environment_type for its workers",
+        check=portable.check_options,
+    ),
+}
+
+
+def find_runner(name: str) -> Preset:
+    """The preset of a --runner, by its short name, by Beam's or by its class; one that adds nothing for other classes.
+
+    Imports the class, as its options are not known before. Raises OptionError."""
+    short = _short(name.rpartition(".")[2] if name.startswith("apache_beam.") else name)
+    for key, preset in RUNNERS.items():
+        if short in (key, *preset.aliases) or name == preset.runner:
+            _load(preset.runner, f"needs more than is installed. Install it: pip install 'infeed[{preset.extra}]'", key)
+            return preset
+    if "." in name:
+        _load(name, "cannot be imported. Allowed are short names and package.module.Class", name)
+    else:
+        _check_known_to_beam(name)
+    return Preset(name)
+
+
+def _load(path: str, problem: str, name: str) -> None:
+    module, _, attribute = path.rpartition(".")
+    try:
+        getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as e:
+        raise OptionError(f"--runner={name} {problem}. ({e})") from e
+
+
+def _short(name: str) -> str:
+    return name.lower().removesuffix("runner")
+
+
+def _check_known_to_beam(name: str) -> None:
+    from apache_beam.options.pipeline_options import StandardOptions
+
+    known = StandardOptions.KNOWN_RUNNER_NAMES
+    if _short(name) not in map(_short, known):
+        hint = did_you_mean(name, {*RUNNERS, *known})
+        raise OptionError(f"--runner={name}: no such runner.{hint} A class of your own: package.module.Class.")

@@ -1,0 +1,99 @@
+"""--runner: short names, Beam's names, and classes of somebody's own."""
+
+import sys
+from argparse import Namespace
+
+import pytest
+from apache_beam.options.pipeline_options import DirectOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from beam_jobs.options import beam_options
+from beam_jobs.runners import RUNNERS
+from pipeline.shards.errors import InfeedError, OptionError
+
+
+class OwnRunner(FnApiRunner):
+    pass
+
+
+def options_of(runner, *rest, processes=1):
+    return beam_options(Namespace(runner=runner, local_processes=processes), rest)
+
+
+def runner_of(runner):
+    return options_of(runner).get_all_options()["runner"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["local", "DirectRunner", "direct", "FnApiRunner", "apache_beam.runners.direct.direct_runner.DirectRunner"],
+)
+def test_what_runs_here_is_always_the_runner_that_downloads_nothing(name):
+    assert runner_of(name) == RUNNERS["local"].runner
+    assert options_of(name, processes=3).view_as(DirectOptions).direct_num_workers == 3
+
+
+def test_a_runner_of_beam_and_a_class_of_ones_own_go_through_as_they_are():
+    assert runner_of("FlinkRunner") == "FlinkRunner"
+    assert runner_of(f"{__name__}.OwnRunner") == f"{__name__}.OwnRunner"
+
+
+def test_a_flag_of_beam_wins_over_what_a_preset_adds():
+    options = options_of("local", "--direct_num_workers=5", processes=2).view_as(DirectOptions)
+    assert (options.direct_running_mode, options.direct_num_workers) == ("multi_processing", 5)
+
+
+@pytest.mark.parametrize(
+    ("runner", "processes", "message"),
+    [
+        ("locl", 1, r"--runner=locl: no such runner. Did you mean 'local'\? Known: .*FlinkRunner.*, local"),
+        (
+            "json.Runner",
+            1,
+            r"--runner=json.Runner cannot be imported. Allowed are .*package.module.Class. \(.*'Runner'\)",
+        ),
+        ("no_such.Runner", 1, r"--runner=no_such.Runner cannot be imported. .* \(No module named 'no_such'\)"),
+        ("local", 0, r"--local_processes=0: allowed are 1 and above"),
+        ("FlinkRunner", 2, r"--local_processes=2: --runner=FlinkRunner starts no processes here. Leave it out"),
+    ],
+)
+def test_what_cannot_run_is_refused(runner, processes, message):
+    with pytest.raises(OptionError, match=message):
+        options_of(runner, processes=processes)
+
+
+def test_dask_by_address_and_by_processes_at_once_is_refused():
+    message = r"--local_processes=2 starts a Dask cluster here, and its scheduler's address means another one"
+    with pytest.raises(OptionError, match=message):
+        options_of("dask", "--dask_client_address=tcp://host:8786", processes=2)
+
+
+def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.delitem(sys.modules, "beam_jobs.dask_runner", raising=False)
+    with pytest.raises(OptionError, match=r"--runner=dask needs more .* pip install 'infeed\[dask\]'. \(.*distributed"):
+        options_of("dask")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), r"--runner=portable needs --job_endpoint=host:port, .*local_job_service_main --port=8099"),
+        (("--job_endpoint=8099",), r"--job_endpoint=8099: allowed is host:port, as in localhost:8099"),
+        (
+            ("--job_endpoint=localhost:1",),
+            r"--runner=portable needs --environment_type: EXTERNAL with --env.* or DOCKER",
+        ),
+        (
+            ("--job_endpoint=localhost:1", "--environment_type=EXTERNAL"),
+            r"--environment_type=EXTERNAL needs --environment_config=host:port, a worker pool",
+        ),
+        (
+            ("--job_endpoint=localhost:1", "--environment_type=LOOPBACK"),
+            r"no job service answers at --job_endpoint=localhost:1: .* refused",
+        ),
+    ],
+)
+def test_what_a_portable_job_lacks_is_said_before_anything_is_read(flags, message):
+    with pytest.raises(InfeedError, match=message):
+        options_of("portable", *flags)

@@ -1,0 +1,91 @@
+"""The wheel for the workers, of a checkout and of an installed distribution."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import pytest
+
+from beam_jobs import wheel
+from beam_jobs.wheel import build_wheel
+from pipeline.shards.errors import InfeedError
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"pipeline", "trainer", "converters", "beam_jobs"}
+
+
+def contents(path):
+    with zipfile.ZipFile(path) as file:
+        assert file.testzip() is None
+        return {name: file.read(name) for name in file.namelist()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture
+def installed(built, tmp_path, monkeypatch):
+    """A directory in which pip has installed the wheel, and the Distribution of it, which wheel.py then finds."""
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--compile"]
+    subprocess.run([*pip, f"--target={tmp_path / 'site'}", str(built)], check=True, timeout=60)
+    info = next((tmp_path / "site").glob("*.dist-info"))
+    monkeypatch.setattr(wheel, "distribution", lambda _: Distribution.at(info))
+    return tmp_path / "site"
+
+
+def test_a_checkouts_wheel_holds_our_four_packages_and_no_caches(built):
+    names = contents(built)
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == PACKAGES
+    assert "converters/imagenet_synsets.txt" in names
+    assert not [name for name in names if "__pycache__" in name or "/." in name]
+    for name in PACKAGES:
+        assert names[f"{name}/__init__.py"] == (ROOT / name / "__init__.py").read_bytes()
+
+
+def test_its_metadata_are_those_of_the_project(built):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    metadata = contents(built)[f"infeed-{project['version']}.dist-info/METADATA"].decode()
+    assert re.findall("Requires-Dist: (.*)", metadata) == project["dependencies"]
+    assert f"Requires-Python: {project['requires-python']}" in metadata
+
+
+def test_the_same_code_gives_the_same_bytes(built, tmp_path):
+    assert build_wheel(tmp_path).read_bytes() == built.read_bytes()
+    with zipfile.ZipFile(built) as file:
+        assert {entry.date_time for entry in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+def test_pip_takes_it_and_what_is_installed_gives_the_same_wheel(built, installed, tmp_path):
+    assert (installed / "beam_jobs/__pycache__").exists()
+    again = build_wheel(tmp_path, root=installed)
+    assert again.name == built.name
+    assert contents(again) == contents(built)
+
+
+def test_a_pyproject_of_others_beside_an_installed_package_is_not_ours(built, installed, tmp_path):
+    (installed / "pyproject.toml").write_text("[project]\nname = 'another'\n")
+    assert contents(build_wheel(tmp_path, root=installed)).keys() == contents(built).keys()
+
+
+def test_nothing_that_pip_noted_of_this_machine_is_in_it(installed, tmp_path):
+    info = next(installed.glob("*.dist-info"))
+    (info / "direct_url.json").write_text('{"url": "file:///home/me/infeed"}')
+    with (info / "RECORD").open("a") as record:
+        record.write(f"{info.name}/direct_url.json,,\n../../bin/infeed,,\n")
+    names = contents(build_wheel(tmp_path, root=installed))
+    assert {Path(name).name for name in names if name.startswith(info.name)} == {
+        "LICENSE", "METADATA", "RECORD", "WHEEL", "WORDNET_LICENSE",
+    }  # fmt: skip
+    assert not [name for name in names if name.startswith("..")]
+
+
+def test_code_that_is_neither_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(wheel, "_NAME", "infeed-that-nobody-installed")
+    with pytest.raises(InfeedError, match=r"is neither a checkout of .* nor what pip has installed.* pip install"):
+        build_wheel(tmp_path, root=tmp_path)

@@ -1,0 +1,291 @@
+"""Dataflow, against a stand-in for its service: what a launcher submits, and that what it stages is all that is needed.
+
+The stand-in runs nothing. The story's test does, with what was staged and nothing else, while the launcher waits."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from dataflow_stub import execution, server
+from fake_gcs import stand_ins
+from raw_data.imagenet import RawImagenet
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).parents[2]
+BUCKET = "dataflow"
+SECRET = "a-planted-secret-that-must-not-show"
+FLAGS = ["--runner=dataflow", "--project=my-project", "--region=us-central1"]
+# A user's package: its converter is known to the launcher and to the workers by this wheel alone.
+BIRDS = "from converters.imagenet import ImagenetConverter\n\nclass Birds(ImagenetConverter):\n    pass\n"
+LAUNCHER = """
+import sys
+import birds
+from beam_jobs import dataflow_job
+from beam_jobs.launch import exit_with
+from converters import imagenet_to_gcs
+dataflow_job.POLL_SECONDS = 0.1
+imagenet_to_gcs.ImagenetConverter = birds.Birds
+exit_with(imagenet_to_gcs.main)
+"""
+
+
+@pytest.fixture(scope="module")
+def service():
+    with server.start() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def place(open_bucket, gcs_server, tmp_path_factory):
+    """A bucket with raw data, and their shards as a local conversion makes them."""
+    raw = RawImagenet(tmp_path_factory.mktemp("raw") / "raw").write()
+    golden = tmp_path_factory.mktemp("golden")
+    raw.convert(golden, "--num_train_shards=3")
+    with open_bucket(BUCKET) as bucket:
+        for file in raw.directory.iterdir():
+            gcs_server.write(BUCKET, f"raw/{file.name}", file.read_bytes())
+        yield f"{bucket}/raw", golden
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A user's package as pip takes it; its code lies beside it."""
+    directory = tmp_path_factory.mktemp("birds")
+    (directory / "birds.py").write_text(BIRDS)
+    path = directory / "birds-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("birds.py", BIRDS)
+        file.writestr("birds-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: birds\nVersion: 1.0\n")
+        file.writestr("birds-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr("birds-1.0.dist-info/RECORD", "")
+    return path
+
+
+@pytest.fixture(scope="module")
+def start(service, place, wheel):
+    """start("out", *flags): a context with the command as a user runs it, who sees what it prints in `stdout`."""
+
+    @contextlib.contextmanager
+    def started(out, *more, key=None):
+        flags = [f"--raw_data_dir={place[0]}", f"--gcs_output_path=gs://{BUCKET}/{out}", "--num_train_shards=3"]
+        flags += [f"--label_file={place[0]}/synsets.txt", f"--extra_package={wheel}", *FLAGS, *service.flags, *more]
+        if key:
+            flags.remove("--no_auth")
+        path = os.pathsep.join([str(wheel.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        with subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER, *flags],
+            env=os.environ | {"PYTHONPATH": path} | ({"GOOGLE_APPLICATION_CREDENTIALS": str(key)} if key else {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as launcher:
+            try:
+                yield launcher
+            finally:
+                launcher.kill()
+
+    return started
+
+
+@dataclass
+class Story:
+    """One conversion: the job as it was submitted, what was staged, how it went."""
+
+    job: dict
+    staged: dict[str, Path]
+    python: Path  # of the workers
+    ran: subprocess.CompletedProcess
+    printed: str
+    status: int
+
+    @property
+    def pool(self):
+        return self.job["environment"]["workerPools"][0]
+
+    @property
+    def options(self):
+        return self.job["environment"]["sdkPipelineOptions"]["options"]
+
+
+def stage(gcs_server, job, directory):
+    """Everything that the job names, as a worker fetches it."""
+    environment = job["environment"]
+    packages = environment["workerPools"][0]["packages"]
+    urls = {package["name"]: package["location"].replace("storage.googleapis.com/", "gs://") for package in packages}
+    urls["pipeline.pb"] = environment["sdkPipelineOptions"]["options"]["pipelineUrl"]
+    for name, url in urls.items():
+        (directory / name).write_bytes(gcs_server.read(*url.removeprefix("gs://").split("/", 1)))
+    return {name: directory / name for name in urls}
+
+
+def execute(staged, python, directory):
+    """The submitted graph in workers of that Python."""
+    command = [sys.executable, execution.__file__, str(staged["pipeline.pb"]), str(python)]
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
+    directory.mkdir()
+    return subprocess.run(command, cwd=directory, env=kept, capture_output=True, text=True, timeout=120, check=False)
+
+
+COUNTERS = [
+    {"name": {"name": "train_records", "context": {"namespace": "infeed", "step": "gather"}}, "scalar": 18},
+    {"name": {"name": "train_records", "context": {"namespace": "infeed", "tentative": "true"}}, "scalar": 99},
+    {"name": {"name": "other", "context": {"namespace": "not ours"}}, "scalar": 7},
+]
+WARNING = {"id": "m1", "time": "2026-01-02T03:04:05Z", "messageImportance": "JOB_MESSAGE_WARNING"}
+
+
+@pytest.fixture(scope="module")
+def story(service, start, gcs_server, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("story")
+    service.order(messages=[WARNING | {"messageText": "workers are few"}])
+    with start("out", "--label=team=vision") as launcher:
+        job = service.wait_for_job(launcher)
+        staged = stage(gcs_server, job, directory)
+        order = staged["extra_packages.txt"].read_text().split()
+        python = execution.fresh_environment(directory / "venv", [staged[name] for name in order])
+        ran = execute(staged, python, directory / "ran")
+        service.change(states=["JOB_STATE_DONE"], metrics=COUNTERS)
+        printed, _ = launcher.communicate(timeout=45)
+    return Story(job, staged, python, ran, printed, launcher.returncode)
+
+
+def test_the_staged_artifacts_alone_convert_to_the_digests_of_a_local_run(story, place, shard_digests, gcs_server):
+    assert story.ran.returncode == 0, story.ran.stdout + story.ran.stderr
+    found, golden = shard_digests(f"gs://{BUCKET}/out"), shard_digests(place[1])
+    manifests = [
+        json.loads(gcs_server.read(BUCKET, "out/manifest.json")),
+        json.loads(place[1].joinpath("manifest.json").read_text()),
+    ]
+    for digests, manifest in zip((found, golden), manifests, strict=True):
+        # Its last lines tell a version, which a checkout that nobody installed does not know.
+        assert digests.pop("manifest.json")
+        assert manifest.pop("writer").startswith("infeed")
+        assert manifest.pop("checksum")
+    assert found == golden
+    assert manifests[0] == manifests[1]
+
+
+def test_the_launcher_shows_link_states_complaints_counters_and_the_verdict(story):
+    assert story.status == 0, story.printed
+    link = "https://console.cloud.google.com/dataflow/jobs/us-central1/2026-01-02_03_04_05-678?project=my-project"
+    lines = story.printed.splitlines()
+    assert lines[0] == f"dataflow: {story.job['name']} is submitted: {link}"
+    assert [line for line in lines if line.startswith("dataflow: ")][1:] == [
+        "dataflow: warning: workers are few",
+        "dataflow: pending",
+        "dataflow: running",
+        "dataflow: done: train_records 18",
+    ]
+    assert re.search(r"^train: .*18 records.* -> gs://dataflow/out$", story.printed, re.MULTILINE)
+    assert not re.search("WARNING|Traceback|apache_beam", story.printed)
+
+
+def test_a_job_has_a_name_labels_and_workers_that_fit_it(story):
+    assert re.fullmatch(r"infeed-imagenet2012-\d{8}-\d{6}-[0-9a-f]{8}", story.job["name"])
+    run = story.job["labels"].pop("infeed-run")
+    assert story.job["name"].endswith(run[:8])
+    assert story.job["labels"] == {"infeed": "conversion", "infeed-dataset": "imagenet2012", "team": "vision"}
+    assert story.job["type"] in ("JOB_TYPE_BATCH", 1)
+    assert story.pool["machineType"] == "n2-standard-4"
+    assert story.pool["diskSizeGb"] == 30
+    assert story.pool["numThreadsPerWorker"] == 2
+    assert story.pool["autoscalingSettings"] == {"maxNumWorkers": 1}  # 4 shards
+    assert {"shuffle_mode=service", "use_runner_v2"} <= set(story.job["environment"]["experiments"])
+    assert "save_main_session" not in story.options or story.options["save_main_session"] is False
+
+
+def test_it_is_staged_beside_the_output_under_its_own_name(story):
+    prefix = f"storage.googleapis.com/{BUCKET}/infeed-dataflow"
+    assert story.job["environment"]["tempStoragePrefix"].startswith(f"{prefix}/temp/{story.job['name']}")
+    for package in story.pool["packages"]:
+        assert package["location"].startswith(f"{prefix}/staging/{story.job['name']}"), package
+
+
+def test_the_staged_wheel_holds_our_packages_alone_and_the_users_comes_after_it(story):
+    order = story.staged["extra_packages.txt"].read_text().split()
+    assert order == ["infeed-0.1.0-py3-none-any.whl", "birds-1.0-py3-none-any.whl"]
+    names = zipfile.ZipFile(story.staged[order[0]]).namelist()
+    top = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert top == {"pipeline", "trainer", "converters", "beam_jobs"}
+    assert "pickled_main_session" not in story.staged
+
+
+def test_without_the_wheel_the_workers_find_no_module(story, tmp_path):
+    python = execution.fresh_environment(tmp_path / "venv", [])
+    ran = execute(story.staged, python, tmp_path / "ran")
+    assert ran.returncode != 0
+    assert "ModuleNotFoundError: No module named 'beam_jobs'" in ran.stdout + ran.stderr
+
+
+def test_a_detached_job_is_left_to_itself_and_says_how_to_cancel_it(service, start):
+    service.order()
+    with start("detached", "--detach") as launcher:
+        printed, _ = launcher.communicate(timeout=45)
+    assert launcher.returncode == 0, printed
+    assert "gs://dataflow/detached/manifest.json tells that it is complete" in printed
+    cancel = "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678 --project=my-project --region=us-central1"
+    assert printed.rstrip().endswith(cancel)
+    assert service.requests("PUT") == []
+    assert not [request for request in service.requests("GET") if "/jobs/" in request["path"]]  # nobody waited
+
+
+@pytest.mark.parametrize("flags", [[], ["--cancel_on_interrupt"]], ids=["left", "cancelled"])
+def test_ctrl_c_leaves_the_job_or_cancels_it_by_choice(service, start, flags):
+    service.order()
+    with start("interrupted", *flags) as launcher:
+        assert "is submitted" in launcher.stdout.readline()
+        while "running" not in launcher.stdout.readline():
+            pass
+        launcher.send_signal(signal.SIGINT)
+        printed, _ = launcher.communicate(timeout=45)
+    assert launcher.returncode == 130
+    cancelled = [request["body"]["requestedState"] for request in service.requests("PUT")]
+    if flags:
+        assert cancelled in (["JOB_STATE_CANCELLED"], [5])
+        assert "interrupted. It is cancelled. Run the same command again" in printed
+    else:
+        assert cancelled == []
+        assert "interrupted. It goes on by itself" in printed
+        assert "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678" in printed
+
+
+def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submitted(
+    service, start, gcs_server, tmp_path
+):
+    service.order()
+    with start("templated", f"--template_location=gs://{BUCKET}/templates/birds", "--job_name=birds") as launcher:
+        printed, _ = launcher.communicate(timeout=45)
+    assert launcher.returncode == 0, printed
+    assert "gcloud dataflow jobs run NAME --gcs-location=gs://dataflow/templates/birds --project=my-project" in printed
+    assert service.requests("POST") == []
+    template = json.loads(gcs_server.read(BUCKET, "templates/birds"))
+    assert template["name"] == "birds"
+    assert {"infeed-0.1.0-py3-none-any.whl", "pipeline.pb"} <= stage(gcs_server, template, tmp_path).keys()
+
+
+def test_credentials_are_used_and_stand_in_nothing_that_is_printed_staged_or_submitted(
+    service, start, gcs_server, tmp_path
+):
+    key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    service.order()
+    with start("credentials", "--detach", key=tmp_path / "key.json") as launcher:
+        printed, _ = launcher.communicate(timeout=45)
+    assert launcher.returncode == 0, printed
+    (submitted,) = service.requests("POST")
+    assert submitted["authorization"] == f"Bearer {stand_ins.TOKEN}"
+    (tmp_path / "staged").mkdir()
+    staged = stage(gcs_server, submitted["body"], tmp_path / "staged")
+    for what in (printed, json.dumps(submitted["body"]), *(path.read_bytes() for path in staged.values())):
+        for secret in (SECRET, stand_ins.TOKEN):
+            assert (secret.encode() if isinstance(what, bytes) else secret) not in what

@@ -1,0 +1,214 @@
+"""One conversion on every runner that runs here: the same bytes, whoever dies on the way; and one that loses data."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.pipeline import PTransformOverride
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from dask.bag import Bag
+from distributed import LocalCluster
+from raw_data.imagenet import RawImagenet
+
+from beam_jobs.proof import SourceSummary
+from pipeline.shards.errors import ConversionError
+
+ROOT = Path(__file__).parents[2]
+FAULTS = ROOT / "tests/beam_jobs/faults"
+SHARDS = ("--num_train_shards=5", "--num_validation_shards=2")
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory):
+    return RawImagenet(tmp_path_factory.mktemp("raw")).write()
+
+
+@pytest.fixture(scope="module")
+def golden(raw, tmp_path_factory, shard_digests):
+    """What every runner has to write, as one process wrote it."""
+    out = tmp_path_factory.mktemp("golden")
+    raw.convert(out, *SHARDS)
+    digests = shard_digests(out)
+    assert len(digests) == 5 + 2 + 2 + 1
+    return digests
+
+
+@pytest.fixture
+def converted(raw, tmp_path, shard_digests):
+    """converted(flag, ...): the digests of a conversion in this process."""
+
+    def convert(*flags):
+        raw.convert(tmp_path / "out", *SHARDS, *flags)
+        return shard_digests(tmp_path / "out")
+
+    return convert
+
+
+@pytest.fixture
+def run_command(raw, tmp_path):
+    """run_command(flag, ..., kill_at=""): (status, output) of the real command; the first process there is killed."""
+
+    def run(*flags, kill_at=""):
+        command = [sys.executable, "-m", "converters.imagenet_to_gcs", f"--raw_data_dir={raw.directory}", *SHARDS]
+        command += [f"--gcs_output_path={tmp_path / 'out'}", f"--label_file={raw.directory}/synsets.txt", *flags]
+        kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
+        env = {**os.environ, **kill, "PYTHONPATH": str(FAULTS)}
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert (tmp_path / "killed").exists()
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_worker_processes_write_the_same_bytes(converted, golden, processes):
+    assert converted(f"--local_processes={processes}") == golden
+
+
+@pytest.mark.parametrize("kill_at", ["half:train-00002-of-*5", "after:train.npy"], ids=["mid-shard", "in the commit"])
+def test_a_worker_process_that_dies_ends_the_command_and_the_next_goes_on(
+    run_command, converted, golden, tmp_path, kill_at
+):
+    status, output = run_command("--local_processes=2", kill_at=kill_at)
+    assert status == 2
+    assert "error: a worker process died: Worker subprocess exited with return code" in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "out/manifest.json").exists()
+    assert converted() == golden
+
+
+@pytest.fixture(scope="module")
+def dask_workers(tmp_path_factory):
+    """(the address of a scheduler with two worker processes, which no command started; the file of what they scan)."""
+    scanned = tmp_path_factory.mktemp("dask") / "scanned"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"KILL_ROOT": str(ROOT), "PYTHONPATH": str(FAULTS), "SCANNED": str(scanned)}.items():
+            patch.setenv(name, value)
+        cluster = LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0")
+    with cluster:
+        yield cluster.scheduler_address, scanned
+
+
+def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(converted, golden, dask_workers, monkeypatch):
+    """Beam's own DaskRunner scans again in every partition that reads a sum, and has a partition a source."""
+    groupby, partitions = Bag.groupby, []
+    monkeypatch.setattr(Bag, "groupby", lambda self, key: (partitions.append(self.npartitions), groupby(self, key))[1])
+    address, scanned = dask_workers
+    assert converted("--runner=dask", f"--dask_client_address={address}") == golden
+    sources = scanned.read_text().split()
+    assert len(sources) == len(set(sources)) == 4
+    assert min(partitions) == 4 * 4
+
+
+def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(run_command, golden, tmp_path, shard_digests):
+    status, output = run_command("--runner=dask", "--local_processes=2", kill_at="half:train-00002-of-*5")
+    assert (status, shard_digests(tmp_path / "out")) == (0, golden), output
+    assert "Traceback" not in output
+
+
+def test_a_dask_cluster_without_our_packages_is_named(converted, dask_workers, monkeypatch):
+    monkeypatch.setattr("beam_jobs.dask_cluster._PACKAGE", "not_there")
+    with pytest.raises(ConversionError, match=r"workers at tcp:.*, tcp:.*, tcp:.* cannot import infeed. Install"):
+        converted("--runner=dask", f"--dask_client_address={dask_workers[0]}")
+
+
+def test_no_dask_scheduler_is_one_clear_error(converted, free_port):
+    address = f"tcp://127.0.0.1:{free_port}"
+    message = f"no Dask scheduler answers at {address}: .*--local_processes=N starts a cluster here"
+    with pytest.raises(ConversionError, match=message):
+        converted("--runner=dask", f"--dask_client_address={address}", "--dask_connection_timeout=1")
+
+
+@pytest.fixture
+def job_service(free_port, tmp_path, monkeypatch):
+    """Flags for Beam's own job service and a pool of workers, each a process of its own."""
+    ports = {"job_service": free_port, "worker_pool": unused_port()}
+    monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # the pool starts `python`
+    commands = [
+        ["apache_beam.runners.portability.local_job_service_main", f"--port={ports['job_service']}"],
+        ["apache_beam.runners.worker.worker_pool_main", f"--service_port={ports['worker_pool']}"],
+    ]
+    with (tmp_path / "services.txt").open("w") as out, contextlib.ExitStack() as stack:
+        for command in commands:
+            process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=out, stderr=out)
+            stack.enter_context(process)
+            stack.callback(process.terminate)
+        for port in ports.values():
+            await_port(port)
+        yield (
+            *("--runner=portable", f"--job_endpoint=localhost:{ports['job_service']}"),
+            *("--environment_type=EXTERNAL", f"--environment_config=localhost:{ports['worker_pool']}"),
+        )
+
+
+def unused_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def await_port(port):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"nobody listens on {port}")
+
+
+def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_bytes(converted, golden, job_service):
+    assert converted(*job_service) == golden
+
+
+class LosesSome(beam.DoFn):
+    """Every third row or result; the summaries of the scan arrive, or they alone would give it away."""
+
+    def start_bundle(self):
+        self.seen = 0
+
+    def process(self, element):
+        self.seen += not isinstance(element[1], SourceSummary)
+        if self.seen % 3 or isinstance(element[1], SourceSummary):
+            yield element
+
+
+class LossyGrouping(beam.PTransform):
+    def expand(self, elements):
+        return elements | beam.ParDo(LosesSome()) | beam.GroupByKey()
+
+
+class LossyRunner(FnApiRunner):
+    """Loses elements on their way into one grouping, and reports success."""
+
+    step = ""
+
+    def run_pipeline(self, pipeline, options):
+        class AtStep(PTransformOverride):
+            def matches(self, applied_ptransform):
+                return applied_ptransform.full_label == LossyRunner.step
+
+            def get_replacement_transform_for_applied_ptransform(self, applied_ptransform):
+                return LossyGrouping()
+
+        pipeline.replace_all([AtStep()])
+        return super().run_pipeline(pipeline, options)
+
+
+@pytest.mark.parametrize("step", ["by bucket", "by shard", "all"])
+def test_a_runner_that_loses_elements_commits_nothing_and_leaves_nothing_that_is_trusted(
+    converted, golden, tmp_path, monkeypatch, step
+):
+    monkeypatch.setattr(LossyRunner, "step", step)
+    with pytest.raises(ConversionError, match=r"the runner lost or repeated data: .* No manifest was written"):
+        converted(f"--runner={__name__}.LossyRunner")
+    assert not (tmp_path / "out/manifest.json").exists()
+    assert converted() == golden
