@@ -4,7 +4,9 @@ The checkpoints of one training are put into work directories one by one, as a t
 
 import json
 import logging
+import os
 import shutil
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,11 +21,13 @@ from trainer.calls import following
 from trainer.calls.call import Call
 from trainer.calls.following import Waits
 from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster import preemption
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig
+from trainer.exits import Preempted
 from trainer.trainer import Trainer
 
 STEPS = 4
@@ -218,3 +222,14 @@ def test_a_host_that_waits_for_host_0_in_vain_ends(trained):
     text = "host 0 of 2 did not begin to look for the next checkpoint within 0.2 s"
     with call_of(LocalStore().view(1, 2), trained.config) as call, pytest.raises(HostError, match=text):
         following._next_step(call, None, Waits(60.0, 0.1, 0.2))
+
+
+def test_sigterm_is_heard_while_the_next_checkpoint_is_waited_for(follower, vector_input):
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    try:
+        with pytest.raises(Preempted):
+            next(follower.evaluate_continuously(vector_input, timeout_seconds=30, poll_seconds=20))
+    finally:
+        timer.join()
+        preemption._requested.clear()

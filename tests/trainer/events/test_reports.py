@@ -57,6 +57,15 @@ def test_every_step_and_every_evaluation_is_one_point_and_one_line_with_all_its_
     )
 
 
+def test_what_is_told_of_a_step_does_not_depend_on_the_steps_a_dispatch(dense_task, vector_input, config, shown):
+    told = []
+    for k in (1, 6):
+        settings = config(f"k{k}", iterations_per_loop=k, log_every=4)
+        Trainer(dense_task, settings).train(vector_input, steps=18)
+        told.append([bits(line) for line in shown(f"{settings.workdir}/train")[2]])
+    assert told[0] == told[1]
+
+
 def test_a_run_that_goes_on_shows_each_step_once_and_nothing_of_the_broken_one(
     dense_task, vectors, make_input, vector_input, config, shown
 ):
