@@ -27,13 +27,15 @@ FLAGS = ["--runner=dataflow", "--project=my-project", "--region=us-central1"]
 # A user's package: its converter is known to the launcher and to the workers by this wheel alone.
 BIRDS = "from converters.imagenet import ImagenetConverter\n\nclass Birds(ImagenetConverter):\n    pass\n"
 LAUNCHER = """
-import sys
+import signal
 import birds
 from beam_jobs import dataflow_job
 from beam_jobs.launch import exit_with
 from converters import imagenet_to_gcs
 dataflow_job.POLL_SECONDS = 0.1
 imagenet_to_gcs.ImagenetConverter = birds.Birds
+# Who was started in the background inherits that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 exit_with(imagenet_to_gcs.main)
 """
 
