@@ -119,6 +119,8 @@ def test_a_sign_of_life_begins_the_bound_anew():
     with pytest.raises(StallError):
         next(ahead)
     assert 1.0 + STALL_SECONDS <= time.monotonic() - begin < SOON  # five checks of 0.2 s, and the bound
+    source.let_go.set()
+    assert ahead.join(SOON)  # other tests of this process count threads
 
 
 def test_dropping_it_ends_its_thread():
