@@ -22,7 +22,7 @@ from pipeline.shards.errors import InfeedError, OptionError
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import join
 
-__all__ = ["check", "prepared", "set_defaults", "threads_of"]
+__all__ = ["check", "check_job", "prepared", "set_defaults", "threads_of"]
 
 MACHINE_TYPE = "n2-standard-4"
 DISK_GB = 30  # the service's own 25 leave little beside Beam's image: shuffled is metadata alone, and not on workers
@@ -98,6 +98,16 @@ def _check_package(package: str) -> None:
         raise OptionError(f"--extra_package={package}: there is no such file. Build it: pip wheel --no-deps .")
 
 
+def check_job(job: Job) -> None:
+    """Raises OptionError for raw data that no worker can read."""
+    for path in (*(source.uri for source in job.sources), *getattr(job.converter, "worker_files", ())):
+        if not is_remote(path):
+            raise OptionError(
+                f"{path} is on this machine, where no worker of --runner=dataflow can read it. Copy the raw data to a "
+                "bucket (gcloud storage cp -r) and give gs://bucket/dir."
+            )
+
+
 @contextlib.contextmanager
 def prepared(job: Job, options: Any) -> Iterator[None]:
     """Sets what the job needs while it is submitted and waited for: defaults, our wheel. Asks the service first.
@@ -105,12 +115,6 @@ def prepared(job: Job, options: Any) -> Iterator[None]:
     Raises OptionError, StorageError, InfeedError for what would be refused; nothing is submitted then."""
     from apache_beam.options.pipeline_options import SetupOptions
 
-    for path in (*(source.uri for source in job.sources), *getattr(job.converter, "worker_files", ())):
-        if not is_remote(path):
-            raise OptionError(
-                f"{path} is on this machine, where no worker of --runner=dataflow can read it. Copy the raw data to a "
-                "bucket (gcloud storage cp -r) and give gs://bucket/dir."
-            )
     set_defaults(job, options)
     setup = options.view_as(SetupOptions)
     with tempfile.TemporaryDirectory(prefix="infeed-") as directory, _quiet_beam():

@@ -41,8 +41,9 @@ def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) 
     """Runs the conversion to its end, unless told not to wait, and prints the verdict of every split.
 
     Raises ConversionError with the verdict's own words when a split is not complete."""
-    open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
     preset = find_runner(options.get_all_options()["runner"])
+    preset.check_job(job)
+    open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
     failure = None
     with watching(job, console), _quiet_workers(preset):
         try:

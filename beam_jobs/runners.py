@@ -32,6 +32,7 @@ class Preset:
 
     flags: what it adds for Beam; the user's own flags come after it and win.
     check: raises OptionError for what cannot run, before anything is read; it sees Beam's PipelineOptions.
+    check_job: raises OptionError for a job that it cannot run, before anything is asked of the output.
     around: what has to be there while a job runs. It may change Beam's options, and say better why the job failed.
     run: runs a job and waits for its end. False: nobody waits."""
 
@@ -39,6 +40,7 @@ class Preset:
     help: str = ""
     flags: Callable[[Namespace], Sequence[str]] = lambda _args: ()
     check: Callable[[Namespace, Any], None] = lambda _args, _options: None
+    check_job: Callable[[Job], None] = lambda _job: None
     around: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda _options: contextlib.nullcontext()
     run: Callable[[Job, Any, Console, Waiting], bool] = _run_to_its_end
     aliases: tuple[str, ...] = ()  # names of Beam's that mean it, in lower case and without "runner"
@@ -85,6 +87,7 @@ RUNNERS: Mapping[str, Preset] = {
         "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner",
         "Google Cloud, with --project and --region (beam_jobs/DATAFLOW.md)",
         check=dataflow.check,
+        check_job=dataflow.check_job,
         run=dataflow_job.run,
         extra="gcp",
         leaves=True,

@@ -2,14 +2,19 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from pipeline.shards.errors import HostError
+from trainer.calls.call import Call
 from trainer.calls.pace import Pace
+from trainer.calls.pausing import TrainingPauses, Wish
 from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.polls import Polls
+from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
 from trainer.loop.plan import MEASURED_STEPS, Marks, timed_plan
@@ -81,6 +86,26 @@ def test_when_the_time_is_over_training_ends_saved_and_goes_on_later(dense_task,
     assert 0 < result.step < 10**6
     assert Checkpoints(settings).steps() == [result.step]
     assert trainer.train(vector_input, max_steps=10**6).start_step == result.step
+
+
+def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
+    now, saved = 0.0, []
+    store = LocalStore()
+    with Preemption(store) as preemption, Watchdog(store, 10.0) as watchdog:
+        polls = Polls(watchdog.roll, preemption)
+        call = Call(watchdog, preemption, polls, Checkpoints(config()))
+        between = SimpleNamespace(
+            evaluates=False,
+            profile=SimpleNamespace(stops=(), at=lambda step: None),
+            save=lambda step, state: saved.append(step),
+        )
+        settings = config(checkpoint_every="10s", checkpoint_every_steps=None)
+        pauses = TrainingPauses(call, settings, 0, 100, between, Wish(), clock=lambda: now)
+        for step in range(1, 36):  # a second each
+            now += 1.0
+            if pauses.due(step):
+                pauses.attend(step, None)
+    assert saved == [10, 20, 30]
 
 
 def test_checkpoints_by_the_clock_come_beside_those_by_steps(dense_task, vector_input, config):
