@@ -1,0 +1,138 @@
+"""Private names of libraries: one module of ours uses each of them, and a test says which library moved what.
+
+A new version may rename any of them without notice. Then a row here fails, and names the library, its version, the name
+and the module that has to change, before a user meets an AttributeError."""
+
+import ast
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OURS = ("pipeline", "trainer", "converters", "beam_jobs")
+PUBLIC = {"_replace", "_asdict", "_current_frames", "_exit"}  # documented, of namedtuples, sys and os
+
+
+class Private(NamedTuple):
+    """`module`, the only one, uses `names` of `library`; `probe` uses them as it does, and fails where they moved."""
+
+    library: str
+    names: tuple[str, ...]
+    module: str
+    probe: Callable[[], object]
+
+
+def coordination_service():
+    from jax._src import distributed
+    from jax._src.lib import _jax
+
+    assert distributed.global_state.client is None  # this process is alone
+    for method in ("key_value_set", "key_value_try_get", "key_value_dir_get", "key_value_delete"):
+        assert callable(getattr(_jax.DistributedRuntimeClient, method)), method
+
+
+def contexts_of_orbax():
+    from orbax.checkpoint._src.serialization import tensorstore_utils
+
+    for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+        assert isinstance(context, dict)
+
+
+def session_of_a_client():
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    client = storage.Client(project="none", credentials=AnonymousCredentials())
+    assert callable(client._http.mount)
+    client.close()
+
+
+def buffer_of_an_upload():
+    from google.cloud.storage import Blob, Bucket, Client
+    from google.cloud.storage.fileio import BlobWriter
+
+    assert callable(BlobWriter(Blob("object", Bucket(Client, "bucket")))._buffer.close)
+
+
+def clients_of_dataflow():
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.dataflow.internal import apiclient
+
+    flags = ["--no_auth", "--dataflow_endpoint=http://localhost:1", "--project=p", "--region=us-central1"]
+    flags += ["--temp_location=gs://bucket/temp", "--staging_location=gs://bucket/staging", "--job_name=job"]
+    client = apiclient.DataflowApplicationClient(PipelineOptions(flags))
+    assert callable(client._jobs_client.list_jobs)
+    assert callable(client._storage_client.get_bucket)
+
+
+def grouping_on_dask():
+    from apache_beam.runners.dask.overrides import _GroupByKeyOnly, dask_overrides
+
+    replacements = [override.get_replacement_transform_for_applied_ptransform for override in dask_overrides()]
+    assert replacements
+    assert isinstance(_GroupByKeyOnly, type)
+
+
+def flags_of_beam():
+    import argparse
+
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for options in PipelineOptions.__subclasses__():
+        options._add_argparse_args(parser)
+    assert parser.parse_known_args(["--job_name=a"])[0].job_name == "a"
+
+
+PRIVATE = [
+    Private("jax", ("jax._src",), "trainer/cluster/store.py", coordination_service),
+    Private(
+        "orbax-checkpoint",
+        ("orbax.checkpoint._src.serialization", "_BASE_TS_CONTEXT", "_DEFAULT_OCDBT_TS_CONTEXT"),
+        "trainer/checkpointing/bucket_path.py",
+        contexts_of_orbax,
+    ),
+    Private("google-cloud-storage", ("_http",), "pipeline/shards/gcs_calls.py", session_of_a_client),
+    Private("google-cloud-storage", ("_buffer",), "pipeline/shards/gcs_upload.py", buffer_of_an_upload),
+    Private("apache-beam", ("_jobs_client", "_storage_client"), "beam_jobs/dataflow.py", clients_of_dataflow),
+    Private("apache-beam", ("_GroupByKeyOnly",), "beam_jobs/dask_runner.py", grouping_on_dask),
+    Private("apache-beam", ("_add_argparse_args",), "beam_jobs/options.py", flags_of_beam),
+]
+
+
+@pytest.mark.parametrize("row", PRIVATE, ids=lambda row: f"{row.library}: {', '.join(row.names)}")
+def test_a_private_name_is_still_where_our_module_looks_for_it(row):
+    try:
+        row.probe()
+    except (ImportError, AttributeError, AssertionError) as error:
+        moved = f"{row.library} {version(row.library)} has moved or changed {', '.join(row.names)}"
+        pytest.fail(f"{moved}, which {row.module} uses: {error}")
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """Private modules that a module of ours imports, private names from any, and private attributes of others."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            if any(part.startswith("_") and part != "__future__" for part in (node.module or "").split(".")):
+                yield node.module or ""
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if "._" in alias.name)
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if ast.unparse(node.value) not in ("self", "cls", "other"):
+                yield node.attr
+
+
+def test_no_other_module_uses_a_private_name():
+    allowed = {(row.module, name) for row in PRIVATE for name in row.names}
+    used = {
+        (str(path.relative_to(ROOT)), name)
+        for package in OURS
+        for path in (ROOT / package).rglob("*.py")
+        for name in private_names(path)
+        if name not in PUBLIC
+    }
+    assert used == allowed
