@@ -1,6 +1,7 @@
 """Raw data and conversions that several packages' tests share: tiny, made here, converted by the real command."""
 
 import contextlib
+import gc
 import gzip
 import hashlib
 import itertools
@@ -20,6 +21,10 @@ from raw_data.tables import RawTables
 from converters import digits_raw, imagenet_to_gcs
 from pipeline.shards import gcs_calls
 from pipeline.shards.schemes import open_storage
+
+# What jax compiles in the tests' own processes runs for milliseconds: LLVM's optimizations cost more than they bring.
+# Processes of the fork server compile as a user's do; the tests that compare bits of training are there.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 RAW_DATA = {
     "tfds": write_damaged_tfds,
@@ -41,6 +46,12 @@ def pytest_collection_modifyitems(items):
     """Files with long tests first: what begins last must not be what ends last."""
     long = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish():
+    """Half a million objects of TensorFlow, JAX and Beam stay for good: no collection needs to look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +86,7 @@ def fork_server(tmp_path_factory):
     }
     # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    kept.pop("XLA_FLAGS")
     here = {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}
     with forks.start(kept | here | cache) as server:
         yield server

@@ -19,8 +19,10 @@ from trainer.task import Task, Variables
 RAW, IMAGE, LABEL = "image/encoded", "image", "image/class/label"
 
 
-def dense_task(learning_rate=0.05, width=32):
-    """Two dense layers over the pixels, cut over the model axis, with noise from the step's key."""
+def dense_task(learning_rate=0.05, width=32, rich=False):
+    """Two dense layers over the pixels, cut over the model axis, with noise from the step's key.
+
+    rich: with every kind of metric, which cost more to compile than the model."""
 
     def init(rng, spec):
         a, b = jax.random.split(rng)
@@ -56,18 +58,17 @@ def dense_task(learning_rate=0.05, width=32):
         # Of the record alone, so the same bits on any mesh.
         return batch["image"].reshape(len(outputs[1]), -1)[:, 28] / 255
 
+    others = {
+        "confusion": ConfusionMatrix(labels_of, logits_of),
+        "area": AUC(is_high, pixel, bins=256),
+        "perplexity": Perplexity(),
+    }
     cut = {"a": P(None, "model"), "b": P("model")}
     return Task(
         init,
         loss_fn,
         optax.adam(learning_rate / 50),
-        {
-            "accuracy": accuracy,
-            "place": place,
-            "confusion": ConfusionMatrix(labels_of, logits_of),
-            "area": AUC(is_high, pixel, bins=256),
-            "perplexity": Perplexity(),
-        },
+        {"accuracy": accuracy, "place": place} | (others if rich else {}),
         lambda name, shape: cut[name],
     )
 

@@ -52,7 +52,7 @@ def same_truth(order):
             host_timeout_seconds=60,
             seed=7,
         )
-        trainer = Trainer(dense_task(), config, devices)
+        trainer = Trainer(dense_task(rich=True), config, devices)
         train, evaluation = Recorded(order.data_dir), Recorded(order.data_dir)
         trained = trainer.train(train, max_steps=layout["max_steps"])
         report = {"start_step": trained.start_step, "last step": trained.metrics, "trained": train.batches}

@@ -4,6 +4,7 @@ For tests with several processes a row: TensorFlow and JAX cost 8 seconds of a c
 no backend before they are used. A forked process is one of its own from there on: pid, signals, sockets, exit."""
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -107,6 +108,8 @@ def serve() -> dict[str, Any] | None:
     for name in IMPORTED:
         importlib.import_module(name)
     _let_all_processes_keep_programs()
+    gc.collect()
+    gc.freeze()  # or a child's first collection looks at, and copies, all that was imported
     selector, running = selectors.DefaultSelector(), {}
     selector.register(0, selectors.EVENT_READ)
     _answer(imported=True)
