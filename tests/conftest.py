@@ -76,7 +76,7 @@ def kept_programs(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory):
-    """Starts Python programs that find JAX, TensorFlow and the trainer imported.
+    """Starts Python programs that find JAX, TensorFlow, Beam and the trainer imported.
 
     What one has compiled the next finds, layouts and tests alike: a quarter of their time was the same programs."""
     cache = {

@@ -12,14 +12,20 @@ from pipeline.shards.manifest import read_manifest
 
 
 def command(raw, out, *flags):
-    base = [sys.executable, "-m", "converters.imagenet_to_gcs", f"--raw_data_dir={raw}", f"--gcs_output_path={out}"]
+    base = ["-m", "converters.imagenet_to_gcs", f"--raw_data_dir={raw}", f"--gcs_output_path={out}"]
     return [*base, f"--label_file={raw}/synsets.txt", "--splits=train", "--target_shard_bytes=250KB", *flags]
 
 
-def run(command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout + done.stderr
+@pytest.fixture
+def run(run_forked):
+    """run(command): (exit status, output)."""
+
+    def ran(command):
+        status, output = run_forked(command, timeout=120)
+        assert "Traceback" not in output
+        return status, output
+
+    return ran
 
 
 @pytest.fixture
@@ -35,10 +41,9 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_full_disk_is_named_and_with_more_room_the_same_command_goes_on(digits, small_disk, shard_digests, processes):
+def test_a_full_disk_is_named_and_with_more_room_the_same_command_goes_on(run, digits, small_disk):
     mount, enlarge = small_disk
-    flags = (digits[0], mount / "out", f"--local_processes={processes}")
+    flags = (digits[0], mount / "out", "--local_processes=2")
     status, output = run(command(*flags))
     assert status == 2
     assert "error: cannot write" in output
@@ -53,17 +58,20 @@ def test_a_full_disk_is_named_and_with_more_room_the_same_command_goes_on(digits
 
 
 @pytest.mark.long
-def test_a_directory_without_permission_is_named(digits, tmp_path):
+def test_a_directory_without_permission_is_named(run, digits, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     # Root may write anywhere: take that right away from the process, so that the test is one for root too.
     weak = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     out.chmod(0o555)
-    status, output = run([*weak, *command(digits[0], out)])
-    assert (status, output.count("Permission denied")) == (2, 1)
-    assert f"error: cannot create {out}/_shards/train.plan.json: Permission denied" in output
+    refused = subprocess.run(
+        [*weak, sys.executable, *command(digits[0], out)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (refused.returncode, refused.stderr.count("Permission denied")) == (2, 1)
+    assert f"error: cannot create {out}/_shards/train.plan.json: Permission denied" in refused.stderr
+    assert "Traceback" not in refused.stderr
     out.chmod(0o755)
-    assert run([*weak, *command(digits[0], out)])[0] == 0
+    assert run(command(digits[0], out))[0] == 0
 
 
 def test_raw_data_that_changes_under_way_is_named_and_the_rerun_converts_the_new(raw_imagenet, tmp_path, monkeypatch):

@@ -1,28 +1,30 @@
-"""Memory is a few records, not a shard and not a dataset, from whatever source: .ci/sweep shows it up to 4 GB."""
+"""Memory is a few records, not a shard and not a dataset. Two sources here; .ci/sweep shows all of them up to 4 GB."""
 
 import pytest
 from memory import BUCKET, MIB, ROWS, peak
 
+pytestmark = pytest.mark.long
+SMALL, LARGE = 0.2, 0.6  # GB
+
 
 @pytest.fixture(scope="module")
-def server(gcs_server):
+def peak_of(gcs_server, tmp_path_factory):
+    """peak_of("source", gigabytes): MiB over idle."""
     gcs_server.make_bucket(BUCKET)
-    return gcs_server
+    scratch = tmp_path_factory.mktemp("memory") / "scratch"
+    return lambda name, gigabytes: peak(ROWS[name], gigabytes, scratch, gcs_server).bytes / MIB
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ROWS)
-def test_the_peak_over_idle_is_that_of_a_few_records(server, tmp_path, capsys, name):
-    row = ROWS[name]
-    found = peak(row, row.gigabytes[0], tmp_path / "scratch", server)
+def test_the_peak_over_idle_is_that_of_a_few_records_and_does_not_grow_with_the_data(peak_of, capsys):
+    peaks = [peak_of("tars", gigabytes) for gigabytes in (SMALL, LARGE)]
     with capsys.disabled():
-        print(f"\n{name}, {row.gigabytes[0]} GB: {found.bytes / MIB:.0f} MiB over idle", end=" ")
-    assert found.bytes <= row.bound * MIB
-
-
-@pytest.mark.long
-def test_the_peak_over_idle_does_not_grow_with_the_data(server, tmp_path, capsys):
-    peaks = [peak(ROWS["tars"], gigabytes, tmp_path / "scratch", server).bytes / MIB for gigabytes in (0.2, 1)]
-    with capsys.disabled():
-        print(f"\ntars, 0.2 and 1 GB: {peaks[0]:.0f} and {peaks[1]:.0f} MiB over idle", end=" ")
+        print(f"\ntars, {SMALL} and {LARGE} GB: {peaks[0]:.0f} and {peaks[1]:.0f} MiB over idle", end=" ")
+    assert peaks[0] <= ROWS["tars"].bound
     assert peaks[1] <= peaks[0] + 16
+
+
+def test_the_peak_over_idle_from_bucket_to_bucket_is_that_of_a_few_records(peak_of, capsys):
+    found = peak_of("tars in a bucket", SMALL)
+    with capsys.disabled():
+        print(f"\ntars in a bucket, {SMALL} GB: {found:.0f} MiB over idle", end=" ")
+    assert found <= ROWS["tars in a bucket"].bound

@@ -1,7 +1,7 @@
 """Processes that begin with everything heavy imported: a server that imports it once, and forks.
 
-For tests with several processes a row: TensorFlow and JAX cost 8 seconds of a core in each, and start no thread and
-no backend before they are used. A forked process is one of its own from there on: pid, signals, sockets, exit."""
+For tests with several processes a row: TensorFlow, JAX and Beam cost 10 seconds of a core in each, and start no thread
+and no backend before they are used. A forked process is one of its own from there on: pid, signals, sockets, exit."""
 
 import contextlib
 import gc
@@ -19,7 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ("trainer.trainer", "trainer.__main__", "trainer.recipes.digits", "pipeline.datasets")
+IMPORTED = (
+    *("trainer.trainer", "trainer.__main__", "trainer.recipes.digits", "pipeline.datasets"),
+    *("beam_jobs.graph", "apache_beam.runners.portability.fn_api_runner.fn_runner", "pipeline.shards.gcs"),
+)
 
 
 class Forked:

@@ -37,36 +37,36 @@ BEFORE_SHARDS = [
     Kill("scan", "sixth class", "scan:n00000005", "disk", 2),
     Kill("scan", "sixth class", "scan:n00000005", "bucket", 1, True),
     Kill("scan", "last class", "scan:n00000009", "bucket", 2),
-    Kill("assign", "first bucket", "assign:0", "disk", 1, True),
+    Kill("assign", "first bucket", "assign:0", "disk", 1),
     Kill("assign", "fifth bucket", "assign:4", "disk", 2),
     Kill("assign", "claim written", "created:train.plan.json", "disk", 2, True),
     Kill("assign", "claim written", "created:train.plan.json", "bucket", 1),
     Kill("assign", "last bucket", "assign:7", "bucket", 1),
 ]
 SHARDS = [
-    Kill("mid-shard", "first shard, first record", "half:train-00000-of-*5", "disk", 1, True),
+    Kill("mid-shard", "first shard, first record", "half:train-00000-of-*5", "disk", 1),
     Kill("mid-shard", "third shard, at 150 KB", "half:train-00002-of-*5@150000", "disk", 1),
-    Kill("mid-shard", "last shard, at 280 KB", "half:train-00004-of-*5@280000", "disk", 2, True),
+    Kill("mid-shard", "last shard, at 280 KB", "half:train-00004-of-*5@280000", "disk", 2),
     Kill("mid-shard", "first shard, at 150 KB", "half:train-00000-of-*5@150000", "bucket", 1),
     Kill("mid-shard", "third shard, its first piece sent", "half:train-00002-of-*5@280000", "bucket", 1, True),
     Kill("mid-shard", "last shard, its first piece sent", "half:train-00004-of-*5@280000", "bucket", 2),
     Kill("shard to receipt", "first shard", "after:train-00000-of-*5", "disk", 1),
-    Kill("shard to receipt", "third shard", "after:train-00002-of-*5", "disk", 2, True),
+    Kill("shard to receipt", "third shard", "after:train-00002-of-*5", "disk", 2),
     Kill("shard to receipt", "receipt half written", "half:train-00003-of-*.json", "disk", 1, True),
-    Kill("shard to receipt", "third shard", "after:train-00002-of-*5", "bucket", 1, True),
+    Kill("shard to receipt", "third shard", "after:train-00002-of-*5", "bucket", 1),
     Kill("shard to receipt", "last shard", "after:train-00004-of-*5", "bucket", 2),
 ]
 COMMIT = [
     Kill("commit", "last receipt written", "after:train-00004-of-*.json", "disk", 1),
     Kill("commit", "index half written", "half:train.npy", "disk", 1),
     Kill("commit", "ledger written", "after:train.jsonl", "bucket", 1),
-    Kill("commit", "index written", "after:train.npy", "disk", 2, True),
+    Kill("commit", "index written", "after:train.npy", "disk", 2),
     Kill("commit", "index written", "after:train.npy", "bucket", 1),
     Kill("commit", "between the sidecars", "before:dataset_info.json", "disk", 1),
     Kill("commit", "sidecars written", "after:dataset_info.json", "bucket", 2, True),
     Kill("commit", "manifest half written", "half:manifest.json", "disk", 1, True),
     Kill("commit", "manifest written", "after:manifest.json", "bucket", 1),
-    Kill("commit", "before the verdict", "before:train.verdict.*.json", "disk", 2, True),
+    Kill("commit", "before the verdict", "before:train.verdict.*.json", "disk", 2),
 ]
 KILLS = (*BEFORE_SHARDS, *SHARDS, *COMMIT)
 
