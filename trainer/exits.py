@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -62,11 +63,13 @@ def abandon_threads() -> None:
     _threads_abandoned = True
 
 
-def leave_at_exit(error: BaseException) -> None:
-    """`end` and, for a Preempted, the end of any other program wait for no thread from now on."""
+def leave_at_exit(error: BaseException, thread: threading.Thread) -> None:
+    """`end` waits for no thread from now on. The end of any other program waits for this one, but for a Preempted."""
     abandon_threads()
     if isinstance(error, Preempted):
         atexit.register(leave, EXIT_PREEMPTED)
+    else:
+        atexit.register(thread.join)
 
 
 def end(code: int) -> NoReturn:

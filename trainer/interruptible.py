@@ -14,9 +14,10 @@ POLL_SECONDS = 0.1
 
 
 def interruptible(function: Callable[[], T], check: Check) -> T:
-    """What `function` gives, run in a thread; `check` is called meanwhile, and may raise.
+    """What `function` returns, run in a thread; `check` is called meanwhile, and may raise.
 
-    Then the thread is left behind: it cannot be stopped, and `trainer.exits.end` does not wait for it."""
+    Then the thread is left behind, as it cannot be stopped. `trainer.exits.end` does not wait for it; a program that
+    ends in any other way does, because an interpreter that goes away under a compilation aborts (exit code 134)."""
     outcome: list[Any] = []
 
     def work() -> None:
@@ -33,7 +34,7 @@ def interruptible(function: Callable[[], T], check: Check) -> T:
             check()
         except BaseException as error:
             if thread.is_alive():
-                leave_at_exit(error)
+                leave_at_exit(error, thread)
             raise
     value, error = outcome[0]
     if error is not None:

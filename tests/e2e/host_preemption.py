@@ -69,15 +69,6 @@ def preempted(order):
     yield "trained", True
 
 
-def any_k(order):
-    """The parameters' checksums after training alone with each of `order.ks` steps a dispatch."""
-    for k in order.ks:
-        config = settings(order, iterations_per_loop=k)
-        config = replace(config, workdir=f"{order.workdir}-{k}")
-        result = Trainer(dense_task(), config).train(numbered, max_steps=STEPS)
-        yield f"{k}", {"state": checksums(result.state), "executables": result.executables}
-
-
 def goes_on(order):
     """Runs that go on, or begin, in the work directories of `order.runs`: {name: (k, workdir)}."""
     for name, (k, workdir) in order.runs.items():

@@ -26,9 +26,9 @@ def broken(run_hosts):
 
 
 # (how, host, count) in the order of the tests.
-DEATHS = [("raised", 1, 2), ("raised", 0, 2), ("raised", 2, 4)]
-DEATHS += [("ended", 1, 2), ("reshaped", 0, 2), ("retyped", 1, 2)]
-DEATHS += [("killed", 1, 2), ("killed", 1, 4), ("stopped", 1, 2), ("killed", 0, 2)]
+DEATHS = [("raised", 1, 2), ("raised", 0, 2)]
+DEATHS += [("ended", 1, 2), ("reshaped", 0, 2)]
+DEATHS += [("killed", 1, 4), ("stopped", 1, 2), ("killed", 0, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(broken, dig
         assert process.report["at last"] == 5
 
 
-@pytest.mark.parametrize(("count", "host"), [(2, 1), (2, 0), (4, 2)])
+@pytest.mark.parametrize(("count", "host"), [(2, 1), (2, 0)])
 def test_a_wrong_index_on_one_host_is_an_error_on_all_before_any_collective(broken, copies, count, host):
     ended = broken("wrong_index", count, host=host, data_dir=copies[0], wrong_dir=copies[1])
     for index, process in enumerate(ended):
@@ -99,7 +99,7 @@ def test_a_wrong_index_on_one_host_is_an_error_on_all_before_any_collective(brok
         assert ("ShardError: " if index == host else f"host {host} of {count} failed: ") in error
 
 
-@pytest.mark.parametrize(("how", "host", "count"), DEATHS[:3])
+@pytest.mark.parametrize(("how", "host", "count"), DEATHS[:2])
 def test_an_input_that_dies_on_one_host_ends_all_within_the_bound_with_its_message(death, how, host, count):
     ended, died = death(how, host, count)
     for index, process in enumerate(ended):
@@ -113,11 +113,10 @@ def test_an_input_that_dies_on_one_host_ends_all_within_the_bound_with_its_messa
 WRONG_BATCHES = {
     "ended": "the input ended before step 23: it gave 22 batches from step 1 on, wanted 100000. Repeat the input",
     "reshaped": "a batch's image is uint8 [8, 4, 8]; expected uint8 [8, 8, 8]. Shapes are static: ",
-    "retyped": "a batch's image is float32 [8, 8, 8]; expected uint8 [8, 8, 8]. Shapes are static: ",
 }
 
 
-@pytest.mark.parametrize(("how", "host", "count"), DEATHS[3:6])
+@pytest.mark.parametrize(("how", "host", "count"), DEATHS[2:4])
 def test_an_input_that_ends_or_changes_on_one_host_ends_all_with_what_came_and_what_was_expected(
     death, how, host, count
 ):
@@ -131,7 +130,7 @@ def test_an_input_that_ends_or_changes_on_one_host_ends_all_with_what_came_and_w
         assert "while reading the batch of step 23" in ended[host].printed
 
 
-@pytest.mark.parametrize(("how", "host", "count"), DEATHS[6:9])
+@pytest.mark.parametrize(("how", "host", "count"), DEATHS[4:6])
 def test_a_host_that_dies_without_a_word_is_missed_and_named_within_the_bound(death, how, host, count):
     ended, died = death(how, host, count)
     for index, process in enumerate(ended):
