@@ -229,16 +229,44 @@ def test_without_the_wheel_the_workers_find_no_module(story, tmp_path):
     assert "ModuleNotFoundError: No module named 'beam_jobs'" in ran.stdout + ran.stderr
 
 
-def test_a_detached_job_is_left_to_itself_and_says_how_to_cancel_it(service, start):
+@dataclass
+class Detached:
+    """A conversion that was submitted with credentials and left to itself; what the service was asked for."""
+
+    printed: str
+    status: int
+    requests: dict[str, list[dict]]
+
+
+@pytest.fixture(scope="module")
+def detached(service, start, tmp_path_factory):
+    key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
+    path = tmp_path_factory.mktemp("credentials") / "key.json"
+    path.write_text(json.dumps(key))
     service.order()
-    with start("detached", "--detach") as launcher:
+    with start("detached", "--detach", key=path) as launcher:
         printed, _ = launcher.communicate(timeout=45)
-    assert launcher.returncode == 0, printed
-    assert "gs://dataflow/detached/manifest.json tells that it is complete" in printed
+    return Detached(
+        printed, launcher.returncode, {method: service.requests(method) for method in ("GET", "POST", "PUT")}
+    )
+
+
+def test_a_detached_job_is_left_to_itself_and_says_how_to_cancel_it(detached):
+    assert detached.status == 0, detached.printed
+    assert "gs://dataflow/detached/manifest.json tells that it is complete" in detached.printed
     cancel = "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678 --project=my-project --region=us-central1"
-    assert printed.rstrip().endswith(cancel)
-    assert service.requests("PUT") == []
-    assert not [request for request in service.requests("GET") if "/jobs/" in request["path"]]  # nobody waited
+    assert detached.printed.rstrip().endswith(cancel)
+    assert detached.requests["PUT"] == []
+    assert not [request for request in detached.requests["GET"] if "/jobs/" in request["path"]]  # nobody waited
+
+
+def test_credentials_are_used_and_show_in_nothing_that_is_printed_staged_or_submitted(detached, gcs_server, tmp_path):
+    (submitted,) = detached.requests["POST"]
+    assert submitted["authorization"] == f"Bearer {stand_ins.TOKEN}"
+    staged = stage(gcs_server, submitted["body"], tmp_path)
+    for what in (detached.printed, json.dumps(submitted["body"]), *(path.read_bytes() for path in staged.values())):
+        for secret in (SECRET, stand_ins.TOKEN):
+            assert (secret.encode() if isinstance(what, bytes) else secret) not in what
 
 
 @pytest.mark.parametrize("flags", [[], ["--cancel_on_interrupt"]], ids=["left", "cancelled"])
@@ -273,21 +301,3 @@ def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submit
     template = json.loads(gcs_server.read(BUCKET, "templates/birds"))
     assert template["name"] == "birds"
     assert {"infeed-0.1.0-py3-none-any.whl", "pipeline.pb"} <= stage(gcs_server, template, tmp_path).keys()
-
-
-def test_credentials_are_used_and_stand_in_nothing_that_is_printed_staged_or_submitted(
-    service, start, gcs_server, tmp_path
-):
-    key = {"type": "authorized_user", "client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
-    (tmp_path / "key.json").write_text(json.dumps(key))
-    service.order()
-    with start("credentials", "--detach", key=tmp_path / "key.json") as launcher:
-        printed, _ = launcher.communicate(timeout=45)
-    assert launcher.returncode == 0, printed
-    (submitted,) = service.requests("POST")
-    assert submitted["authorization"] == f"Bearer {stand_ins.TOKEN}"
-    (tmp_path / "staged").mkdir()
-    staged = stage(gcs_server, submitted["body"], tmp_path / "staged")
-    for what in (printed, json.dumps(submitted["body"]), *(path.read_bytes() for path in staged.values())):
-        for secret in (SECRET, stand_ins.TOKEN):
-            assert (secret.encode() if isinstance(what, bytes) else secret) not in what
