@@ -23,7 +23,7 @@ class Net(nnx.Module):
         return self.layers[1](self.dropout(nnx.relu(self.layers[0](self.norm(x)))))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def task():
     def loss(model, batch):
         logits = model(batch["x"])
@@ -35,44 +35,51 @@ def task():
     return nnx_task(Net, loss, optax.sgd(0.1), predict=predict)
 
 
-def test_arrays_are_named_by_their_path(task):
-    variables = task.init(jax.random.key(0), None)
+@pytest.fixture(scope="module")
+def variables(task):
+    return jax.jit(task.init, static_argnums=1)(jax.random.key(0), None)
+
+
+@pytest.fixture(scope="module")
+def loss_fn(task):
+    """As the trainer runs it: in a program."""
+    return jax.jit(task.loss_fn, static_argnums=3)
+
+
+def test_arrays_are_named_by_their_path(variables):
     assert sorted(variables.params) == [
         *("layers/0/bias", "layers/0/kernel", "layers/1/bias", "layers/1/kernel", "norm/bias", "norm/scale"),
     ]
     assert sorted(variables.extra) == ["norm/mean", "norm/var"]
 
 
-def test_dropout_follows_the_key_in_training_and_rests_in_evaluation(task):
-    variables = task.init(jax.random.key(0), None)
+def test_dropout_follows_the_key_in_training_and_rests_in_evaluation(variables, loss_fn):
     batch = {"x": jnp.eye(4, 8), "label": jnp.zeros(4, jnp.int32)}
 
     def outputs(seed, train):
-        return np.asarray(task.loss_fn(variables, batch, jax.random.key(seed), train)[2])
+        return np.asarray(loss_fn(variables, batch, jax.random.key(seed), train)[2])
 
     assert (outputs(1, True) == outputs(1, True)).all()
     assert (outputs(1, True) != outputs(2, True)).any()
     assert (outputs(1, False) == outputs(2, False)).all()
 
 
-def test_it_predicts_as_it_evaluates(task):
-    variables = task.init(jax.random.key(0), None)
+def test_it_predicts_as_it_evaluates(task, variables, loss_fn):
     batch = {"x": jnp.eye(4, 8), "label": jnp.zeros(4, jnp.int32)}
-    evaluated = task.loss_fn(variables, batch, jax.random.key(3), False)[2]
-    assert (task.predict_fn(variables, batch)["logits"] == evaluated).all()
+    evaluated = loss_fn(variables, batch, jax.random.key(3), False)[2]
+    assert (jax.jit(task.predict_fn)(variables, batch)["logits"] == evaluated).all()
 
 
 def test_statistics_move_in_training_and_a_resumed_run_has_the_same_bits(task, vector_input, config):
-    straight = Trainer(task, config("straight")).train(vector_input, steps=8)
-    Trainer(task, config("stopped")).train(vector_input, steps=4)
-    resumed = Trainer(task, config("stopped")).train(vector_input, steps=4)
+    straight = Trainer(task, config(checkpoint_every_steps=2)).train(vector_input, max_steps=4)
+    resumed = Trainer(task, config(restore_step=2)).train(vector_input, max_steps=4)
+    assert resumed.start_step == 2
     for left, right in zip(jax.tree.leaves(straight.state), jax.tree.leaves(resumed.state), strict=True):
         assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
     assert np.asarray(straight.state.variables.extra["norm/mean"]).any()
 
 
-def test_an_evaluation_leaves_the_statistics_alone(task, vectors):
-    variables = task.init(jax.random.key(0), None)
-    batch = {key: jnp.asarray(array[:16]) for key, array in vectors.items()}
-    _, after, _ = task.loss_fn(variables, batch, jax.random.key(0), False)
-    assert all((after.extra[key] == variables.extra[key]).all() for key in variables.extra)
+def test_an_evaluation_leaves_the_statistics_alone(variables, loss_fn):
+    batch = {"x": jnp.eye(4, 8), "label": jnp.zeros(4, jnp.int32)}
+    _, after, _ = loss_fn(variables, batch, jax.random.key(0), False)
+    assert all((np.asarray(after.extra[key]) == np.asarray(variables.extra[key])).all() for key in variables.extra)

@@ -26,16 +26,16 @@ def test_training_is_the_same_with_evaluations_in_between_and_they_are_those_of_
         inputs.append(make_input(vectors, ctx))
         return inputs[-1]
 
-    common = {"iterations_per_loop": 7, "checkpoint_every_steps": 20, "keep_max": 10}
+    common = {"iterations_per_loop": 4, "checkpoint_every_steps": 10, "keep_max": 10}
     trainer = Trainer(dense_task, config("both", **common))
-    both = trainer.train_and_evaluate(input_fn, input_fn, max_steps=50, eval_every_steps=15)
+    both = trainer.train_and_evaluate(input_fn, input_fn, max_steps=23, eval_every_steps=8)
     training, evaluation = inputs
-    plain = Trainer(dense_task, config("plain", **common)).train(input_fn, max_steps=50)
+    plain = Trainer(dense_task, config("plain", **common)).train(input_fn, max_steps=23)
     assert bits(both.state) == bits(plain.state)
     np.testing.assert_array_equal(training.given, inputs[2].given)  # one reader, from the first batch to the last
-    assert len(evaluation.given) == 4 * evaluation.steps_per_epoch
-    assert [each.step for each in both.evaluations] == [15, 30, 45, 50]
-    assert Checkpoints(trainer.config).steps() == [15, 20, 30, 40, 45, 50]
+    assert len(evaluation.given) == 3 * evaluation.steps_per_epoch
+    assert [each.step for each in both.evaluations] == [8, 16, 23]
+    assert Checkpoints(trainer.config).steps() == [8, 10, 16, 20, 23]
     for each in both.evaluations:
         assert each.proven
         alone = trainer.evaluate(input_fn, step=each.step)
@@ -51,20 +51,20 @@ def test_a_plain_iterable_is_made_anew_for_every_evaluation(dense_task, vectors,
         return batches * (100 if ctx.mode == "train" else 1)
 
     trainer = Trainer(dense_task, config(checkpoint_every_steps=5))
-    result = trainer.train_and_evaluate(input_fn, input_fn, max_steps=15)
-    assert [each.records for each in result.evaluations] == [96] * 3
-    assert sorted(made) == ["eval"] * 3 + ["train"]
+    result = trainer.train_and_evaluate(input_fn, input_fn, max_steps=10)
+    assert [each.records for each in result.evaluations] == [96] * 2
+    assert sorted(made) == ["eval"] * 2 + ["train"]
 
 
 def test_the_best_checkpoint_stays(dense_task, vector_input, config):
     settings = config(checkpoint_every_steps=5, keep_max=1, keep_best="accuracy")
-    result = Trainer(dense_task, settings).train_and_evaluate(vector_input, vector_input, max_steps=40)
+    result = Trainer(dense_task, settings).train_and_evaluate(vector_input, vector_input, max_steps=20)
     accuracy = {each.step: each.metrics["accuracy"] for each in result.evaluations}
     best = max(accuracy, key=lambda step: (accuracy[step], -step))
     checkpoints = Checkpoints(settings)
     assert checkpoints.best() == best
     # Removal comes with a save, before the newest is evaluated: the best until then may still be there.
-    assert {best, 40} <= set(checkpoints.steps())
+    assert {best, 20} <= set(checkpoints.steps())
     assert len(checkpoints.steps()) <= 3
 
 
@@ -117,11 +117,11 @@ def test_callbacks_hear_of_every_look_save_and_evaluation_in_order(dense_task, v
 
 
 def test_a_callback_may_end_the_training_saved(dense_task, vector_input, config, caplog):
-    settings = config(iterations_per_loop=2)
-    trainer = Trainer(dense_task, settings, callbacks=[Diary(stop_at=6)])
+    settings = config(iterations_per_loop=4)
+    trainer = Trainer(dense_task, settings, callbacks=[Diary(stop_at=4)])
     result = trainer.train(vector_input, max_steps=100)
     assert result.stopped == "enough is learnt"
-    assert 6 < result.step <= 12
+    assert 4 < result.step <= 16
     assert Checkpoints(settings).steps() == [result.step]
     assert f"enough is learnt: training ends at step {result.step} of 100, which is saved" in caplog.text
 
@@ -132,4 +132,4 @@ def test_what_a_callback_raises_ends_the_run(dense_task, vector_input, config):
             raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        Trainer(dense_task, config(), callbacks=[Broken()]).train(vector_input, max_steps=5)
+        Trainer(dense_task, config(), callbacks=[Broken()]).train(vector_input, max_steps=2)

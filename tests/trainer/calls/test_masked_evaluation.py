@@ -38,14 +38,6 @@ def masking(make_input, vectors):
     return input_fn_of
 
 
-@pytest.fixture
-def trainer(dense_task, vector_input, config):
-    """Trained for two steps; evaluates 16 records a step, up to 3 steps a dispatch."""
-    trainer = Trainer(dense_task, config(iterations_per_loop=3))
-    trainer.train(vector_input, steps=2)
-    return trainer
-
-
 def test_metrics_are_means_over_the_other_records_and_the_bad_ones_are_counted(trainer, masking, vectors, make_input):
     good = {key: np.delete(array, BAD, axis=0) for key, array in vectors.items()}
     expected = trainer.evaluate(lambda ctx: make_input(good, ctx))

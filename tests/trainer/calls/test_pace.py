@@ -1,11 +1,8 @@
 """Decisions by the clock: how long a dispatch is, when a checkpoint is due, when the time is over."""
 
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import jax
-import numpy as np
 import pytest
 
 from pipeline.shards.errors import HostError
@@ -60,26 +57,13 @@ def test_a_timed_plan_measures_single_steps_then_stands_on_a_grid_from_there():
     assert list(timed_plan(0, 7, lambda: pytest.fail("it is asked"))) == [1] * 7
 
 
-def test_a_time_for_a_loop_trains_the_same_bits_with_two_programs(dense_task, vector_input, config, caplog):
-    def trained(name, k):
-        settings = config(name, iterations_per_loop=k, checkpoint_every_steps=60)
-        return Trainer(dense_task, settings).train(vector_input, steps=113)
-
-    with caplog.at_level(logging.INFO, "trainer"):
-        timed, single = trained("timed", "0.2s"), trained("single", 1)
-    assert "steps a dispatch, for 0.2s" in caplog.text
-    assert timed.executables <= 2
-    for left, right in zip(jax.tree.leaves(timed.state), jax.tree.leaves(single.state), strict=True):
-        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
-
-
 def test_a_timed_run_may_end_before_it_is_measured(dense_task, vector_input, config):
     result = Trainer(dense_task, config(iterations_per_loop="1h")).train(vector_input, max_steps=4)
     assert (result.step, result.executables) == (4, 1)
 
 
 def test_when_the_time_is_over_training_ends_saved_and_goes_on_later(dense_task, vector_input, config, caplog):
-    settings = config(iterations_per_loop=2, max_time="0.01s")
+    settings = config(max_time="0.01s")
     trainer = Trainer(dense_task, settings)
     result = trainer.train(vector_input, max_steps=10**6)
     assert result.stopped == "max_time=0.01s is over"
@@ -109,7 +93,7 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
 
 
 def test_checkpoints_by_the_clock_come_beside_those_by_steps(dense_task, vector_input, config):
-    settings = config(iterations_per_loop=1, checkpoint_every="0.001s", checkpoint_every_steps=25, keep_max=100)
-    Trainer(dense_task, settings).train(vector_input, max_steps=30)
+    settings = config(iterations_per_loop=1, checkpoint_every="0.001s", checkpoint_every_steps=5, keep_max=100)
+    Trainer(dense_task, settings).train(vector_input, max_steps=8)
     steps = Checkpoints(settings).steps()
-    assert {25, 30} < set(steps)
+    assert {5, 8} < set(steps)

@@ -75,10 +75,8 @@ def test_keys_choose_what_is_predicted_and_step_by_which_checkpoint(trainer, vec
 @pytest.mark.parametrize(
     "settings",
     [
-        {"loop_mode": "scan"},
         {"loop_mode": "scan", "gather": True},
         {"loop_mode": "scan", "model_parallelism": 2},
-        {"model_parallelism": 4},
         {"loop_mode": "scan", "iterations_per_loop": 100, "predict_batch_size": 48},
     ],
     ids=str,

@@ -14,11 +14,13 @@ import pytest
 from trainer.callbacks import Callback
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.cluster import preemption
+from trainer.config import TrainerConfig
 from trainer.exits import EXIT_PREEMPTED, Preempted
 from trainer.interruptible import interruptible
 from trainer.trainer import Trainer
 
 STEPS = 40
+SETTINGS = {"global_batch_size": 16, "iterations_per_loop": 10, "checkpoint_every_steps": 20}
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +30,9 @@ def _fresh_process():
 
 
 def sigterm():
+    """Returns once the process has heard it, which it does between two instructions of its main thread."""
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.05)  # the main thread hears it between two instructions
+    assert preemption._requested.wait(20)
 
 
 class AtStep(Callback):
@@ -62,21 +65,35 @@ class Killing:
 
 @pytest.fixture
 def slow_compiler(monkeypatch):
-    """Compilations take half a second longer: here they come from the cache, faster than a signal."""
+    """An event: once it is set, a compilation lasts until it is left. From the cache it would be faster than a signal.
+
+    A thread that was left behind does not end this process, which goes on."""
+    slow, left = threading.Event(), threading.Event()
 
     def slowed(function, check):
-        return interruptible(lambda: (time.sleep(0.5), function())[1], check)
+        return interruptible(lambda: (slow.is_set() and left.wait(20), function())[1], check)
 
+    monkeypatch.setattr("trainer.interruptible.leave_at_exit", lambda *_: left.set())
     monkeypatch.setattr("trainer.loop.program.interruptible", slowed)
+    return slow
 
 
-@pytest.mark.parametrize("k", [1, 10])
+@pytest.fixture(scope="module")
+def straight(dense_task, vector_input, tmp_path_factory):
+    """The same training without SIGTERM, with an evaluation of each checkpoint."""
+    settings = TrainerConfig(workdir=str(tmp_path_factory.mktemp("straight")), **SETTINGS)
+    return Trainer(dense_task, settings).train_and_evaluate(vector_input, vector_input, max_steps=STEPS)
+
+
+def assert_same_bits(a, b):
+    for left, right in zip(jax.tree.leaves(a.state), jax.tree.leaves(b.state), strict=True):
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+
+
 @pytest.mark.parametrize("where", ["train", "evaluate", "compile"])
 def test_sigterm_saves_ends_with_its_code_and_the_resumed_run_is_the_straight_one(
-    dense_task, vectors, make_input, config, slow_compiler, monkeypatch, where, k
+    dense_task, vectors, make_input, config, slow_compiler, straight, where
 ):
-    monkeypatch.setattr("trainer.interruptible.leave_at_exit", lambda error: None)  # this process goes on
-
     def input_fn(ctx):
         source = make_input(vectors, ctx)
         mine = where == "compile" if ctx.mode == "train" else where == "evaluate"
@@ -85,28 +102,27 @@ def test_sigterm_saves_ends_with_its_code_and_the_resumed_run_is_the_straight_on
     def plain(ctx):
         return make_input(vectors, ctx)
 
-    settings = config("stopped", iterations_per_loop=k, checkpoint_every_steps=20)
+    settings = config("stopped", **SETTINGS)
     callbacks = [AtStep(13)] if where == "train" else []
     if where == "compile":
         Trainer(dense_task, settings).train(plain, max_steps=20)
+        slow_compiler.set()
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         Trainer(dense_task, settings, callbacks=callbacks).train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
     assert ended.value.code == EXIT_PREEMPTED == 75
     assert signal.getsignal(signal.SIGTERM) == before
     preemption._requested.clear()
+    slow_compiler.clear()
 
     at = Checkpoints(settings).steps()
-    assert (at == [20]) if where != "train" else (len(at) == 1 and 13 <= at[0] < 13 + 3 * k)
+    assert (at == [20]) if where != "train" else (len(at) == 1 and 13 <= at[0] < 13 + 3 * 10)
     resumed = Trainer(dense_task, settings).train_and_evaluate(plain, plain, max_steps=STEPS)
-    straight = Trainer(dense_task, replace(settings, workdir=config("straight").workdir))
-    expected = straight.train_and_evaluate(plain, plain, max_steps=STEPS)
     assert resumed.start_step == at[-1]
-    for left, right in zip(jax.tree.leaves(resumed.state), jax.tree.leaves(expected.state), strict=True):
-        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    assert_same_bits(resumed, straight)
     # The evaluation that was cut off, or that came after, is made up: none is missing.
     evaluated = [(each.step, each.metrics) for each in resumed.evaluations]
-    wanted = [(each.step, each.metrics) for each in expected.evaluations]
+    wanted = [(each.step, each.metrics) for each in straight.evaluations]
     assert evaluated == (wanted if where != "compile" else wanted[1:])  # made up in the call that was preempted then
 
 
@@ -129,7 +145,9 @@ class Stalling:
 
 
 @pytest.mark.parametrize("where", ["train", "evaluate", "predict"])
-def test_sigterm_is_heard_while_a_late_input_is_waited_for(dense_task, vectors, make_input, config, where):
+def test_sigterm_is_heard_while_a_late_input_is_waited_for(
+    dense_task, vectors, make_input, config, trained_workdir, straight, where
+):
     running, let_go = threading.Event(), threading.Event()
 
     class Running(Callback):
@@ -143,10 +161,16 @@ def test_sigterm_is_heard_while_a_late_input_is_waited_for(dense_task, vectors, 
         return make_input(vectors, ctx)
 
     task = replace(dense_task, predict_fn=lambda variables, batch: {"sum": batch["x"].sum(1)})
-    settings = config(iterations_per_loop=10, eval_batch_size=4, predict_batch_size=4)
-    trainer = Trainer(task, settings, callbacks=[Running()])
+    workdir = config().workdir if where == "train" else trained_workdir
+    trainer = Trainer(
+        task,
+        TrainerConfig(
+            workdir=workdir, global_batch_size=16, iterations_per_loop=10, eval_batch_size=4, predict_batch_size=4
+        ),
+        callbacks=[Running()],
+    )
     if where != "train":
-        trainer.train(plain, max_steps=10)
+        running.set()
     began = time.monotonic()
     with pytest.raises(Preempted):
         if where == "train":
@@ -156,12 +180,9 @@ def test_sigterm_is_heard_while_a_late_input_is_waited_for(dense_task, vectors, 
     assert time.monotonic() - began < 20
     let_go.set()
     preemption._requested.clear()
-    assert Checkpoints(config()).steps() == [20 if where == "train" else 10]
     if where == "train":
-        resumed, straight = trainer.train(plain, max_steps=STEPS), Trainer(dense_task, config("straight"))
-        expected = straight.train(plain, max_steps=STEPS)
-        for left, right in zip(jax.tree.leaves(resumed.state), jax.tree.leaves(expected.state), strict=True):
-            assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+        assert Checkpoints(config()).steps() == [20]
+        assert_same_bits(trainer.train(plain, max_steps=STEPS), straight)
 
 
 def test_a_process_that_was_asked_to_end_begins_nothing_new(dense_task, vector_input, config):
@@ -173,9 +194,14 @@ def test_a_process_that_was_asked_to_end_begins_nothing_new(dense_task, vector_i
 
 def test_a_program_with_a_handler_of_its_own_keeps_it(dense_task, vector_input, config):
     heard = []
+
+    class AtEveryLook(Callback):
+        def on_loop_end(self, end):
+            os.kill(os.getpid(), signal.SIGTERM)
+
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("by the program"))
     try:
-        Trainer(dense_task, config(), callbacks=[AtStep(16)]).train(vector_input, max_steps=16)
+        Trainer(dense_task, config(), callbacks=[AtEveryLook()]).train(vector_input, max_steps=1)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert heard == ["by the program"]
@@ -192,7 +218,7 @@ def test_a_long_call_can_be_left_and_what_it_raises_comes_through():
 
     left = []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Preempted, match="now"):
-        patch.setattr("trainer.interruptible.leave_at_exit", left.append)
+        patch.setattr("trainer.interruptible.leave_at_exit", lambda error, *_: left.append(error))
         interruptible(lambda: release.wait(30), check)
     assert [str(error) for error in left] == ["now"]
     release.set()

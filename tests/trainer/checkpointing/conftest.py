@@ -1,10 +1,9 @@
-"""A state that is made and saved in milliseconds, and programs that are compiled once."""
+"""A state that is made and saved in milliseconds."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -40,28 +39,3 @@ def save(state_at):
                 checkpoints.save(Saved(step, state_at(step, **state), {"position": step}, settings.to_json()))
 
     return saved
-
-
-@pytest.fixture(scope="session")
-def compiled_programs(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
-def compiled(compiled_programs):
-    """Settings by which what any process has compiled is compiled for all: nine tenths of the time of a small run."""
-    settings = {
-        "jax_compilation_cache_dir": str(compiled_programs),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    use(settings)
-    yield {name.upper(): str(value) for name, value in settings.items()}
-    use(before)
-
-
-def use(settings):
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()  # jax looks once a process

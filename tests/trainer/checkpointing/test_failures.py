@@ -3,9 +3,8 @@
 In a process of its own, because Orbax leaves threads behind that wait for five minutes."""
 
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from pipeline.shards.errors import NanError
 from trainer import exits
 from trainer.checkpointing.checkpoint import Checkpoints
 
+ROOT = Path(__file__).parents[3]
 SAVES = """
 import json, os, sys, time
 import jax.numpy as jnp
@@ -70,19 +70,18 @@ FAILURES = {  # what becomes of every such request -> what is said of it
 
 
 @pytest.fixture(scope="module")
-def told(open_bucket, gcs_server):
+def told(open_bucket, gcs_server, fork_server, tmp_path_factory):
     """[(seconds, error)] of saving into each of these work directories, and reading it again."""
     with open_bucket("failing") as bucket:
         for pattern, (fault, _) in FAILURES.items():
             gcs_server.fail(pattern.replace("/", "(?:/|%2F)"), fault, times=None)
         workdirs = [f"{bucket}/{name}" for name in ("works", "unread", "closed", "broken", "arrays", "stalled")]
-        command = [sys.executable, "-c", SAVES, *workdirs]
-        root = Path(__file__).parents[3]
+        out, env = tmp_path_factory.mktemp("failing") / "printed", os.environ | {"PYTHONPATH": str(ROOT)}
         # The time limit is for a process that waits for a thread at its end.
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=90, cwd=root)
-    assert done.returncode == 2
-    *lines, left = done.stdout.splitlines()
-    assert left == "left"
+        code, printed = fork_server.run(["-c", SAVES, *workdirs], out, env, timeout=90)
+    assert code == 2, printed
+    lines = [line for line in printed.splitlines() if line.startswith(("[", "left"))]  # stderr is there, too
+    assert lines.pop() == "left"
     assert len(lines) == len(FAILURES)  # none for the one that works
     return [json.loads(line) for line in lines]
 

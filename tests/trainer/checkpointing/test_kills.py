@@ -1,11 +1,13 @@
 """kill -9 while a checkpoint is written in the background: the one before it or the new one restores, and the run goes
-on to the same bits."""
+on to the same bits.
 
+With EVERY_MOMENT=1 in the environment all moments are resumed, as .ci/sweep does; otherwise five of them."""
+
+import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import jax
@@ -19,37 +21,53 @@ ROOT = Path(__file__).parents[3]
 FIRST, SECOND, LAST = 10, 20, 30
 
 
-def start(compiled, workdir, stop, kill, event):
-    command = [sys.executable, killed_run.__file__, *map(str, (workdir, stop, kill, event))]
-    env = os.environ | compiled | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen(command, env=env, cwd=ROOT)
+@pytest.fixture(scope="module")
+def start(fork_server, tmp_path_factory):
+    """start(workdir, STOP, KILL, EVENT): a process of killed_run with the XLA_FLAGS of this one, so with its bits."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+
+    def started(*arguments):
+        command = [killed_run.__file__, *map(str, arguments)]
+        return fork_server.start(command, tmp_path_factory.mktemp("printed") / "printed", env)
+
+    return started
+
+
+def is_stopped(process):
+    """Whether all of its threads are, after SIGSTOP. Waits until they are or the process ends."""
+    while process.poll() is None:
+        with contextlib.suppress(OSError):  # a thread that ended while its file was read
+            stats = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/stat")]
+            if stats and all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats):
+                return True
+        time.sleep(0.002)
+    return False
 
 
 @pytest.fixture(scope="module")
-def runs(compiled, tmp_path_factory):
+def runs(start, tmp_path_factory):
     """(a run that was killed twice, a copy of it for each change of the directory while SECOND was saved).
 
     A stopped process runs no thread and a killed one none either, and what either wrote is the kernel's: so a copy made
     while it is stopped is what a kill at that moment leaves."""
     workdir, copies = tmp_path_factory.mktemp("killed") / "run", []
-    process = start(compiled, workdir, SECOND, LAST, 4)
+    process = start(workdir, SECOND, LAST, 4)
     try:
-        while os.WIFSTOPPED(status := os.waitpid(process.pid, os.WUNTRACED)[1]):
+        while is_stopped(process):
             copies.append(tmp_path_factory.mktemp("copy") / "run")
             shutil.copytree(workdir, copies[-1])
             process.send_signal(signal.SIGCONT)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == -signal.SIGKILL
+        assert process.wait()[0] == -signal.SIGKILL
         assert finished_steps(str(workdir)) == [SECOND]
-        process = start(compiled, workdir, 0, LAST, 9)
-        assert process.wait(60) == -signal.SIGKILL
+        process = start(workdir, 0, LAST, 9)
+        assert process.wait()[0] == -signal.SIGKILL
     finally:
         process.kill()
     return workdir, copies
 
 
 @pytest.fixture(scope="module")
-def straight(compiled, tmp_path_factory):
+def straight(tmp_path_factory):
     return bits(killed_run.train(tmp_path_factory.mktemp("straight")))
 
 
@@ -57,17 +75,25 @@ def bits(result):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(result.state)]
 
 
-def test_killed_at_any_of_20_moments_of_a_save_the_run_goes_on_to_the_same_bits(runs, straight):
+def test_killed_at_any_of_20_moments_of_a_save_one_whole_checkpoint_is_the_newest(runs):
     _, copies = runs
-    starts = []
-    for copy in copies:
-        result = killed_run.train(copy)
-        assert bits(result) == straight
-        assert [path.name for path in (copy / "checkpoints").iterdir()] == [str(LAST)]  # what was left is removed
-        starts.append(result.start_step)
     assert len(copies) >= 20
-    assert set(starts) == {FIRST, SECOND}
-    assert starts == sorted(starts)
+    newest = [finished_steps(str(copy))[-1] for copy in copies]
+    assert set(newest) == {FIRST, SECOND}
+    assert newest == sorted(newest)
+
+
+def test_killed_at_these_moments_of_a_save_the_run_goes_on_to_the_same_bits(runs, straight):
+    _, copies = runs
+    newest = [finished_steps(str(copy))[-1] for copy in copies]
+    published = newest.index(SECOND)
+    some = {0, published // 2, published - 1, published, len(copies) - 1}
+    for moment in range(len(copies)) if os.environ.get("EVERY_MOMENT") else sorted(some):
+        result = killed_run.train(copies[moment])
+        assert result.start_step == newest[moment]
+        assert bits(result) == straight
+        # What was left is removed.
+        assert [path.name for path in (copies[moment] / "checkpoints").iterdir()] == [str(LAST)]
 
 
 def test_killed_for_real_in_two_saves_one_after_the_other_the_run_goes_on_to_the_same_bits(runs, straight):

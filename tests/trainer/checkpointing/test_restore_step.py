@@ -10,8 +10,6 @@ from pipeline.shards.errors import CheckpointError
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("compiled")
-
 
 @pytest.fixture
 def settings(config, save):

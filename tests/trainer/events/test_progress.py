@@ -20,12 +20,19 @@ class Clock:
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """A real one of 100 columns: (a stream that writes to it, a function that gives what it got)."""
+    """A real one of 100 columns: (a stream that writes to it, what it got as soon as that is `lines` lines)."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")  # rich asks the process's own terminal alone
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as stream:
-        yield stream, lambda: screen.read(65536).decode()
+
+        def shown(lines):
+            text = ""
+            while text.count("\n") < lines:  # a terminal delivers in parts
+                text += screen.read(65536).decode()
+            return text
+
+        yield stream, shown
 
 
 def test_a_log_file_gets_a_plain_line_each_time_log_every_is_passed(caplog):
@@ -59,7 +66,7 @@ def test_a_terminal_shows_one_line_in_place_and_what_is_logged_above_it(terminal
     finally:
         logging.getLogger().removeHandler(handler)
     assert handler.stream is stream
-    seen = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown())  # without moves
+    seen = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown(lines=2))  # without moves
     above, last, after = (each.strip("\r").rpartition("\r")[2] for each in seen.split("\n"))
     assert above == "a bad record"
     assert last == "step 50/50000 (0%): loss 0.125, 1:23:15 left, 10 steps/s, 320 examples/s, input wait 25%"
