@@ -14,6 +14,8 @@ from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 KEYS = [f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax", "label")]
 
 

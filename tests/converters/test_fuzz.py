@@ -1,6 +1,7 @@
-"""Five hundred damaged inputs: never a crash, a hang, a file elsewhere or a silent loss.
+"""Damaged inputs: never a crash, a hang, a file elsewhere or a silent loss.
 
-In this process and without Beam, but for a few. A source is a row of fuzz_sources."""
+In this process and without Beam, but for a few. A source is a row of fuzz_sources. The suite takes a quarter of each
+row's inputs; with FUZZ=full in the environment, as in .ci/sweep, it takes all five hundred."""
 
 import dataclasses
 import functools
@@ -26,6 +27,7 @@ from converters import imagenet_to_gcs
 # Between Pillow's bound and ours: a word on stderr, no failure.
 pytestmark = pytest.mark.filterwarnings("ignore:Image size:PIL.Image.DecompressionBombWarning")
 
+FULL = os.environ.get("FUZZ") == "full"
 CASES = [(source, mutation) for source, row in SOURCES.items() for mutation in row.mutations]
 
 
@@ -94,7 +96,7 @@ def test_damaged_data_are_written_or_listed_and_nothing_crashes_or_hangs(whole, 
     good = whole(source.kind)
     targets = [path for path in good if Path("/", path).match(source.damaged)]
     least = written(name) - (source.loses or 0)
-    for number in range(source.inputs):
+    for number in range(source.inputs if FULL else -(-source.inputs // 4)):
         rng = np.random.default_rng([number, zlib.crc32(f"{name} {mutation}".encode())])
         target = targets[int(rng.integers(len(targets)))]
         files = {**good, target: source.mutations[mutation](rng, good[target])}
@@ -103,7 +105,7 @@ def test_damaged_data_are_written_or_listed_and_nothing_crashes_or_hangs(whole, 
             assert (ended.refused, ended.written >= least) == ("", True), (number, target, ended)
 
 
-def test_they_are_five_hundred():
+def test_all_of_them_are_five_hundred():
     assert sum(row.inputs * len(row.mutations) for row in SOURCES.values()) >= 500
 
 
@@ -156,7 +158,7 @@ def test_whatever_lies_in_a_folder_is_written_or_listed(whole, tmp_path, name):
     assert odd > 12
 
 
-@pytest.mark.parametrize("name", ["twice", "not UTF-8", "control characters", "sparse", "size back to itself"])
+@pytest.mark.parametrize("name", ["twice", "not UTF-8"])
 def test_the_real_command_ends_as_the_steps_do(whole, tmp_path, shard_digests, name):
     raw, files = tmp_path / "raw", {**whole("imagenet tars"), VALIDATION_TAR: among_good(HOSTILE[name])}
     raw.mkdir()
@@ -189,8 +191,8 @@ def test_a_dry_run_prints_odd_names(whole, tmp_path, name):
 def test_a_compressed_tar_is_bounded_by_the_disk_and_leaves_nothing_on_it(whole, tmp_path, name):
     good = whole("imagenet tars")
     data = {
-        "bomb": lambda: hostile_tars.compressed(bytes(1 << 27)),
-        "bomb in a tar": lambda: hostile_tars.compressed(hostile_tars.member(b"n00000001.tar", bytes(1 << 27))),
+        "bomb": lambda: hostile_tars.compressed(bytes(1 << 25)),
+        "bomb in a tar": lambda: hostile_tars.compressed(hostile_tars.member(b"n00000001.tar", bytes(1 << 25))),
         "truncated": lambda: hostile_tars.compressed(good[TRAIN_TAR])[:-100],
         "not gzip": lambda: good[TRAIN_TAR],
         "no tar in it": lambda: hostile_tars.compressed(b"nothing"),
@@ -198,7 +200,7 @@ def test_a_compressed_tar_is_bounded_by_the_disk_and_leaves_nothing_on_it(whole,
     files = {path: data for path, data in good.items() if path != TRAIN_TAR} | {f"{TRAIN_TAR}.gz": data}
     none = dataclasses.replace(SOURCES["train tar"], records=lambda files: 0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 26, before[1]))  # a disk of 64 MiB, for one file
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 24, before[1]))  # a disk of 16 MiB, for one file
     try:
         ended = check(none, files, tmp_path / "a")
     finally:

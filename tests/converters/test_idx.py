@@ -21,6 +21,8 @@ from pipeline.shards.frames import read_frames
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 
 def records_of(out, split):
     shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))

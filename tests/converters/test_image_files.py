@@ -14,6 +14,8 @@ from beam_jobs.converter import Reject
 from converters.image_files import ToJpeg
 from converters.jpeg import VERIFY_LEVELS
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 
 def encode(pixels, form, mode=None, **options):
     buffer = io.BytesIO()

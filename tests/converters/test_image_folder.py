@@ -17,6 +17,8 @@ from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 
 def records_of(out, split):
     records = []

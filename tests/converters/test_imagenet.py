@@ -14,6 +14,8 @@ from pipeline.shards.errors import LabelError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.local import LocalStorage
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 STORAGE = LocalStorage()
 
 

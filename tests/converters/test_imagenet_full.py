@@ -9,6 +9,8 @@ from converters.synsets import ilsvrc2012_synsets
 from pipeline.shards.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.storage import Stat
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 
 def train_of(synsets):
     return RawImagenet(tuple(Source("train", "x.tar", Stat(1), tag=synset) for synset in synsets), ())

@@ -9,6 +9,8 @@ from converters.imagenet_layouts import find_raw
 from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 
 def shards_alone(digests):
     return {name: digest for name, digest in digests.items() if name != "manifest.json"}

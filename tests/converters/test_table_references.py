@@ -12,6 +12,8 @@ from pipeline.shards.errors import RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schemes import open_storage
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 
 def test_what_no_bucket_can_hold_is_listed(bucket, gcs_server):
     names = ["gs://bucket", "gs://bucket/", "gs://B?/x", "gs://bucket/..", "../../..", "../..", "x\ty", "x" * 1025]

@@ -8,6 +8,8 @@ import pytest
 from converters.targets import MultiLabel, Numbers, SingleLabel
 from pipeline.shards.errors import LabelError, OptionError, RawDataError
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 IMAGES = ("--image_column=file", "--label_column=animal")
 
 

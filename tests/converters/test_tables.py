@@ -18,6 +18,8 @@ from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schemes import open_storage
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 IMAGES = ("--image_column=file", "--label_column=animal")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -12,10 +11,12 @@ import tensorflow_datasets as tfds
 from converters import tfds_to_gcs
 from converters.tfds import DatasetName, find_tfds
 from converters.tfrecord_layouts import find_raw
-from pipeline.shards.errors import OptionError, RawDataError
+from pipeline.shards.errors import InfeedError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schema import Feature, Labels
 from pipeline.verify import main as verify
+
+pytestmark = pytest.mark.usefixtures("without_beam")
 
 
 def convert(data_dir, out, *flags, dataset="tiny"):
@@ -216,12 +217,7 @@ def test_what_tfds_cannot_prepare_is_said_in_its_words(tmp_path):
         convert(tmp_path, tmp_path / "out", "--download", dataset="no_such_dataset")
 
 
-def test_without_tfds_the_error_says_what_to_install(tiny_tfds, tmp_path):
-    run = "runpy.run_module('converters.tfds_to_gcs', None, '__main__')"
-    program = f"import sys, runpy; sys.modules['tensorflow_datasets'] = None; {run}"
-    flags = ["--dataset=tiny", f"--data_dir={tiny_tfds}", f"--gcs_output_path={tmp_path}/out"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *flags], check=False, capture_output=True, text=True, timeout=90
-    )
-    assert done.returncode == 2
-    assert "pip install 'infeed[tfds,read]'" in done.stderr
+def test_without_tfds_the_error_says_what_to_install(tiny_tfds, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(InfeedError, match=r"Install them: pip install 'infeed\[tfds,read\]'"):
+        convert(tiny_tfds, tmp_path / "out")

@@ -19,6 +19,8 @@ from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.schemes import open_storage
 from pipeline.verify import main as verify
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 NUMBERS = Schema("numbers", {"i": Feature("int64")})
 
 

@@ -265,7 +265,7 @@ def test_its_digests_are_those_that_the_format_defines(foreign):
 
 def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setattr(indexing, "PIECE_BYTES", 1 << 14)
-    (tmp_path / "train.tfrecord").write_bytes(frame(b"0" * 300) * 20_000)
+    (tmp_path / "train.tfrecord").write_bytes(frame(b"0" * 300) * 5_000)
     storage = LocalStorage()
     tracemalloc.start()
     try:
@@ -275,6 +275,6 @@ def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, mon
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert split.num_records == 20_000
-    assert held < 12 * 20_000 + 100_000
+    assert split.num_records == 5_000
+    assert held < 12 * 5_000 + 60_000
     assert split.index is split.index

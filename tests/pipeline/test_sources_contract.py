@@ -19,13 +19,13 @@ from pipeline.sources.records import Records, weighed
 
 N = 37
 B = 8
-HOSTS = (1, 2, 4, 8)
+HOSTS = (1, 2, 8)
 SEED = 2**62 + 1
 sources = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 evaluable = pytest.mark.parametrize("source", [s for s in SOURCES if s.evaluates], ids=lambda source: source.name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def opened(written):
     """opened(source) -> what train_dataset takes, opened once."""
     data = {}
@@ -36,6 +36,13 @@ def opened(written):
         return data[source.name]
 
     return get
+
+
+@pytest.fixture(scope="module")
+def inputs(opened):
+    """Source -> training on it."""
+    options = {"global_batch": B, "epochs": "span", "seed": SEED, "keys": ()}
+    return {source.name: train_dataset(opened(source), **options) for source in SOURCES}
 
 
 def records_of(data: Records | Mixture) -> Records:
@@ -128,7 +135,7 @@ def test_features_are_those_of_the_records(source, opened):
 @pytest.mark.parametrize("limit", [1, N // 2, N + 1])
 def test_a_limit_is_the_first_records_on_any_hosts(source, opened, limit):
     data, due = opened(source), min(limit, N)
-    for count in host_counts(data):
+    for count in {1, host_counts(data)[-1]}:
         inputs, whole = evaluated(data, count, limit=limit)
         assert rows_of(whole, "_index").tolist() == [*range(due), *[-1] * (-due % B)]
         assert rows_of(whole, "_crc")[:due].tolist() == [crc32c(source.payload(i)) for i in range(due)]
@@ -166,7 +173,7 @@ def test_a_run_goes_on_at_any_place_on_other_hosts_and_with_another_batch(source
     streams = first.state(first.start)["streams"]
     straight = trained(data, 1, None, 3 * -(-N // B) + 10)
     rows = by_stream(np.stack([batch["_index"] for batch in straight]), streams)
-    for _ in range(4):
+    for _ in range(2):
         stop = int(random.integers(0, 3 * -(-N // B)))
         state = json.loads(json.dumps(first.state(first.advance(first.start, stop))))
         counts = [int(count) for count in random.choice(host_counts(data), 2)]
@@ -182,18 +189,15 @@ def test_a_run_goes_on_at_any_place_on_other_hosts_and_with_another_batch(source
 
 
 @sources
-def test_a_state_is_small_and_is_refused_with_any_other_data(source, opened, written):
-    inputs = {
-        other.name: train_dataset(opened(other), global_batch=B, epochs="span", seed=SEED, keys=()) for other in SOURCES
-    }
-    mine = inputs.pop(source.name)
+def test_a_state_is_small_and_is_refused_with_any_other_data(source, inputs, written):
+    mine = inputs[source.name]
     far = mine.advance(mine.start, 10**9)
     state = json.dumps(mine.state(far))
     assert len(state) < 300
     assert mine.restore(json.loads(state)) == far
     again = train_dataset(source.open(written(source)), global_batch=B, epochs="span", seed=SEED, keys=())
     assert again.state(far) == json.loads(state)
-    for other in inputs.values():
+    for other in (other for other in inputs.values() if other is not mine):
         same = mine.fingerprint == other.fingerprint
         if same and other.state(far) == json.loads(state):  # the same data, through a cache
             assert other.restore(json.loads(state)) == far

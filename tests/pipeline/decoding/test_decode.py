@@ -198,8 +198,8 @@ def test_what_is_no_list_of_keys_or_ops_is_told_what_is(options: Any, text: str)
 def test_records_of_which_nothing_fits_a_batch_are_warned_of_unless_that_is_asked_for(caplog):
     only_bytes = Schema("names", {"name": Feature("bytes")})
     Decoder(only_bytes, 1, keys=())
-    assert not caplog.messages
+    assert "no feature fits" not in caplog.text
     Decoder(only_bytes, 1)
-    (message,) = caplog.messages
+    (message,) = [text for text in caplog.messages if "no feature fits" in text]
     assert message.startswith("no feature fits a batch, so there are only _mask, _index, _crc.")
     assert "begin with _: name. Add an op" in message

@@ -124,7 +124,8 @@ def test_it_says_first_how_much_it_takes_and_refuses_what_does_not_fit(images, m
     caplog.set_level("INFO", "pipeline")
     eval_dataset(images, cache="decoded", **OPTIONS)
     # uint8 8x8, int32, two float32; _mask, _index and _crc: 88 bytes a row
-    assert caplog.messages[-2].endswith("split 'validation': caching 2.11 KB decoded in RAM: 3 batches of 704 B")
+    (line,) = [text for text in caplog.messages if "caching" in text]
+    assert line.endswith("split 'validation': caching 2.11 KB decoded in RAM: 3 batches of 704 B")
     monkeypatch.setattr(memory, "free_memory_bytes", lambda: 2_300)
     with pytest.raises(OptionError, match=r"cache='decoded' needs 2\.11 KB on this host, 3 batches of 704 B; 2\.07 KB"):
         eval_dataset(images, cache="decoded", **OPTIONS)

@@ -86,7 +86,7 @@ def test_advancing_equals_stepping_and_another_batch_goes_on_at_the_next_record(
 
 
 @given(orders())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_each_source_is_in_each_stream_one_permutation_of_its_records_after_another(order):
     steps = 400 // (order.global_batch // order.streams)
     rows = np.array(straight(order, steps)).reshape(steps, order.streams, -1)

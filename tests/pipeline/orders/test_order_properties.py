@@ -1,7 +1,7 @@
 """What the training order promises for every size: no record lost or doubled, no word of hosts, any way back in."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.hosts import Hosts
@@ -131,6 +131,7 @@ def test_advancing_equals_stepping_from_any_position(order_and_position, first, 
 
 
 @given(with_position(), st.integers(0, 40))
+@settings(max_examples=50)
 def test_a_fresh_order_gives_any_batch_without_the_ones_before(order_and_position, before):
     order, position = order_and_position
     fresh = TrainOrder(order.num_records, order.global_batch, **order.settings)
@@ -139,6 +140,7 @@ def test_a_fresh_order_gives_any_batch_without_the_ones_before(order_and_positio
 
 
 @given(train_orders(st.just("span")), st.integers(0, 20), st.integers(1, 8))
+@settings(max_examples=40)
 def test_span_goes_on_with_another_batch_size_at_the_very_next_record(order, stop, times):
     assert_goes_on(order, stop, times, steps=10)
 

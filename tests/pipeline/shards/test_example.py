@@ -49,14 +49,14 @@ def as_protobuf(schema, values):
     return example
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(schemas_and_values())
 def test_an_encoded_example_is_byte_equal_to_protobufs_deterministic_mode(drawn):
     schema, values = drawn
     assert encode_example(schema, values) == as_protobuf(schema, values).SerializeToString(deterministic=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(schemas_and_values())
 def test_decoding_gives_back_what_was_encoded_also_from_protobufs_default_mode(drawn):
     schema, values = drawn
