@@ -121,9 +121,9 @@ def private_names(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name.startswith("_"))
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if "._" in alias.name)
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            if ast.unparse(node.value) not in ("self", "cls", "other"):
-                yield node.attr
+        elif isinstance(node, ast.Attribute) and not node.attr.startswith("__"):
+            owner = ast.unparse(node.value)
+            yield from [node.attr] if node.attr.startswith("_") and owner not in ("self", "cls", "other") else []
 
 
 def test_no_other_module_uses_a_private_name():

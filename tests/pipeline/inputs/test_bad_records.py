@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.orders.hashing import record_seeds, seeds_of_others
 from pipeline.shards.errors import BadRecordsError, CorruptRecordError, OptionError, SchemaError
+from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.reader import open_split
+from pipeline.sources.records import fetch
 from pipeline.tf_cpu import tf
 
 SCHEMA = Schema("pictures", {"image/encoded": Feature("bytes", content="image"), "label": Feature("int64")})
@@ -267,3 +270,14 @@ def test_the_seed_of_another_record_follows_from_one(pictures):
     epochs = np.array([0, 3, 3, 2**40])
     given = seeds_of_others(record_seeds(42, epochs, ids), ids, others)
     np.testing.assert_array_equal(given, record_seeds(42, epochs, others))
+
+
+def test_what_tensorflow_prints_of_a_truncated_jpeg_is_in_the_documentation(pictures, capfd):
+    record = open_split(pictures[1], "validation")
+    data = fetch(record, np.array([3]))[0].payload
+    jpeg = decode_example(data)["image/encoded"][0]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid JPEG data, size 100"):
+        tf.io.extract_jpeg_shape(jpeg)
+    printed = capfd.readouterr().err.splitlines()[0]
+    assert printed == "Improper call to JPEG library in state 201"
+    assert printed in (Path(__file__).parents[3] / "pipeline/READING.md").read_text()
