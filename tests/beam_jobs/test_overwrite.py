@@ -8,6 +8,8 @@ from pipeline.shards.errors import ConversionError
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 
+pytestmark = pytest.mark.usefixtures("without_beam")
+
 OTHER_PLANS = {"seed": "--seed=7", "shards": "--num_train_shards=5", "verification": "--verify=decode"}
 
 

@@ -1,6 +1,7 @@
 """Real runs of several processes on this machine, for the tests that need them."""
 
 import json
+import os
 import socket
 import subprocess
 import time
@@ -78,13 +79,14 @@ class Run:
 
 @pytest.fixture(scope="session")
 def start_hosts(fork_server, tmp_path_factory):
-    """start_hosts("function", count, devices, **order) -> Run."""
+    """start_hosts("function", count, devices, **order) -> Run. xla_flags="" compiles as users do."""
     runs = []
 
     def start(function: str, count: int, devices: int = 1, **order: Any) -> Run:
         out = tmp_path_factory.mktemp(function)
         common = {"function": function, "count": count, "devices": devices, "out": str(out)} | order
         common.setdefault("workdir", str(out / "workdir"))
+        common.setdefault("xla_flags", os.environ["XLA_FLAGS"])
         common["address"] = f"127.0.0.1:{free_port()}"
         commands = [[str(WORKER), json.dumps(common | {"index": i})] for i in range(count)]
         runs.append(start_all(fork_server, commands, out))

@@ -192,6 +192,7 @@ def mixed_rows(order):
 
 def main():
     order = SimpleNamespace(**json.loads(sys.argv[1]))
+    os.environ["XLA_FLAGS"] = order.xla_flags
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", order.devices)
     if order.count > 1:

@@ -1,0 +1,42 @@
+"""A conversion without Beam, for tests whose subject is a converter or the commit and not the runner."""
+
+import pickle
+from collections import defaultdict
+
+from beam_jobs import graph
+from beam_jobs.sample import lowest
+from beam_jobs.sums import add_sums
+
+
+class Stages:
+    """Stands for a pipeline: runs the stages of a conversion's graph one after the other, each by its own function."""
+
+    def __init__(self, job, options):
+        self.job = pickle.loads(pickle.dumps(job))  # workers get a copy
+
+    def run(self):
+        scanned = self._all(graph._Scan, graph._groups(self.job))
+        sums = {key: add_sums(values) for key, values in by_key(self._all(graph._Measure, scanned))}
+        sampled = {}
+        if self.job.converter.transforms:
+            offered = [(key, lowest(values)) for key, values in by_key(self._all(graph._Offer, scanned))]
+            sampled = dict(self._all(graph._Sample, offered))
+        assigned = self._all(graph._Assign, by_key(scanned), sums, sampled)
+        gathered = self._all(graph._Gather, by_key(assigned), sums, sampled)
+        self._all(graph._Commit, by_key(gathered), sums, sampled)
+        return self
+
+    def wait_until_finish(self):
+        pass
+
+    def _all(self, stage, elements, *sides):
+        function = stage(self.job)
+        return [made for element in elements for made in function.process(element, *sides)]
+
+
+def by_key(pairs):
+    """[(key, [its values])]: what a GroupByKey makes of them."""
+    grouped = defaultdict(list)
+    for key, value in pairs:
+        grouped[key].append(value)
+    return list(grouped.items())
