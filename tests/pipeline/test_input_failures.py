@@ -3,9 +3,11 @@
 import gc
 import os
 import shutil
+import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -24,6 +26,22 @@ LARGE_JPEG = tf.io.encode_jpeg(np.zeros((9, 8, 1), np.uint8)).numpy()
 def damaged(images: str, tmp_path: Path) -> tuple[str, Path]:
     directory = shutil.copytree(images, tmp_path / "damaged")
     return str(directory), directory / "validation-00001-of-00002"
+
+
+def wait_until_inside(fifo: Path) -> None:
+    """Until a reader opens the pipe, or is about to: one that is stopped before that never will."""
+    end = time.monotonic() + SOON
+    while not any(opens(frame, str(fifo)) for frame in sys._current_frames().values()):
+        assert time.monotonic() < end, f"nobody opens {fifo}"
+        time.sleep(0.01)
+
+
+def opens(frame: FrameType | None, path: str) -> bool:
+    while frame:
+        if frame.f_code is LocalStorage.read_ranges.__code__:
+            return frame.f_locals.get("path") == path
+        frame = frame.f_back
+    return False
 
 
 def end_stall(fifo: Path) -> None:
@@ -85,6 +103,7 @@ def test_closing_over_a_stalled_disk_returns_at_once_and_leaves_no_thread(images
     os.mkfifo(shard)  # opening it to read blocks until someone opens it to write
     batches = source.batches()
     next(batches)
+    wait_until_inside(shard)
     begin = time.monotonic()
     batches.close()
     assert time.monotonic() - begin < SOON
@@ -112,7 +131,10 @@ def test_batches_dropped_over_a_stalled_disk_leave_only_the_thread_inside_it(ima
     source = eval_dataset(directory, global_batch=4, read_ahead_bytes=1)
     shard.unlink()
     os.mkfifo(shard)
-    next(source.batches())
+    batches = source.batches()
+    next(batches)
+    wait_until_inside(shard)
+    del batches
     gc.collect()
     wait_until_ended("infeed-submit")
     wait_until_ended("infeed-decode")
