@@ -207,9 +207,12 @@ def test_a_decoder_that_stalls_is_a_stall_as_well(images, caplog):
 UNCAUGHT = """
 import os, sys
 from pipeline.datasets import eval_dataset
-source = eval_dataset(sys.argv[1], global_batch=4, keys=(), read_ahead_bytes=1, stall_seconds=1.0)
+patient, source = [
+    eval_dataset(sys.argv[1], global_batch=4, keys=(), read_ahead_bytes=1, stall_seconds=seconds)
+    for seconds in (60.0, 3.0)
+]
 os.unlink(sys.argv[2]); os.mkfifo(sys.argv[2])
-kept = [source.batches(), iter(source.as_dataset())]
+kept = [patient.batches(), iter(patient.as_dataset())]
 print([next(batches)["_index"].shape for batches in kept], flush=True)
 for batch in source.batches():
     print(batch["_index"].shape, flush=True)
@@ -230,6 +233,6 @@ def test_a_process_over_a_stalled_disk_says_so_exits_by_itself_and_leaves_no_chi
     assert process.returncode == 1, err
     assert "[(4,), TensorShape([4])]" in out
     assert "Thread infeed-read:\n" in err  # nothing configured the log
-    assert err.splitlines()[-1].startswith("pipeline.shards.errors.StallError: waited 1 s for input from")
+    assert err.splitlines()[-1].startswith("pipeline.shards.errors.StallError: waited 3 s for input from")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
