@@ -9,7 +9,7 @@ from beam_jobs.sums import add_sums
 
 
 class Stages:
-    """Stands for a pipeline: runs the stages of a conversion's graph one after the other, each by its own function."""
+    """In place of a Beam pipeline: runs the stages of a conversion one after the other, each by its own function."""
 
     def __init__(self, job, options):
         self.job = pickle.loads(pickle.dumps(job))  # workers get a copy
