@@ -107,7 +107,7 @@ def test_batches_over_a_stalled_disk_end_in_one_error_and_only_the_thread_inside
     assert reading_stack(dumps(caplog)[0]).endswith("in LocalStorage.read_ranges")
     begin = time.monotonic()
     batches.close()
-    assert time.monotonic() - begin < SOON
+    assert time.monotonic() - begin < 0.5
     wait_for_threads(["infeed-read"])
     end_stall(tmp_path, shard)
     wait_for_threads([])
@@ -139,7 +139,7 @@ def test_batches_close_at_once_during_a_stall_and_let_go_whoever_waits(stalling,
     batches.close()
     waiting.join(SOON)
     assert not waiting.is_alive()
-    assert time.monotonic() - begin < SOON
+    assert time.monotonic() - begin < 1
     wait_for_threads(["infeed-read"])
     end_stall(tmp_path, shard)
     wait_for_threads([])

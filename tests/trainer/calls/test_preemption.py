@@ -67,7 +67,7 @@ class Killing:
 def slow_compiler(monkeypatch):
     """An event: once it is set, a compilation lasts until it is left. From the cache it would be faster than a signal.
 
-    A thread that was left behind does not end this process, which goes on."""
+    The test's process must outlive a thread that was left behind."""
     slow, left = threading.Event(), threading.Event()
 
     def slowed(function, check):

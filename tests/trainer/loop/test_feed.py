@@ -156,7 +156,7 @@ def test_closing_does_not_wait_for_a_stalled_input():
     feeder = feed(Stalled(), [1])
     started = time.monotonic()
     feeder.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 1
     assert threads() == []
 
 
@@ -171,7 +171,7 @@ def test_the_time_that_the_host_waits_for_the_input_is_counted():
     with closing(feed(slow(), [1])) as feeder:
         asked.set()
         next(feeder)
-    assert 0.1 < feeder.wait_seconds < 20
+    assert 0.1 < feeder.wait_seconds < 2
 
 
 def test_an_input_that_stalls_ends_in_an_error_with_the_last_step_and_all_stacks(caplog):
