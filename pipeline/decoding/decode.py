@@ -6,8 +6,9 @@ import functools
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = ["RESERVED", "Decoder"]
 log = logging.getLogger("pipeline")
 
 PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
+_TRACING = threading.Lock()
 _STACK_LINE = re.compile(r'Graph execution error|Detected at node|  File "|\s*$')
 _GRAPH_NAMES = re.compile(r"\{\{(function_)?node [^}]*\}\}|\[\[.*?\]\]|\[Op:.*?\]|INVALID_ARGUMENT:")
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]")
@@ -79,12 +81,13 @@ class Decoder:
             tf.TensorSpec([None, len(self._ops), 2], tf.int32),
             tf.TensorSpec([host_batch], tf.int32),
         )
-        self._function = tf.function(self.decode, input_signature=self.signature, autograph=False)
 
     @functools.cached_property
     def _graph(self) -> Any:
-        # A call of the tf.function takes 0.3 ms more, and TensorFlow warns of retracing from the 5th Decoder on.
-        return self._function.get_concrete_function()
+        with _TRACING:  # of several threads that decode, the first traces and the others find its graph
+            if all(type(op).__module__.startswith("pipeline.decoding.") for op in self._ops):
+                return _shared_graph(_Described(self, repr(vars(self))))
+            return _traced(self)  # another's op may read what its repr does not show
 
     @property
     def num_ops(self) -> int:
@@ -139,6 +142,26 @@ class Decoder:
             padding = tf.constant(np.full((1, *row.shape), row.pad, row.dtype))
             padded[key] = tf.gather(tf.concat([value, padding], 0), source)
         return padded
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A Decoder, equal to those that decode in the same way."""
+
+    decoder: Decoder = field(compare=False)
+    configuration: str
+
+
+@functools.lru_cache(maxsize=16)
+def _shared_graph(described: _Described) -> Any:
+    """An evaluation every thousand steps makes a Decoder each time; to trace and optimize its graph takes 0.4 s."""
+    return _traced(described.decoder)
+
+
+def _traced(decoder: Decoder) -> Any:
+    # A call of the tf.function takes 0.3 ms more, and TensorFlow warns of retracing from the 5th Decoder on.
+    function = tf.function(decoder.decode, input_signature=decoder.signature, autograph=False)
+    return function.get_concrete_function()
 
 
 def _reason(message: str) -> str:

@@ -1,6 +1,5 @@
 """Small real datasets, written through the shards API."""
 
-import functools
 import io
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
-from pipeline.decoding.decode import Decoder
 from pipeline.shards.example import encode_example
 from pipeline.shards.index import encode_index
 from pipeline.shards.local import LocalStorage
@@ -26,24 +24,6 @@ from pipeline.verify import main as verify_main
 # A shared machine is slow at times; examples are bounded by their count.
 settings.register_profile("pipeline", deadline=None)
 settings.load_profile("pipeline")
-
-_graphs: dict[tuple[Any, ...], Decoder] = {}
-
-
-def _shared_graph(decoder: Decoder) -> Any:
-    # The operations' classes as well: two tests may define one of the same name.
-    made_of = (decoder._layout, decoder._host_batch, decoder._ops, decoder._keys, decoder._parsed, decoder._pad_to)
-    key = (repr((*made_of, decoder._rows, decoder._nest)), *map(type, decoder._ops))
-    return _graphs.setdefault(key, decoder)._function.get_concrete_function()
-
-
-@pytest.fixture(autouse=True)
-def _equal_decoders_share_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To trace a batch's graph takes up to half a second, and most tests decode the same few kinds of batches."""
-    graph = functools.cached_property(_shared_graph)
-    graph.__set_name__(Decoder, "_graph")
-    monkeypatch.setattr(Decoder, "_graph", graph)
-
 
 IMAGES = Schema(
     "images",

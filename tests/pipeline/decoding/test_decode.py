@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.parse import parse_records
-from pipeline.ops import DecodeJpeg
+from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
@@ -203,3 +203,34 @@ def test_records_of_which_nothing_fits_a_batch_are_warned_of_unless_that_is_aske
     (message,) = [text for text in caplog.messages if "no feature fits" in text]
     assert message.startswith("no feature fits a batch, so there are only _mask, _index, _crc.")
     assert "begin with _: name. Add an op" in message
+
+
+def test_equal_decoders_share_a_graph_and_others_have_their_own():
+    scheme = Schema("image", {"encoded": Feature("bytes"), "id": Feature("int64")})
+    grey = DecodeJpeg("encoded", shape=(8, 8, 1))
+
+    def graph(host_batch=2, **options):
+        return Decoder(scheme, host_batch, **{"ops": [grey], **options})._graph
+
+    assert graph() is graph(ops=[DecodeJpeg("encoded", shape=(8, 8, 1))])
+    others = [graph(3), graph(keys=["image"]), graph(pad_values={"id": 1}), graph(nested=True), graph(ops=[])]
+    others += [graph(ops=[grey, RandomShift("image", pixels=n)]) for n in (1, 2)]
+    assert len({id(each) for each in [graph(), *others]}) == 8
+
+
+def test_a_changed_op_of_a_users_is_traced_again():
+    class Fill:
+        """No frozen dataclass: nothing tells how it has changed."""
+
+        reads, number = (), 1
+
+        def output_spec(self, specs):
+            return {"filled": ArraySpec((), np.dtype(np.int32))}
+
+        def __call__(self, features, seed):
+            return {"filled": tf.constant(self.number)}
+
+    op = Fill()
+    for op.number in (1, 2):
+        decoder = Decoder(SCHEMA, 1, ops=[op], keys=("filled",))
+        assert decoded(decoder, [record(1)], [0])["filled"] == [op.number]
