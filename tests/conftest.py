@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import fork_server as forks
@@ -25,6 +26,8 @@ from pipeline.shards.schemes import open_storage
 # What jax compiles in the tests' own processes runs for milliseconds: LLVM's optimizations cost more than they bring.
 # Processes of the fork server compile as a user's do; the tests that compare bits of training are there.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
+_SERVERS = pytest.StashKey[contextlib.ExitStack]()
 
 RAW_DATA = {
     "tfds": write_damaged_tfds,
@@ -74,21 +77,35 @@ def kept_programs(tmp_path_factory):
     compilation_cache.reset_cache()  # jax may have found before that there is none
 
 
-@pytest.fixture(scope="session")
-def fork_server(tmp_path_factory):
-    """Starts Python programs that find JAX, TensorFlow, Beam and the trainer imported.
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart(session):
+    """One fork server for all of xdist's workers. What one process has compiled the next finds, whoever started it."""
+    stack = session.config.stash.setdefault(_SERVERS, contextlib.ExitStack())
+    if not hasattr(session.config, "workerinput"):
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        cache = {
+            "JAX_COMPILATION_CACHE_DIR": f"{directory}/compiled",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
+        kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        kept.pop("XLA_FLAGS")
+        here = {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}
+        os.environ["FORK_SERVER"] = f"{directory}/forks"  # xdist starts its workers with this environment
+        stack.enter_context(forks.serving(os.environ["FORK_SERVER"], kept | here | cache))
+    return (yield)
 
-    What one has compiled the next finds, layouts and tests alike: a quarter of their time was the same programs."""
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
-    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    kept.pop("XLA_FLAGS")
-    here = {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}
-    with forks.start(kept | here | cache) as server:
+
+def pytest_unconfigure(config):
+    """After the workers have ended."""
+    config.stash.get(_SERVERS, contextlib.ExitStack()).close()
+
+
+@pytest.fixture(scope="session")
+def fork_server():
+    """Starts Python programs that find JAX, TensorFlow, Beam and the trainer imported."""
+    with contextlib.closing(forks.ForkServer(os.environ["FORK_SERVER"])) as server:
         yield server
 
 

@@ -41,7 +41,9 @@ def init_state(
     """A fresh state, computed where it is to live. check: called while that is compiled, and may raise."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, batch_spec, placement))
     # The seed is an argument: as a constant, each seed would be a program of its own.
-    make = jax.jit(lambda seed: _init(task, seed, batch_spec), out_shardings=shardings)
+    make = jax.jit(
+        lambda seed: _init(task, seed, batch_spec), out_shardings=shardings, compiler_options=placement.runs_once
+    )
     lowered = make.lower(jax.ShapeDtypeStruct((), jnp.uint32))
     return interruptible(lowered.compile, check)(jnp.uint32(seed))
 

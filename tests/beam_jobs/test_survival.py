@@ -11,26 +11,36 @@ from pipeline.shards.naming import verdict_file
 
 
 @pytest.fixture(scope="module")
-def reference(digits, tmp_path_factory):
+def run(fork_server, tmp_path_factory):
+    """run(command, env) -> (exit code, all that it printed)."""
+
+    def forked(command, env):
+        return fork_server.run(command, tmp_path_factory.mktemp("printed") / "printed", env, timeout=120)
+
+    return forked
+
+
+@pytest.fixture(scope="module")
+def reference(digits, tmp_path_factory, run):
     """The shards of a conversion that nobody killed."""
     place = OnDisk(str(tmp_path_factory.mktemp("reference") / "out"))
-    status, output = convert(str(digits[0]), place)
+    status, output = convert(str(digits[0]), place, run=run)
     assert status == 0
     assert output.startswith(f"train: 1,429 records, 1.52 MB in {NUM_SHARDS} shards, ")
     return place
 
 
 @pytest.fixture
-def strike_one(digits, gcs_server, tmp_path, request):
-    def run(kill):
+def strike_one(digits, gcs_server, tmp_path, request, run):
+    def one(kill):
         if kill.on == "disk":
-            return strike(kill, str(digits[0]), OnDisk(str(tmp_path / "out")))
+            return strike(kill, str(digits[0]), OnDisk(str(tmp_path / "out")), run)
         bucket = request.getfixturevalue("bucket").removeprefix("gs://")
         for file in digits[0].iterdir():
             gcs_server.write(bucket, f"raw/{file.name}", file.read_bytes())
-        return strike(kill, f"gs://{bucket}/raw", InBucket(gcs_server, bucket, "out"))
+        return strike(kill, f"gs://{bucket}/raw", InBucket(gcs_server, bucket, "out"), run)
 
-    return run
+    return one
 
 
 def name_of(kill):

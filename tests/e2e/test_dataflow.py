@@ -73,8 +73,8 @@ def wheel(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def start(service, place, wheel):
-    """start("out", *flags): a context with the command as a user runs it, who sees what it prints in `stdout`."""
+def start(service, place, wheel, fork_server, tmp_path_factory):
+    """start("out", *flags): a context with the command as a user runs it."""
 
     @contextlib.contextmanager
     def started(out, *more, key=None):
@@ -83,17 +83,13 @@ def start(service, place, wheel):
         if key:
             flags.remove("--no_auth")
         path = os.pathsep.join([str(wheel.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        with subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER, *flags],
-            env=os.environ | {"PYTHONPATH": path} | ({"GOOGLE_APPLICATION_CREDENTIALS": str(key)} if key else {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as launcher:
-            try:
-                yield launcher
-            finally:
-                launcher.kill()
+        env = os.environ | {"PYTHONPATH": path} | ({"GOOGLE_APPLICATION_CREDENTIALS": str(key)} if key else {})
+        printed = tmp_path_factory.mktemp("printed") / "printed"
+        launcher = fork_server.start(["-c", LAUNCHER, *flags], printed, env)
+        try:
+            yield launcher
+        finally:
+            launcher.kill()
 
     return started
 
@@ -157,8 +153,8 @@ def story(service, start, gcs_server, tmp_path_factory):
         python = execution.fresh_environment(directory / "venv", [staged[name] for name in order])
         ran = execute(staged, python, directory / "ran")
         service.change(states=["JOB_STATE_DONE"], metrics=COUNTERS)
-        printed, _ = launcher.communicate(timeout=45)
-    return Story(job, staged, python, ran, printed, launcher.returncode)
+        status, _ = launcher.wait(45)
+    return Story(job, staged, python, ran, launcher.printed, status)
 
 
 def test_the_staged_artifacts_alone_convert_to_the_digests_of_a_local_run(story, place, shard_digests, gcs_server):
@@ -245,10 +241,8 @@ def detached(service, start, tmp_path_factory):
     path.write_text(json.dumps(key))
     service.order()
     with start("detached", "--detach", key=path) as launcher:
-        printed, _ = launcher.communicate(timeout=45)
-    return Detached(
-        printed, launcher.returncode, {method: service.requests(method) for method in ("GET", "POST", "PUT")}
-    )
+        status, _ = launcher.wait(45)
+    return Detached(launcher.printed, status, {method: service.requests(method) for method in ("GET", "POST", "PUT")})
 
 
 def test_a_detached_job_is_left_to_itself_and_says_how_to_cancel_it(detached):
@@ -273,20 +267,17 @@ def test_credentials_are_used_and_show_in_nothing_that_is_printed_staged_or_subm
 def test_ctrl_c_leaves_the_job_or_cancels_it_by_choice(service, start, flags):
     service.order()
     with start("interrupted", *flags) as launcher:
-        assert "is submitted" in launcher.stdout.readline()
-        while "running" not in launcher.stdout.readline():
-            pass
+        launcher.wait_for("dataflow: running")
         launcher.send_signal(signal.SIGINT)
-        printed, _ = launcher.communicate(timeout=45)
-    assert launcher.returncode == 130
+        assert launcher.wait(45)[0] == 130
     cancelled = [request["body"]["requestedState"] for request in service.requests("PUT")]
     if flags:
         assert cancelled in (["JOB_STATE_CANCELLED"], [5])
-        assert "interrupted. It is cancelled. Run the same command again" in printed
+        assert "interrupted. It is cancelled. Run the same command again" in launcher.printed
     else:
         assert cancelled == []
-        assert "interrupted. It goes on by itself" in printed
-        assert "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678" in printed
+        assert "interrupted. It goes on by itself" in launcher.printed
+        assert "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678" in launcher.printed
 
 
 def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submitted(
@@ -294,9 +285,9 @@ def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submit
 ):
     service.order()
     with start("templated", f"--template_location=gs://{BUCKET}/templates/birds", "--job_name=birds") as launcher:
-        printed, _ = launcher.communicate(timeout=45)
-    assert launcher.returncode == 0, printed
-    assert "gcloud dataflow jobs run NAME --gcs-location=gs://dataflow/templates/birds --project=my-project" in printed
+        assert launcher.wait(45)[0] == 0, launcher.printed
+    run = "gcloud dataflow jobs run NAME --gcs-location=gs://dataflow/templates/birds --project=my-project"
+    assert run in launcher.printed
     assert service.requests("POST") == []
     template = json.loads(gcs_server.read(BUCKET, "templates/birds"))
     assert template["name"] == "birds"

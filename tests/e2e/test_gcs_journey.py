@@ -1,6 +1,6 @@
 """The README's whole journey in a bucket: raw data, shards, training, a checkpoint, its evaluation, and going on.
 
-The same bytes, parameters and metrics as with everything on a disk, also where one request in twenty fails."""
+The same bytes, parameters and metrics as with everything on a disk, although one request in twenty fails."""
 
 import json
 import logging
@@ -31,13 +31,14 @@ def _quiet_logging():
         logging.getLogger(name).setLevel(level)
 
 
-@pytest.fixture
-def quick_retries(monkeypatch):
-    """Milliseconds between two attempts and a second in all, for our own client and for tensorstore."""
-    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 1.0)
-    monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.01, 0.1))
-    waits = {"max_retries": 7, "initial_delay": "10ms", "max_delay": "100ms"}
-    monkeypatch.setattr(bucket_path, "TENSORSTORE_RETRIES", waits)
+@pytest.fixture(scope="module", autouse=True)
+def _quick_retries():
+    """Milliseconds between two attempts, for our own client and for tensorstore."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gcs_calls, "WAIT_SECONDS", (0.01, 0.1))
+        waits = {"max_retries": 7, "initial_delay": "10ms", "max_delay": "100ms"}
+        patch.setattr(bucket_path, "TENSORSTORE_RETRIES", waits)
+        yield
 
 
 def flags(shards, workdir, *more):
@@ -60,59 +61,51 @@ def travel(bucket, digits, server):
     train_and_go_on(shards, f"{bucket}/model")
 
 
+FAULTS = [Status(503), Status(429), Status(500, when="after"), Reset(), Reset(when="after"), Short()]
+
+
 @pytest.fixture(scope="module")
-def there(open_bucket, digits, gcs_server):
-    """A bucket at the end of the journey."""
+def journey(open_bucket, digits, gcs_server):
+    """(a bucket at the end of the journey, the requests made): one in twenty failed."""
     with open_bucket("journey") as bucket:
+        gcs_server.reset()
+        for number, fault in enumerate(FAULTS):
+            gcs_server.fail_share(".", fault, 0.05 / len(FAULTS), seed=number)
         travel(bucket, digits, gcs_server)
-        yield bucket
+        requests = gcs_server.requests()
+        gcs_server.reset()
+        yield bucket, requests
 
 
-@pytest.fixture(scope="module")
-def same_as_on_disk(digits, tmp_path_factory, downloaded, saved):
-    """same_as_on_disk(bucket): asserts that the journey ended in it as it does with everything on a disk."""
-    local = tmp_path_factory.mktemp("local")
-    train_and_go_on(digits[1], local)
+@pytest.fixture
+def there(journey):
+    """The bucket."""
+    return journey[0]
+
+
+def test_with_one_request_in_twenty_failing_it_ends_as_on_a_disk(
+    journey, digits, tmp_path, shard_digests, downloaded, saved
+):
+    bucket, requests = journey
+    struck = [request for request in requests if request.fault]
+    assert len(struck) > 0.03 * len(requests)
+    for kind in ("raw/", "shards/train-", "model/"):
+        assert [request for request in struck if kind in request.line.replace("%2F", "/")], kind
 
     def result(workdir):
         report = json.loads((workdir / "eval_result.json").read_text())
         return {key: value for key, value in report.items() if key != "seconds"}
 
-    def check(bucket, shard_digests):
-        assert shard_digests(downloaded(f"{bucket}/shards")) == shard_digests(digits[1])
-        model = downloaded(f"{bucket}/model")
-        (arrays, position), (expected, expected_position) = (saved(workdir, STEPS[1]) for workdir in (model, local))
-        assert len(expected) > 10
-        assert arrays.keys() == expected.keys()
-        assert [name for name in arrays if arrays[name].tobytes() != expected[name].tobytes()] == []
-        assert position == expected_position
-        assert result(model) == result(local)
-        assert result(model)["proven"]
-
-    return check
-
-
-def test_the_journey_gives_the_bytes_and_parameters_of_one_on_a_disk(there, same_as_on_disk, shard_digests):
-    same_as_on_disk(there, shard_digests)
-
-
-FAULTS = [Status(503), Status(429), Status(500, when="after"), Reset(), Reset(when="after"), Short()]
-
-
-def test_with_one_request_in_twenty_failing_it_ends_the_same(
-    bucket, digits, gcs_server, quick_retries, monkeypatch, same_as_on_disk, shard_digests
-):
-    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 120.0)
-    gcs_server.reset()
-    for number, fault in enumerate(FAULTS):
-        gcs_server.fail_share(".", fault, 0.05 / len(FAULTS), seed=number)
-    travel(bucket, digits, gcs_server)
-    struck = [request for request in gcs_server.requests() if request.fault]
-    assert len(struck) > 0.03 * len(gcs_server.requests())
-    for kind in ("raw/", "shards/train-", "model/"):
-        assert [request for request in struck if kind in request.line.replace("%2F", "/")], kind
-    gcs_server.reset()
-    same_as_on_disk(bucket, shard_digests)
+    train_and_go_on(digits[1], tmp_path)
+    assert shard_digests(downloaded(f"{bucket}/shards")) == shard_digests(digits[1])
+    model = downloaded(f"{bucket}/model")
+    (arrays, position), (expected, expected_position) = (saved(workdir, STEPS[1]) for workdir in (model, tmp_path))
+    assert len(expected) > 10
+    assert arrays.keys() == expected.keys()
+    assert [name for name in arrays if arrays[name].tobytes() != expected[name].tobytes()] == []
+    assert position == expected_position
+    assert result(model) == result(tmp_path)
+    assert result(model)["proven"]
 
 
 REFUSED = {  # what fails, its every request -> what the command's one line says
@@ -136,8 +129,9 @@ REFUSED = {  # what fails, its every request -> what the command's one line says
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_what_fails_every_time_is_one_line_that_names_it_within_seconds(
-    pattern, there, gcs_server, quick_retries, capsys
+    pattern, there, gcs_server, monkeypatch, capsys
 ):
+    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 1.0)
     gcs_server.reset()
     gcs_server.fail(pattern.replace("/", "(?:/|%2F)"), Status(503), times=None)
     begun = time.monotonic()

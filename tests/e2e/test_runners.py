@@ -14,6 +14,7 @@ from apache_beam.pipeline import PTransformOverride
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from dask.bag import Bag
 from distributed import LocalCluster
+from kills import CONVERT
 from raw_data.imagenet import RawImagenet
 
 from beam_jobs.proof import SourceSummary
@@ -57,10 +58,7 @@ def run_command(run_forked, raw, tmp_path):
     """run_command(flag, ..., kill_at=""): (status, output) of the real command; the first process there is killed."""
 
     def run(*flags, kill_at=""):
-        # The command's own process is forked, and loads here what Python loads in those that it starts.
-        program = "import sitecustomize; from converters.imagenet_to_gcs import main; "
-        program += "from beam_jobs.launch import exit_with; exit_with(main)"
-        command = ["-c", program, f"--raw_data_dir={raw.directory}", *SHARDS]
+        command = ["-c", CONVERT, f"--raw_data_dir={raw.directory}", *SHARDS]
         command += [f"--gcs_output_path={tmp_path / 'out'}", f"--label_file={raw.directory}/synsets.txt", *flags]
         kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
         status, output = run_forked(command, timeout=60, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)})

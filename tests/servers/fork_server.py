@@ -4,6 +4,7 @@ For tests with several processes a row: TensorFlow, JAX and Beam cost 10 seconds
 and no backend before they are used. A forked process is one of its own from there on: pid, signals, sockets, exit."""
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -11,6 +12,7 @@ import os
 import runpy
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,8 +30,21 @@ IMPORTED = (
 class Forked:
     """One process, as far as a test uses a subprocess.Popen."""
 
-    def __init__(self, server: "ForkServer", pid: int) -> None:
-        self.pid, self._server = pid, server
+    def __init__(self, server: "ForkServer", pid: int, out: Path) -> None:
+        self.pid, self._server, self._out = pid, server, out
+
+    @property
+    def printed(self) -> str:
+        """All that it has printed so far."""
+        return self._out.read_text(errors="replace") if self._out.exists() else ""
+
+    def wait_for(self, text: str, timeout: float = 60) -> None:
+        """Until it has printed that. Raises TimeoutExpired, also where it ends without."""
+        stop = time.monotonic() + timeout
+        while text not in self.printed:
+            if time.monotonic() > stop or (self.poll() is not None and text not in self.printed):
+                raise subprocess.TimeoutExpired(f"{text!r} in {self.printed!r}", timeout)
+            time.sleep(0.02)
 
     def poll(self) -> int | None:
         """Its exit code, -9 where a signal 9 ended it; None while it runs."""
@@ -53,23 +68,29 @@ class Forked:
 
 
 class ForkServer:
-    """Starts programs. Used by one thread."""
+    """A connection to the server, which starts programs. Used by one thread."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process, self._ends = process, {}
+    def __init__(self, address: str) -> None:
+        self._socket, self._ends = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), {}
+        self._socket.connect(address)
         self._answers = selectors.DefaultSelector()
-        self._answers.register(process.stdout, selectors.EVENT_READ)  # pyright: ignore[reportArgumentType]
+        self._answers.register(self._socket, selectors.EVENT_READ)
         assert self._read() == {"imported": True}
+
+    def close(self) -> None:
+        """What it has started need not have ended."""
+        self._answers.close()
+        self._socket.close()
 
     def start(self, command: Sequence[str], out: Path, env: Mapping[str, str] | None = None) -> Forked:
         """Like `python *command >out 2>&1`: [script.py, ...], ["-m", module, ...] or ["-c", program, ...].
 
         env: default the server's. What is read of it as JAX is imported is the server's, always: JAX_*."""
         order = {"command": list(command), "out": str(out), "env": env and dict(env)}
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")  # pyright: ignore[reportOptionalMemberAccess]
+        _send(self._socket, order)
         while "started" not in (answer := self._read()):
             pass
-        return Forked(self, answer["started"])
+        return Forked(self, answer["started"], out)
 
     def run(self, command: Sequence[str], out: Path, env: Mapping[str, str] | None, timeout: float) -> tuple[int, str]:
         """(exit code, all that it printed), like subprocess.run."""
@@ -78,7 +99,7 @@ class ForkServer:
             code, _ = process.wait(timeout)
         finally:
             process.kill()
-        return code, out.read_text(errors="replace")
+        return code, process.printed
 
     def end(self, pid: int, seconds: float) -> tuple[int, float] | None:
         """(exit code, time.time()) of the end of `pid`; None where it has not ended within that time."""
@@ -88,49 +109,66 @@ class ForkServer:
         return self._ends.get(pid)
 
     def _read(self) -> dict[str, Any]:
-        answer = json.loads(self._process.stdout.readline())  # pyright: ignore[reportOptionalMemberAccess]
+        answer = _received(self._socket)
+        assert answer is not None, "the fork server is gone"
         if "ended" in answer:
             self._ends[answer["ended"]] = answer["code"], answer["at"]
         return answer
 
 
 @contextlib.contextmanager
-def start(env: Mapping[str, str]) -> Iterator[ForkServer]:
-    """A server with this environment; it ends with the block, what it has started need not."""
-    # Unbuffered, so that select() knows of every answer.
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
-    with subprocess.Popen([sys.executable, __file__], **pipes, env=dict(env)) as process:
-        try:
-            yield ForkServer(process)
-        finally:
-            process.kill()
+def serving(address: str, env: Mapping[str, str]) -> Iterator[None]:
+    """A server with this environment listens at `address`, a path. It imports once somebody connects; several may."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen()
+        command = [sys.executable, __file__, str(listening.fileno())]
+        options: dict[str, Any] = {"stdin": subprocess.PIPE, "pass_fds": [listening.fileno()], "env": dict(env)}
+        # Ctrl-C is for pytest: it ends the tests, and then the server.
+        process = subprocess.Popen(command, start_new_session=True, **options)
+    with process:  # it ends where nobody holds its stdin open any more
+        yield
 
 
-def serve() -> dict[str, Any] | None:
-    """Forks for every order that comes by stdin. Returns in each child, with its order; in the server at the end."""
+def serve(listening: socket.socket) -> dict[str, Any] | None:
+    """Forks for every order that comes. Returns in each child, with its order; in the server at the end."""
+    selector = selectors.DefaultSelector()
+    selector.register(0, selectors.EVENT_READ)
+    selector.register(listening, selectors.EVENT_READ)
+    running: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, who ordered it
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj == 0:
+                return None
+            if key.fileobj is listening:
+                _import_all()
+                client, _ = listening.accept()
+                selector.register(client, selectors.EVENT_READ)
+                _send(client, {"imported": True})
+            elif key.fd in running:
+                selector.unregister(key.fd)
+                pid, client = running.pop(key.fd)
+                os.close(key.fd)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with contextlib.suppress(OSError):  # it has gone
+                    _send(client, {"ended": pid, "code": code, "at": time.time()})
+            elif order := _received(client := key.fileobj):
+                if not (pid := os.fork()):
+                    return order
+                running[selector.register(os.pidfd_open(pid), selectors.EVENT_READ).fd] = pid, client
+                _send(client, {"started": pid})
+            else:
+                selector.unregister(client)
+                client.close()
+
+
+@functools.cache
+def _import_all() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     _let_all_processes_keep_programs()
     gc.collect()
     gc.freeze()  # or a child's first collection looks at, and copies, all that was imported
-    selector, running = selectors.DefaultSelector(), {}
-    selector.register(0, selectors.EVENT_READ)
-    _answer(imported=True)
-    while True:
-        for key, _ in selector.select():
-            if key.fd in running:
-                pid = running.pop(key.fd)
-                selector.unregister(key.fd)
-                os.close(key.fd)
-                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                _answer(ended=pid, code=code, at=time.time())
-            elif line := sys.stdin.buffer.raw.readline():  # pyright: ignore[reportAttributeAccessIssue]
-                if not (pid := os.fork()):
-                    return json.loads(line)
-                running[selector.register(os.pidfd_open(pid), selectors.EVENT_READ).fd] = pid
-                _answer(started=pid)
-            else:
-                return None
 
 
 def _let_all_processes_keep_programs() -> None:
@@ -139,8 +177,13 @@ def _let_all_processes_keep_programs() -> None:
     sys.modules["jax._src.compiler"].distributed = types.SimpleNamespace(global_state=first)  # pyright: ignore
 
 
-def _answer(**answer: Any) -> None:
-    os.write(1, json.dumps(answer).encode() + b"\n")
+def _send(to: socket.socket, message: dict[str, Any]) -> None:
+    to.send(json.dumps(message).encode())  # of SOCK_SEQPACKET: all of it, and apart from the next
+
+
+def _received(client: Any) -> dict[str, Any] | None:
+    message = client.recv(1 << 20)
+    return json.loads(message) if message else None
 
 
 def run(command: list[str], out: str, env: dict[str, str] | None) -> None:
@@ -167,6 +210,6 @@ def run(command: list[str], out: str, env: dict[str, str] | None) -> None:
 
 
 if __name__ == "__main__":
-    ordered = serve()
+    ordered = serve(socket.socket(fileno=int(sys.argv[1])))
     if ordered is not None:
         run(**ordered)

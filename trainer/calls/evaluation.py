@@ -78,7 +78,11 @@ def _maker_of_tallies(job: Job, opened: Opened, variables: Variables) -> Callabl
         return dict
     spec = job.placement.global_struct(opened.struct, opened.global_batch)
     model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), variables)
-    make = jax.jit(lambda: no_tallies(job.task, model, spec), out_shardings=job.placement.replicated)
+    make = jax.jit(
+        lambda: no_tallies(job.task, model, spec),
+        out_shardings=job.placement.replicated,
+        compiler_options=job.placement.runs_once,
+    )
 
     def made() -> dict[str, Tally]:
         tallies, neutral = make()

@@ -38,8 +38,7 @@ class Program:
         self._one_struct = placement.global_struct(host_struct, global_batch)
         self._carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), carry)
         self._one = self._jit(step, False).trace(self._carry, self._one_struct)
-        on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
-        slow_in_loops = on_cpu and has_convolution(self._one.jaxpr)
+        slow_in_loops = placement.on_cpu and has_convolution(self._one.jaxpr)
         self._may_scan = mode == "scan" or (mode == "auto" and not slow_in_loops)
         self.lengthen(k)
 

@@ -9,16 +9,23 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fake_gcs.server import Server
 
 ROOT = Path(__file__).parents[3]
 NUM_SHARDS = 5  # of 296 KB
+# What a forked process loads here, Python has loaded as it begins.
+CONVERT = "import sitecustomize; from converters.imagenet_to_gcs import main; "
+CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
+OWN_GROUP = "import os; os.setsid(); "
 PIECE_BYTES = 256 * 1024  # of a resumable upload: the least that GCS takes, so that a shard has more than one
+
+
+Run = Callable[[list[str], Mapping[str, str]], tuple[int, str]]  # (["-c", program, ...], environment)
 
 
 class Kill(NamedTuple):
@@ -37,9 +44,9 @@ BEFORE_SHARDS = [
     Kill("scan", "sixth class", "scan:n00000005", "disk", 2),
     Kill("scan", "sixth class", "scan:n00000005", "bucket", 1, True),
     Kill("scan", "last class", "scan:n00000009", "bucket", 2),
-    Kill("assign", "first bucket", "assign:0", "disk", 1),
+    Kill("assign", "first bucket", "assign:0", "disk", 1, True),
     Kill("assign", "fifth bucket", "assign:4", "disk", 2),
-    Kill("assign", "claim written", "created:train.plan.json", "disk", 2, True),
+    Kill("assign", "claim written", "created:train.plan.json", "disk", 2),
     Kill("assign", "claim written", "created:train.plan.json", "bucket", 1),
     Kill("assign", "last bucket", "assign:7", "bucket", 1),
 ]
@@ -171,30 +178,24 @@ class Outcome(NamedTuple):
         ]
 
 
-def convert(raw: str, place: Place, processes: int = 1, kill_at: str = "") -> tuple[int, str]:
-    """(status, output) of the real command in a process group of its own."""
-    command = [
-        *(sys.executable, "-m", "converters.imagenet_to_gcs", f"--raw_data_dir={raw}"),
-        *(f"--gcs_output_path={place.path}", f"--label_file={raw}/synsets.txt", "--splits=train"),
-        *(f"--num_train_shards={NUM_SHARDS}", f"--local_processes={processes}"),
-    ]
-    faults = {"KILL_AT": kill_at, "KILL_ROOT": str(ROOT), "PYTHONPATH": str(Path(__file__).parent)}
-    running = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **place.env, **faults},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        output, _ = running.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        os.killpg(running.pid, signal.SIGKILL)
-        output, _ = running.communicate()
-        output += "\nstill running after 120 s"
+def run_alone(command: list[str], env: Mapping[str, str]) -> tuple[int, str]:
+    """(exit code, all that it printed) of a new Python process."""
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([sys.executable, *command], cwd=ROOT, env=dict(env), **options) as running:
+        try:
+            output, _ = running.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            output = f"{running.communicate()[0]}\nstill running after 120 s"
     return running.returncode, output
+
+
+def convert(raw: str, place: Place, processes: int = 1, kill_at: str = "", run: Run = run_alone) -> tuple[int, str]:
+    """(status, output) of the real command in a process group of its own."""
+    flags = [f"--raw_data_dir={raw}", f"--gcs_output_path={place.path}", f"--label_file={raw}/synsets.txt"]
+    flags += ["--splits=train", f"--num_train_shards={NUM_SHARDS}", f"--local_processes={processes}"]
+    faults = {"KILL_AT": kill_at, "KILL_ROOT": str(ROOT), "PYTHONPATH": str(Path(__file__).parent)}
+    return run(["-c", OWN_GROUP + CONVERT, *flags], {**os.environ, **place.env, **faults})
 
 
 def digests(place: Place) -> dict[str, str]:
@@ -207,14 +208,14 @@ def digests(place: Place) -> dict[str, str]:
     return {name: hashlib.sha256(place.read(name)).hexdigest() for name in names}
 
 
-def strike(kill: Kill, raw: str, place: Place) -> Outcome:
+def strike(kill: Kill, raw: str, place: Place, run: Run = run_alone) -> Outcome:
     """Kills a conversion into an empty place, and runs the same command again."""
-    status, _ = convert(raw, place, kill.processes, kill.at)
+    status, _ = convert(raw, place, kill.processes, kill.at, run)
     before = place.files()
     shards = tuple(name for name in before if name.startswith("train-"))
     finished = tuple(name for name in shards if f"_shards/{name}.json" in before)
     place.forget()
-    again = convert(raw, place, kill.processes)
+    again = convert(raw, place, kill.processes, run=run)
     after = place.files()
     return Outcome(
         status=status,

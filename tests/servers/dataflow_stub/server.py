@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fork_server import Forked
+
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -37,12 +39,12 @@ class Service:
         """Path and body of all calls by this method since the last order."""
         return [request for request in self._call("requests") if request["method"] == method]
 
-    def wait_for_job(self, launcher: subprocess.Popen[str], seconds: float = 60.0) -> dict[str, Any]:
+    def wait_for_job(self, launcher: Forked, seconds: float = 60.0) -> dict[str, Any]:
         """The body of the job, as soon as one is submitted."""
         deadline = time.monotonic() + seconds
         while not (found := self.requests("POST")):
             if launcher.poll() is not None:
-                raise RuntimeError(f"No job was submitted: {launcher.stdout and launcher.stdout.read()}")
+                raise RuntimeError(f"No job was submitted: {launcher.printed}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"No job was submitted in {seconds} s.")
             time.sleep(0.05)
