@@ -145,8 +145,8 @@ def checksums(state):
 
 
 def whole(state):
-    """The parameters as lists, put together from all hosts."""
-    return [multihost_utils.process_allgather(leaf, tiled=True).tolist() for leaf in leaves(state)]
+    """Every parameter, put together from all hosts, as its bytes in hexadecimal: 33,000 numbers take JSON 0.1 s."""
+    return [multihost_utils.process_allgather(leaf, tiled=True).tobytes().hex() for leaf in leaves(state)]
 
 
 def leaves(state):
