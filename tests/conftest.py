@@ -23,9 +23,12 @@ from converters import digits_raw, imagenet_to_gcs
 from pipeline.shards import gcs_calls
 from pipeline.shards.schemes import open_storage
 
-# What jax compiles in the tests' own processes runs for milliseconds: LLVM's optimizations cost more than they bring.
-# Processes of the fork server compile as a user's do; the tests that compare bits of training are there.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+# What tests compile runs for milliseconds: neither LLVM's optimizations nor an MLIR pipeline for each fusion pay. Where
+# bits of training are compared, processes of the fork server compile as a user's do.
+XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+os.environ.setdefault("XLA_FLAGS", f"{XLA_FLAGS} --xla_cpu_use_fusion_emitters=false")
+# Half of what a decoding graph's first run takes is a search for oneDNN's kernels, of which it uses none.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 _SERVERS = pytest.StashKey[contextlib.ExitStack]()
 

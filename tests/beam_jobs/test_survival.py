@@ -6,6 +6,7 @@ import fnmatch
 
 import pytest
 from kills import KILLS, NUM_SHARDS, InBucket, OnDisk, convert, digests, strike
+from raw_data.imagenet import photographs
 
 from pipeline.shards.naming import verdict_file
 
@@ -21,22 +22,27 @@ def run(fork_server, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def reference(digits, tmp_path_factory, run):
+def raw(tmp_path_factory):
+    return photographs(tmp_path_factory.mktemp("photos")).directory
+
+
+@pytest.fixture(scope="module")
+def reference(raw, tmp_path_factory, run):
     """The shards of a conversion that nobody killed."""
     place = OnDisk(str(tmp_path_factory.mktemp("reference") / "out"))
-    status, output = convert(str(digits[0]), place, run=run)
+    status, output = convert(str(raw), place, run=run)
     assert status == 0
-    assert output.startswith(f"train: 1,429 records, 1.52 MB in {NUM_SHARDS} shards, ")
+    assert output.startswith(f"train: 54 records, 1.53 MB in {NUM_SHARDS} shards, ")
     return place
 
 
 @pytest.fixture
-def strike_one(digits, gcs_server, tmp_path, request, run):
+def strike_one(raw, gcs_server, tmp_path, request, run):
     def one(kill):
         if kill.on == "disk":
-            return strike(kill, str(digits[0]), OnDisk(str(tmp_path / "out")), run)
+            return strike(kill, str(raw), OnDisk(str(tmp_path / "out")), run)
         bucket = request.getfixturevalue("bucket").removeprefix("gs://")
-        for file in digits[0].iterdir():
+        for file in raw.iterdir():
             gcs_server.write(bucket, f"raw/{file.name}", file.read_bytes())
         return strike(kill, f"gs://{bucket}/raw", InBucket(gcs_server, bucket, "out"), run)
 

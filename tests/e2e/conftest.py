@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from fork_server import Forked, ForkServer
-from raw_data.imagenet import RawImagenet
+from raw_data.imagenet import photographs
 
 WORKER = Path(__file__).with_name("host_worker.py")
 
@@ -79,14 +79,14 @@ class Run:
 
 @pytest.fixture(scope="session")
 def start_hosts(fork_server, tmp_path_factory):
-    """start_hosts("function", count, devices, **order) -> Run. xla_flags="" compiles as users do."""
+    """start_hosts("function", count, devices, **order) -> Run."""
     runs = []
 
     def start(function: str, count: int, devices: int = 1, **order: Any) -> Run:
         out = tmp_path_factory.mktemp(function)
         common = {"function": function, "count": count, "devices": devices, "out": str(out)} | order
         common.setdefault("workdir", str(out / "workdir"))
-        common.setdefault("xla_flags", os.environ["XLA_FLAGS"])
+        common["xla_flags"] = os.environ["XLA_FLAGS"]
         common["address"] = f"127.0.0.1:{free_port()}"
         commands = [[str(WORKER), json.dumps(common | {"index": i})] for i in range(count)]
         runs.append(start_all(fork_server, commands, out))
@@ -122,13 +122,9 @@ def start_all(server: ForkServer, commands: list[list[str]], out: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory):
-    """(raw, out): 68 JPEGs of 28 KB as raw data and as shards of about 100 KB. Do not change them: copy.
-
-    As many bytes as the digits in a thirtieth of the records: each is a request, which costs server and client 3 ms."""
-    raw = RawImagenet(tmp_path_factory.mktemp("photos"), train=(6,) * 9, validation=14)
-    for images in (*raw.train.values(), raw.validation):
-        images.update({name: jpeg.ljust(28_100, b"\0") for name, jpeg in images.items()})
-    raw.write().convert(out := tmp_path_factory.mktemp("photos"), "--target_shard_bytes=100KB")
+    """(raw, out): photographs as raw data and as shards of about 100 KB. Do not change them: copy."""
+    raw = photographs(tmp_path_factory.mktemp("photos"))
+    raw.convert(out := tmp_path_factory.mktemp("photos"), "--target_shard_bytes=100KB")
     return raw.directory, out
 
 

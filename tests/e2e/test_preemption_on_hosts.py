@@ -21,7 +21,7 @@ def work(tmp_path_factory):
 def straight(run_hosts, work):
     """[{steps per dispatch: report} of each process] of runs that nobody interrupts."""
     runs = {f"{k}": (k, str(work / f"straight-{k}")) for k in (1, K)}
-    ended = run_hosts("goes_on", 2, 2, runs=runs, host_timeout_seconds=60, xla_flags="")
+    ended = run_hosts("goes_on", 2, 2, runs=runs, host_timeout_seconds=60)
     assert [process.code for process in ended] == [0, 0], ended[0].printed
     return [process.report for process in ended]
 
@@ -34,7 +34,7 @@ def preempted(start_hosts, straight, work):
         following = None
         if row:
             order = {"where": row[0], "k": row[1], "host": HOST[row[0]], "workdir": workdir_of(work, row)}
-            following = start_hosts("preempted", 2, 2, host_timeout_seconds=30, xla_flags="", **order)
+            following = start_hosts("preempted", 2, 2, host_timeout_seconds=30, **order)
         if under_way:
             ended[under_way[0]] = under_way[1].end()
         under_way = (row, following)
@@ -45,7 +45,7 @@ def preempted(start_hosts, straight, work):
 def resumed(run_hosts, preempted, work):
     """{row: [report of each process]} of the runs that went on from there."""
     runs = {f"{where} {k}": (k, workdir_of(work, (where, k))) for where, k in ROWS}
-    ended = run_hosts("goes_on", 2, 2, runs=runs, host_timeout_seconds=60, xla_flags="")
+    ended = run_hosts("goes_on", 2, 2, runs=runs, host_timeout_seconds=60)
     assert [process.code for process in ended] == [0, 0], ended[0].printed
     return {row: [process.report["{} {}".format(*row)] for process in ended] for row in ROWS}
 
