@@ -71,6 +71,7 @@ def test_extracted_folders_in_a_bucket_give_the_shards_of_the_tars(
     }
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_a_second_run_finds_everything_done_and_uploads_no_shard(raw, bucket, gcs_server, expected):
     imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
     before = gcs_server.objects(bucket.removeprefix("gs://"), "out/train-")
@@ -127,6 +128,7 @@ def test_a_bucket_for_the_shards_that_does_not_exist_is_named_before_the_scan(ra
         imagenet_to_gcs.main(flags(raw, "gs://nowhere/out"))
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_a_quota_that_is_used_up_in_the_middle_is_named_and_the_rerun_goes_on(
     raw, bucket, gcs_server, expected, shard_digests
 ):
@@ -143,6 +145,7 @@ def other_bytes(data):
     return data.replace(b"\xff\xd9", b"\xff\xd8", 1)
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_a_tar_replaced_by_one_of_the_same_size_is_refused_until_it_may_overwrite(raw, bucket, gcs_server):
     imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--splits=validation"])
     name, tar = bucket.removeprefix("gs://"), "raw/ILSVRC2012_img_val.tar"
@@ -173,6 +176,7 @@ def test_a_tar_replaced_by_one_of_the_same_size_while_it_is_read_is_named(raw, b
     assert not [found for found in gcs_server.objects(name, "out/") if "-of-" in found]
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_a_conversion_from_a_disk_goes_on_from_a_bucket(raw, bucket, photos, gcs_server, expected, shard_digests):
     imagenet_to_gcs.main(flags(photos[0], f"{bucket}/out"))
     gcs_server.reset()
@@ -181,6 +185,7 @@ def test_a_conversion_from_a_disk_goes_on_from_a_bucket(raw, bucket, photos, gcs
     assert shard_digests(f"{bucket}/out") == expected
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_a_shard_replaced_after_the_conversion_is_refused_before_a_record_is_read(raw, bucket, gcs_server):
     imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
     name = bucket.removeprefix("gs://")
