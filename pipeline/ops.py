@@ -3,5 +3,17 @@
 from pipeline.decoding.image_ops import DecodeJpeg, DecodePng, RandomShift
 from pipeline.decoding.label_ops import MultiHot
 from pipeline.decoding.op import Features, Op, Specs
+from pipeline.decoding.photo_ops import DecodeCentralCrop, DecodeRandomResizedCrop, DecodeResize
 
-__all__ = ["DecodeJpeg", "DecodePng", "Features", "MultiHot", "Op", "RandomShift", "Specs"]
+__all__ = [
+    "DecodeCentralCrop",
+    "DecodeJpeg",
+    "DecodePng",
+    "DecodeRandomResizedCrop",
+    "DecodeResize",
+    "Features",
+    "MultiHot",
+    "Op",
+    "RandomShift",
+    "Specs",
+]

@@ -5,7 +5,6 @@ An Input runs it from its own thread or inside tf.data: the same function, so th
 import functools
 import logging
 import os
-import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from pipeline.decoding.nesting import nested as nested_tree
 from pipeline.decoding.op import Features, Op, Specs, spec_of
 from pipeline.decoding.padding import PadTo, pad_rows, padded_specs, with_lengths
 from pipeline.decoding.parse import parse_records
+from pipeline.decoding.reason import reason
 from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, ArraySpec, Layout, delivered, feature_specs, holds
 from pipeline.tf_cpu import tf
@@ -27,9 +27,6 @@ log = logging.getLogger("pipeline")
 
 PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
 _TRACING = threading.Lock()
-_STACK_LINE = re.compile(r'Graph execution error|Detected at node|  File "|\s*$')
-_GRAPH_NAMES = re.compile(r"\{\{(function_)?node [^}]*\}\}|\[\[.*?\]\]|\[Op:.*?\]|INVALID_ARGUMENT:")
-_ASSERTION = re.compile(r"assertion failed: \[(.*?)\]")
 RESERVED = {
     "_mask": ArraySpec((), np.dtype(np.float32)),
     "_index": ArraySpec((), np.dtype(np.int32), pad=-1),
@@ -101,7 +98,7 @@ class Decoder:
         try:
             batch = self._graph(tf.constant(payloads, tf.string, [len(payloads)]), seeds, index)
         except tf.errors.InvalidArgumentError as e:
-            raise SchemaError(_reason(e.message)) from e
+            raise SchemaError(reason(e.message)) from e
         return tf.nest.map_structure(lambda value: value.numpy(), batch)
 
     def decode(self, payloads: Any, seeds: Any, index: Any) -> Features:
@@ -162,15 +159,6 @@ def _traced(decoder: Decoder) -> Any:
     # A call of the tf.function takes 0.3 ms more, and TensorFlow warns of retracing from the 5th Decoder on.
     function = tf.function(decoder.decode, input_signature=decoder.signature, autograph=False)
     return function.get_concrete_function()
-
-
-def _reason(message: str) -> str:
-    """TensorFlow's message without the graph's nodes and the stack that built it."""
-    if "root error(s) found" in message:  # the others are what the first one cancelled
-        message = message.partition("(0) ")[2].partition("\n  (1) ")[0]
-    lines = [line for line in message.splitlines() if not _STACK_LINE.match(line)]
-    text = _ASSERTION.sub(r"\1", _GRAPH_NAMES.sub("", " ".join(lines)))
-    return " ".join(text.replace("\\'", "'").split())
 
 
 def _listed(ops: Sequence[Op]) -> tuple[Op, ...]:

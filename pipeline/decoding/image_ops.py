@@ -48,7 +48,10 @@ class _Decode:
         encoded = features[self.key]
         right, size = self._check(encoded)
         height, width, _ = self.shape
-        wanted = f"{self.key!r} holds {self._wrong} of another size than the {height} x {width} of {self!r}. It is"
+        wanted = (
+            f"{self.key!r} holds {self._wrong} of another size than the {height} x {width} of {self!r}. DecodeResize, "
+            "DecodeCentralCrop and DecodeRandomResizedCrop take images of any size. Its height and width are"
+        )
         # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us an image.
         with tf.control_dependencies([tf.raw_ops.Assert(condition=right, data=[wanted, size], summarize=2)]):
             image = self._decode(encoded)

@@ -10,7 +10,17 @@ import pytest
 from PIL import Image
 
 from pipeline.datasets import eval_dataset
-from pipeline.ops import DecodeJpeg, DecodePng, Features, MultiHot, RandomShift, Specs
+from pipeline.ops import (
+    DecodeCentralCrop,
+    DecodeJpeg,
+    DecodePng,
+    DecodeRandomResizedCrop,
+    DecodeResize,
+    Features,
+    MultiHot,
+    RandomShift,
+    Specs,
+)
 from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
@@ -30,6 +40,12 @@ OPS = [
     DecodeJpeg("encoded", into="photo", shape=(6, 8, 3)),
     DecodePng("png", shape=(6, 8, 1)),
     DecodePng("png", into="photo", shape=(6, 8, 3)),
+    DecodeRandomResizedCrop("encoded", size=(4, 5)),
+    DecodeRandomResizedCrop("png", into="photo", size=(4, 5), channels=1, flip=False, method="bicubic"),
+    DecodeCentralCrop("encoded", size=(4, 4)),
+    DecodeCentralCrop("encoded", size=(4, 4), resize_short=5, antialias=True),
+    DecodeResize("encoded", size=(4, 5), method="area"),
+    DecodeResize("png", size=(5, 5), fit="pad"),
     RandomShift("image", pixels=2),
     RandomShift("image", pixels=2, fill="edge"),
     RandomShift("image", pixels=0),

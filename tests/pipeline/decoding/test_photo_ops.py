@@ -1,0 +1,243 @@
+"""Photographs of any format become pixels, compared with a float64 reference, or an error that says what is wrong."""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
+from pipeline.hosts import Hosts
+from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodeRandomResizedCrop, DecodeResize
+from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.tf_cpu import tf
+
+SEED = np.array([7, -3], np.int32)
+
+
+def picture(width=120, height=80, mode="RGB"):
+    """Smooth, as photographs are, with an edge."""
+    y, x = np.mgrid[:height, :width]
+    waves = [127 + 90 * np.sin(x / (9 + c) + c) * np.cos(y / (11 - c)) + 20 * (x > y) for c in range(3)]
+    return Image.fromarray(np.stack(waves, -1).round().astype(np.uint8)).convert(mode)
+
+
+def encoded(image, kind="JPEG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+FORMATS = {  # how far its decoder may be from Pillow's, in levels
+    "JPEG 4:4:4": (encoded(picture(), quality=95, subsampling=0), 1),
+    "JPEG 4:2:0": (encoded(picture(), quality=95, subsampling=2), 1),
+    "grey JPEG": (encoded(picture(mode="L"), quality=95), 1),
+    "CMYK JPEG": (encoded(picture(mode="CMYK"), quality=95), 2),
+    "progressive JPEG": (encoded(picture(), quality=95, progressive=True), 1),
+    "PNG": (encoded(picture(), "PNG"), 0),
+    "grey PNG": (encoded(picture(mode="L"), "PNG"), 0),
+    "palette PNG": (encoded(picture(mode="P"), "PNG"), 0),
+    "lossless WebP": (encoded(picture(), "WEBP", lossless=True), 0),
+    "lossy WebP": (encoded(picture(), "WEBP", quality=90), 1),
+    "WebP with alpha": (encoded(picture(mode="RGBA"), "WEBP", lossless=True), 0),
+}
+
+
+def weights(pixels, out, method):
+    """[out, pixels] in float64: what each source pixel adds to a target pixel, by half-pixel centres."""
+    scale = pixels / out
+    centres = (np.arange(out) + 0.5) * scale - 0.5
+    if method == "area":
+        edges = np.arange(out + 1) * scale
+        cover = np.minimum(edges[1:, None], np.arange(1, pixels + 1)) - np.maximum(edges[:-1, None], np.arange(pixels))
+        found = np.maximum(cover, 0)
+    elif method == "bilinear":
+        found = np.zeros((out, pixels))
+        for row, centre in enumerate(centres):
+            low = int(np.floor(centre))
+            for at, weight in ((low, low + 1 - centre), (low + 1, centre - low)):
+                found[row, min(max(at, 0), pixels - 1)] += weight
+    else:
+        radius = {"antialias bilinear": 1, "bicubic": 2}[method]
+        stretch = max(scale, 1) if method.startswith("antialias") else 1
+        x = np.abs(np.arange(pixels) - centres[:, None]) / stretch
+        if radius == 1:
+            found = np.maximum(1 - x, 0)
+        else:  # Keys 1981, a = -0.5
+            near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+            found = np.where(x <= 1, near, np.where(x < 2, far, 0))
+    return found / found.sum(1, keepdims=True)
+
+
+def reference(image, size, method):
+    """float64 pixels of a resized image."""
+    pixels = np.asarray(image, np.float64)
+    rows, columns = weights(pixels.shape[0], size[0], method), weights(pixels.shape[1], size[1], method)
+    return np.clip(np.einsum("ah,hwc,bw->abc", rows, pixels, columns, optimize=True), 0, 255)
+
+
+def run(op, data, seed=SEED):
+    return op({op.key: tf.constant(data)}, tf.constant(seed))[op.into].numpy()
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "area", "antialias bilinear"])
+@pytest.mark.parametrize("size", [(48, 64), (100, 37), (160, 200)])
+def test_resizing_is_that_of_a_float64_reference_without_a_bias(method, size):
+    op = DecodeResize("image", size=size, method=method.split()[-1], antialias=method.startswith("anti"))
+    difference = run(op, FORMATS["PNG"][0]) - reference(picture(), size, method)
+    assert abs(difference).mean() <= 0.4
+    assert abs(difference.mean()) <= 0.05
+    assert abs(difference).max() <= 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_has_the_pixels_that_pillow_decodes(name):
+    data, levels = FORMATS[name]
+    whole = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
+    difference = run(DecodeResize("image", size=(80, 120)), data).astype(int) - whole
+    assert abs(difference).max() <= 6 * levels
+    assert abs(difference).mean() <= 0.4 * levels
+    assert abs(difference.mean()) <= 0.3 * levels
+    grey = run(DecodeResize("image", size=(80, 120), channels=1), data)[..., 0].astype(int)
+    luma = np.asarray(Image.open(io.BytesIO(data)).convert("RGB").convert("L"), int)
+    assert abs(grey - luma).mean() <= 0.5 + levels
+
+
+@pytest.mark.parametrize("name", ["JPEG 4:2:0", "PNG", "lossy WebP"])
+def test_both_central_crops_are_those_of_the_whole_image(name):
+    data, _ = FORMATS[name]
+    whole = Image.open(io.BytesIO(data)).convert("RGB")
+    side = int(64 / 96 * 80)
+    y, x = (80 - side + 1) // 2, (120 - side + 1) // 2
+    square = whole.crop((x, y, x + side, y + side))
+    crop_first = run(DecodeCentralCrop("image", size=(64, 64)), data)
+    assert abs(crop_first - reference(square, (64, 64), "bilinear")).mean() <= 1
+    resize_first = run(DecodeCentralCrop("image", size=(64, 64), resize_short=72), data)
+    expected = reference(whole, (72, 108), "bilinear")[4:68, 22:86]
+    assert abs(resize_first - expected).mean() <= 1
+
+
+def test_an_image_that_is_padded_keeps_its_ratio_and_is_centred():
+    image = run(DecodeResize("image", size=(64, 64), fit="pad"), FORMATS["PNG"][0])
+    inner = reference(picture(), (43, 64), "bilinear")
+    assert abs(image[10:53] - inner).max() <= 1
+    assert not image[:10].any()
+    assert not image[53:].any()
+
+
+def test_a_random_crop_is_a_window_of_the_image_and_half_of_them_are_mirrored():
+    data = tf.constant(FORMATS["PNG"][0])
+    seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (200, 2)).astype(np.int32)
+
+    @tf.function(autograph=False)
+    def crops(flip):
+        op = DecodeRandomResizedCrop("image", size=(16, 16), flip=flip)
+        return tf.map_fn(lambda seed: op({"image": data}, seed)["image"], seeds, fn_output_signature=tf.uint8)
+
+    plain, either = crops(False).numpy(), crops(True).numpy()
+    mirrored = [np.array_equal(b, a[:, ::-1]) for a, b in zip(plain, either, strict=True)]
+    assert all(m or np.array_equal(a, b) for m, a, b in zip(mirrored, plain, either, strict=True))
+    assert 70 < sum(mirrored) < 130
+    whole = DecodeRandomResizedCrop("image", size=(40, 60), area=(1, 1), ratio=(1.5, 1.5), flip=False)
+    expected = run(DecodeResize("image", size=(40, 60)), FORMATS["PNG"][0])
+    np.testing.assert_array_equal(run(whole, FORMATS["PNG"][0]), expected)
+
+
+WRONG = {
+    "an HTML page": (b"<!DOCTYPE html><html></html>", r"no JPEG, PNG or WebP image\. It begins with.*<!DOCTYPE"),
+    "nothing": (b"", "no JPEG, PNG or WebP image"),
+    "a JPEG cut in its pixels": (FORMATS["JPEG 4:2:0"][0][:1500], "JPEG"),
+    "a JPEG cut in its header": (FORMATS["JPEG 4:2:0"][0][:100], "JPEG"),
+    "a PNG cut in its pixels": (FORMATS["PNG"][0][:1500], "PNG"),
+    "a WebP cut in its pixels": (FORMATS["lossy WebP"][0][:300], "WebP|WEBP"),
+    "a PNG that claims to be huge": (
+        FORMATS["PNG"][0][:16] + b"\0\0\xff\xff\0\0\xff\xff" + FORMATS["PNG"][0][24:],
+        r"more pixels than max_pixels=\d+: its height and width are.*65535 65535",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_whole_image_is_an_error_that_says_so(images_of, name):
+    data, message = WRONG[name]
+    directory = images_of([FORMATS["PNG"][0], data])
+    source = eval_dataset(directory, "train", global_batch=2, ops=[DecodeResize(size=(8, 8))], keys=["image"])
+    with pytest.raises(SchemaError, match=rf"(?s)record 1 .*({message})"):
+        next(iter(source.batches()))
+
+
+@pytest.fixture
+def images_of(write_dataset, tmp_path):
+    """images_of([encoded image, ...]) -> a dataset of ours with these records in its split "train"."""
+
+    def write(images):
+        records = [
+            {"image/encoded": data, "image/class/label": i, "image/weight": [0, 0]} for i, data in enumerate(images)
+        ]
+        return write_dataset(tmp_path / "images", {"train": [records]})
+
+    return write
+
+
+def test_crops_are_the_same_on_any_hosts_after_a_resume_and_on_another_pass(images_of):
+    directory = images_of([encoded(picture(40 + 7 * i, 60 - 3 * i), quality=90) for i in range(12)])
+    ops = [DecodeRandomResizedCrop(size=(8, 8))]
+
+    def batches(hosts, skip=0, take=6):
+        source = train_dataset(directory, global_batch=4, hosts=hosts, ops=ops, seed=5, keys=["image"])
+        stream = source.batches(source.advance(source.start, skip))
+        taken = [(batch["_index"], batch["image"]) for batch in itertools.islice(stream, take)]
+        stream.close()
+        return taken
+
+    straight = batches(Hosts(0, 1))
+    assert len({image.tobytes() for _, rows in straight for image in rows}) > 18  # anew in every epoch
+    for count in (2, 4):
+        parts = [batches(Hosts(index, count)) for index in range(count)]
+        for step, (ids, images) in enumerate(straight):
+            np.testing.assert_array_equal(np.concatenate([part[step][0] for part in parts]), ids)
+            np.testing.assert_array_equal(np.concatenate([part[step][1] for part in parts]), images)
+    for (ids, images), (again, same) in zip(straight[4:], batches(Hosts(0, 1), skip=4, take=2), strict=True):
+        np.testing.assert_array_equal(ids, again)
+        np.testing.assert_array_equal(images, same)
+
+
+def test_an_image_of_another_size_is_told_which_ops_take_it(images_of):
+    directory = images_of([FORMATS["JPEG 4:2:0"][0]])
+    source = eval_dataset(directory, "train", global_batch=1, ops=[DecodeJpeg("image/encoded", shape=(64, 64, 3))])
+    with pytest.raises(SchemaError, match=r"DecodeResize, DecodeCentralCrop .* any size.*\[80 120\]"):
+        next(iter(source.batches()))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DecodeResize(size=(0, 8)), r"size must be \(height, width\)"),
+        (lambda: DecodeResize(channels=4), r"channels 1 \(grey\) or 3"),
+        (lambda: DecodeResize(method="nearest"), "method must be one of bilinear, bicubic, area"),
+        (lambda: DecodeResize(method="area", antialias=True), "antialias is for bilinear and bicubic"),
+        (lambda: DecodeResize(fit="crop"), "fit must be 'stretch' or 'pad'"),
+        (lambda: DecodeRandomResizedCrop(area=(0, 1)), r"area must be two ascending numbers in \(0, 1\]"),
+        (lambda: DecodeCentralCrop(size=(64, 48)), "size must be a square"),
+        (lambda: DecodeCentralCrop(size=(64, 64), resize_short=32), "resize_short must be at least the 64"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+def test_a_mixture_has_the_crops_that_its_sources_seeds_say(images_of):
+    directory = images_of([encoded(picture(50 + 5 * i, 50), quality=90) for i in range(8)])
+    parts = [open_dataset(directory, "train[:50%]"), open_dataset(directory, "train[50%:]")]
+    options = {"global_batch": 4, "ops": [DecodeRandomResizedCrop(size=(8, 8))], "keys": ["image"], "seed": 3}
+    runs = []
+    for count in (1, 2):
+        rows = []
+        for index in range(count):
+            stream = train_dataset(mixture(parts, [1, 1]), hosts=Hosts(index, count), **options).batches()
+            rows.append([next(stream)["image"] for _ in range(4)])
+            stream.close()
+        runs.append([np.concatenate(step) for step in zip(*rows, strict=True)])
+    np.testing.assert_array_equal(runs[0], runs[1])
