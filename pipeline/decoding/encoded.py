@@ -5,12 +5,25 @@ EXIF is ignored, its rotation too, as other readers do."""
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from pipeline.decoding.op import Op, Specs, spec_of
+from pipeline.shards.errors import SchemaError
+from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
 
-__all__ = ["decoded_window"]
+__all__ = ["decoded_window", "pixels_spec"]
 
 _HEAD_BYTES = 30  # the longest header that tells a size: WebP's
 _PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def pixels_spec(op: Op, key: str, specs: Specs, shape: tuple[int, int, int]) -> ArraySpec:
+    """uint8 of this shape, which `op` decodes from `key`. SchemaError unless that is one bytes value."""
+    spec = spec_of(op, key, specs)
+    if spec.dtype != BYTES or spec.shape != ():
+        raise SchemaError(f"{op!r}: {key!r} is {spec.dtype} {spec.shape}; it must be one bytes value.")
+    return ArraySpec(shape, np.dtype(np.uint8))
 
 
 def decoded_window(

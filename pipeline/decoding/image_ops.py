@@ -4,11 +4,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
+from pipeline.decoding.encoded import pixels_spec
 from pipeline.decoding.op import Features, Specs, spec_of
 from pipeline.shards.errors import OptionError, SchemaError
-from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
 
 __all__ = ["DecodeJpeg", "DecodePng", "RandomShift"]
@@ -37,10 +35,7 @@ class _Decode:
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
-        spec = spec_of(self, self.key, specs)
-        if spec.dtype != BYTES or spec.shape != ():
-            raise SchemaError(f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be one bytes value.")
-        return {self.into: ArraySpec(self.shape, np.dtype(np.uint8))}
+        return {self.into: pixels_spec(self, self.key, specs, self.shape)}
 
     def __call__(self, features: Features, seed: Any) -> Features:
         """See Op."""

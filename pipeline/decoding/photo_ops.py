@@ -4,14 +4,11 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
-import numpy as np
-
-from pipeline.decoding.encoded import decoded_window
-from pipeline.decoding.op import Features, Specs, spec_of
+from pipeline.decoding.encoded import decoded_window, pixels_spec
+from pipeline.decoding.op import Features, Specs
 from pipeline.decoding.resizing import METHODS, Method, flipped, resized
 from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window, whole
-from pipeline.shards.errors import OptionError, SchemaError
-from pipeline.spec import BYTES, ArraySpec
+from pipeline.shards.errors import OptionError
 from pipeline.tf_cpu import tf
 
 __all__ = ["DecodeCentralCrop", "DecodeRandomResizedCrop", "DecodeResize"]
@@ -50,10 +47,7 @@ class _Photo:
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
-        spec = spec_of(self, self.key, specs)
-        if spec.dtype != BYTES or spec.shape != ():
-            raise SchemaError(f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be one bytes value.")
-        return {self.into: ArraySpec((*self.size, self.channels), np.dtype(np.uint8))}
+        return {self.into: pixels_spec(self, self.key, specs, (*self.size, self.channels))}
 
     def __call__(self, features: Features, seed: Any) -> Features:
         """See Op."""

@@ -85,7 +85,7 @@ def by_hand(height, width, seed):
 @settings(max_examples=50)
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**32 - 1))
 def test_windows_are_those_of_pythons_own_arithmetic_and_of_philox(height, width, seed):
-    """A change here would change every training that goes on from a checkpoint."""
+    """Other windows would be another training for everyone who resumes from a checkpoint."""
     seeds = np.random.default_rng(seed).integers(-(2**31), 2**31, (4, 2)).astype(np.int32)
     ours = windows(tf.constant([height, width]), seeds).numpy().tolist()
     assert ours == [by_hand(height, width, each) for each in seeds]
