@@ -59,7 +59,8 @@ def decoded_window(
     def of_others() -> tuple[Any, Any]:
         chosen = checked(_size_of_others(head, encoded, key))
         begin, size = tf.split(chosen, 2)
-        colours = tf.io.decode_image(encoded, channels=3, expand_animations=False)  # WebP comes in no other way
+        with tf.control_dependencies([chosen]):  # or it is decoded, however large, before its header is looked at
+            colours = tf.io.decode_image(encoded, channels=3, expand_animations=False)  # WebP comes in no other way
         pixels = tf.slice(colours, tf.concat([begin, [0]], 0), tf.concat([size, [3]], 0))
         return pixels if channels == 3 else _grey(pixels), chosen
 

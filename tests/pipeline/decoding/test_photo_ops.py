@@ -203,6 +203,20 @@ def test_crops_are_the_same_on_any_hosts_after_a_resume_and_on_another_pass(imag
         np.testing.assert_array_equal(images, same)
 
 
+@pytest.mark.parametrize("name", ["an HTML page", "a PNG that claims to be huge"])
+def test_nothing_is_decoded_before_the_header_is_found_good(name):
+    """In the graph: without an order between the two, the decoder is sometimes the first to fail."""
+    data, message = WRONG[name]
+
+    @tf.function(autograph=False)
+    def decoded(encoded):
+        return DecodeResize("image", size=(8, 8))({"image": encoded}, None)["image"]
+
+    for _ in range(20):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"(?s){message}"):
+            decoded(tf.constant(data))
+
+
 def test_an_image_of_another_size_is_told_which_ops_take_it(images_of):
     directory = images_of([FORMATS["JPEG 4:2:0"][0]])
     source = eval_dataset(directory, "train", global_batch=1, ops=[DecodeJpeg("image/encoded", shape=(64, 64, 3))])
