@@ -119,7 +119,9 @@ def train_dataset(
         raise OptionError("cache='decoded' is for eval_dataset: batches of training never come again. Known: 'ram'.")
     if cache is not None:  # every host comes to need every record, in one epoch or another
         records = cached(records, cache)
-    decoder = Decoder(records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, nested=nested)
+    decoder = Decoder(
+        records.layout, sum(map(len, rows)), ops=ops, keys=keys, pad_to=pad_to, nested=nested, seeded=True
+    )
     if read_ahead_bytes is None:
         share = sum(map(len, rows)) / global_batch
         read_ahead_bytes = training_bytes(records, int(plan.window_bytes * share))

@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.shards.errors import SchemaError
 from pipeline.shards.schema import Feature, Schema
 
-__all__ = ["BYTES", "ArraySpec", "Layout", "Opaque", "delivered", "feature_specs", "holds"]
+__all__ = ["BYTES", "RESERVED", "SEED", "ArraySpec", "Layout", "Opaque", "delivered", "feature_specs", "holds"]
 
 BYTES = np.dtype(object)  # TensorFlow's own choice for tf.string
 _DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
@@ -41,6 +41,13 @@ class Opaque:
 
     key: str = "record"
 
+
+RESERVED = {  # what every batch has of a record beside its features
+    "_mask": ArraySpec((), np.dtype(np.float32)),
+    "_index": ArraySpec((), np.dtype(np.int32), pad=-1),
+    "_crc": ArraySpec((), np.dtype(np.uint32)),
+}
+SEED = {"_seed": ArraySpec((2,), np.dtype(np.uint32))}  # in batches of training only
 
 # What is inside a payload: a tf.train.Example, a struct whose dtype has named fields, or bytes that only an op can
 # read. A schema without features is the last of these.

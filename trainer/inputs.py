@@ -17,6 +17,7 @@ __all__ = [
     "CRC",
     "INDEX",
     "MASK",
+    "SEED",
     "Input",
     "InputContext",
     "InputFn",
@@ -29,7 +30,7 @@ __all__ = [
     "path_name",
 ]
 
-MASK, INDEX, CRC = "_mask", "_index", "_crc"
+MASK, INDEX, CRC, SEED = "_mask", "_index", "_crc", "_seed"
 _NARROW = {np.dtype(np.int64): np.int32, np.dtype(np.uint64): np.uint32, np.dtype(np.float64): np.float32}
 
 
@@ -52,8 +53,9 @@ class Input(Protocol):
     """A source that knows its size and can start at any position.
 
     spec: key -> object with .shape (host batch first) and .dtype; `_mask` float32 [b], `_index` int32 [b] (-1 on
-    padding) and `_crc` uint32 [b] (0 on padding) are part of it. num_records: records of one epoch, over all hosts.
-    steps_per_epoch: batches of one epoch. expected_crc: sum of the crcs of the records due in one exact epoch,
+    padding) and `_crc` uint32 [b] (0 on padding) are part of it, in training `_seed` uint32 [b, 2], too (another for
+    each record and epoch, 0 on padding), from which Task.augment draws. num_records: records of one epoch, over all
+    hosts. steps_per_epoch: batches of one epoch. expected_crc: sum of the crcs of the records due in one exact epoch,
     mod 2**32; None where it cannot be proven. Positions are opaque; an array once yielded is not written again."""
 
     @property

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from trainer.task import Batch, Metrics, Task, Variables
+from trainer.task import Augment, Batch, Metrics, Task, Variables
 
 __all__ = ["nnx_task"]
 
@@ -21,12 +21,13 @@ def nnx_task(
     optimizer: optax.GradientTransformation,
     metrics: Metrics | None = None,
     predict: Callable[[Any, Batch], Mapping[str, Any]] | None = None,
+    augment: Augment | None = None,
 ) -> Task:
     """The Task of a module: `nnx.Param`s are optimised, other variables (BatchStat) carried along.
 
     loss(model, batch) -> (losses [b], outputs); the model is set to train() or eval() before. Random streams
     inside the module (dropout) are seeded from the step's key and are no part of a checkpoint.
-    predict(model, batch) -> name -> array [b, ...]; the model is set to eval() before."""
+    predict(model, batch) -> name -> array [b, ...]; the model is set to eval() before. augment: see Task."""
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
     graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
@@ -53,7 +54,8 @@ def nnx_task(
         model.eval()
         return predict(model, batch)
 
-    return Task(init, loss_fn, optimizer, dict(metrics or {}), predict_fn=None if predict is None else predict_fn)
+    predicting = None if predict is None else predict_fn
+    return Task(init, loss_fn, optimizer, dict(metrics or {}), predict_fn=predicting, augment=augment)
 
 
 def _named(state: nnx.State) -> dict[str, Any]:

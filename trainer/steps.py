@@ -44,7 +44,7 @@ def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
     on_nan: with "skip", such a step changes nothing but the step's number; with "ignore" there is no `_bad_leaf`."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        batch = blank_padding(batch)
+        batch = _augmented(task, blank_padding(batch))
         mask = batch["_mask"]
         # The key follows from the step alone, so a resumed run draws what the straight one draws.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
@@ -72,6 +72,14 @@ def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
         return after, scalars | {BAD_LEAF: bad}
 
     return step
+
+
+def _augmented(task: Task, batch: dict[str, Any]) -> Batch:
+    if task.augment is None:
+        return batch
+    made = task.augment(batch)
+    _check_rows(made, batch[MASK].shape[0], "augment")
+    return {**made, **{key: value for key, value in batch.items() if key.startswith("_")}}
 
 
 class EvalState(NamedTuple):
@@ -120,7 +128,10 @@ def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
     def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
         assert task.predict_fn is not None
         predictions = task.predict_fn(variables, blank_padding(batch))
-        _check_predictions(predictions, batch[MASK].shape[0])
+        _check_rows(predictions, batch[MASK].shape[0], "predict_fn")
+        for name in predictions:
+            if not isinstance(name, str) or name.startswith("_"):
+                raise InputError(f"predict_fn names a prediction {name!r}. A name is a str that does not begin with _.")
         for key in keys or ():
             if key not in predictions:
                 raise OptionError(f"the task does not predict {key!r}.{did_you_mean(key, predictions)}")
@@ -131,21 +142,18 @@ def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
     return step
 
 
-def _check_predictions(predictions: Any, batch_rows: int) -> None:
-    if not isinstance(predictions, Mapping):
+def _check_rows(made: Any, batch_rows: int, function: str) -> None:
+    if not isinstance(made, Mapping):
         raise InputError(
-            f"predict_fn gave a {type(predictions).__name__}. It must give a dict such as {{'class': array}}, with one "
+            f"{function} gave a {type(made).__name__}. It must give a dict such as {{'class': array}}, with one "
             "row a record in every array."
         )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(dict(predictions)):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(dict(made)):
         if jnp.shape(leaf)[:1] != (batch_rows,):
             raise InputError(
-                f"the prediction {path_name(path)} has the shape {list(jnp.shape(leaf))}; expected "
-                f"[{batch_rows}, ...], one row a record."
+                f"{function}'s {path_name(path)} has the shape {list(jnp.shape(leaf))}; expected [{batch_rows}, ...], "
+                "one row a record."
             )
-    for key in predictions:
-        if not isinstance(key, str) or key.startswith("_"):
-            raise InputError(f"predict_fn names a prediction {key!r}. A name is a str that does not begin with _.")
 
 
 def _proof(batch: Batch) -> dict[str, jax.Array]:

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 from pipeline.shards.errors import OptionError
 
 __all__ = [
+    "Augment",
     "Batch",
     "Computed",
     "LossFn",
@@ -45,6 +46,7 @@ PerRecord = Callable[[Any, Batch], jax.Array]
 PredictFn = Callable[[Variables, Batch], Mapping[str, Any]]
 Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]  # of training, evaluation or prediction
 Partition = Callable[[str, tuple[int, ...]], PartitionSpec]
+Augment = Callable[[Batch], Batch]
 
 
 Computed = float | np.ndarray | Mapping[str, float | np.ndarray]
@@ -99,7 +101,9 @@ class Task:
     partition(name, shape) -> over which mesh axes ("data", "model") to split each dimension of the parameter of that
     path ("dense/kernel"), its optimizer statistics too. Default: a whole copy on every device.
     predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row a record. Rows of padding are
-    all zero, and what it gives for them is left out. None: the task cannot predict."""
+    all zero, and what it gives for them is left out. None: the task cannot predict.
+    augment(batch) -> the batch that loss_fn sees in training, and only there: trainer.augment has the usual functions.
+    Rows of padding are all zero before it; the reserved keys stay as they are, whatever it gives for them."""
 
     init: Callable[[jax.Array, Any], Variables]
     loss_fn: LossFn
@@ -107,6 +111,7 @@ class Task:
     metrics: Metrics = field(default_factory=dict)
     partition: Partition = _copied
     predict_fn: PredictFn | None = None
+    augment: Augment | None = None
 
     def __post_init__(self) -> None:
         for name, metric in self.metrics.items():

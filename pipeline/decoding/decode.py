@@ -18,20 +18,15 @@ from pipeline.decoding.padding import PadTo, pad_rows, padded_specs, with_length
 from pipeline.decoding.parse import parse_records
 from pipeline.decoding.reason import reason
 from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
-from pipeline.spec import BYTES, ArraySpec, Layout, delivered, feature_specs, holds
+from pipeline.spec import BYTES, RESERVED, SEED, ArraySpec, Layout, delivered, feature_specs, holds
 from pipeline.tf_cpu import tf
 
-__all__ = ["RESERVED", "Decoder"]
+__all__ = ["Decoder"]
 
 log = logging.getLogger("pipeline")
 
 PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
 _TRACING = threading.Lock()
-RESERVED = {
-    "_mask": ArraySpec((), np.dtype(np.float32)),
-    "_index": ArraySpec((), np.dtype(np.int32), pad=-1),
-    "_crc": ArraySpec((), np.dtype(np.uint32)),
-}
 
 
 class Decoder:
@@ -39,7 +34,8 @@ class Decoder:
 
     spec: key -> ArraySpec with the host batch first, the reserved keys included. keys=None takes all features,
     parsed or made by ops, that rows of a batch can have: fixed shape, no bytes. nested: batches and spec are nested
-    dicts, cut at the slashes of keys; every argument has flat keys all the same."""
+    dicts, cut at the slashes of keys; every argument has flat keys all the same. seeded: `_seed` is one of the
+    reserved keys."""
 
     def __init__(
         self,
@@ -51,6 +47,7 @@ class Decoder:
         pad_values: Mapping[str, float] | None = None,
         pad_to: Mapping[str, int | PadTo] | None = None,
         nested: bool = False,
+        seeded: bool = False,
     ) -> None:
         self._layout, self._host_batch, self._ops = layout, host_batch, _listed(ops)
         self._pad_to = with_lengths(pad_to or {})
@@ -70,8 +67,9 @@ class Decoder:
         self._parsed = sorted({counted.get(key, key) for key in reads | (set(self._keys) - made)})
         self._rows = _row_specs(self._specs, self._keys, pad_values or {})
         self._nest = nested_tree if nested else dict[str, Any]
+        rows = self._rows | RESERVED | (SEED if seeded else {})
         self.spec: Mapping[str, Any] = self._nest(
-            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in (self._rows | RESERVED).items()}
+            {key: replace(row, shape=(host_batch, *row.shape)) for key, row in rows.items()}
         )
         self.signature = (
             tf.TensorSpec([None], tf.string),

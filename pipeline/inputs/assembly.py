@@ -10,7 +10,7 @@ from pipeline.decoding.decode import Decoder
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.delivery import Delivery
-from pipeline.orders.hashing import op_seeds, seeds_of_others
+from pipeline.orders.hashing import device_seeds, op_seeds, seeds_of_others
 from pipeline.shards.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.sources.records import Proven, Record, Records, fetch, intact, source_starts
 
@@ -46,7 +46,10 @@ class Assembly:
         payloads = [record.payload for record in records]
         op_seed = op_seeds(seeds[counted], self._decoder.num_ops)
         features = self._decoder(payloads, op_seed, np.where(counted, index, -1))
-        return features | {"_mask": counted.astype(np.float32), "_index": index, "_crc": crc}
+        reserved = {"_mask": counted.astype(np.float32), "_index": index, "_crc": crc}
+        if "_seed" in self._decoder.spec:
+            reserved["_seed"] = device_seeds(seeds) * counted[:, None].astype(np.uint32)
+        return features | reserved
 
     def _despite_bad_rows(self, delivery: Delivery, error: SchemaError | None = None) -> Batch:
         """error: what all rows together ended in, if they got so far."""

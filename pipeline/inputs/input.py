@@ -40,7 +40,8 @@ class Input:
     """One host's batches of records in an order.
 
     Each is a dict of arrays that fit `spec`: the features, and `_mask` float32 [b] (0.0 on padding), `_index` int32
-    [b] (the record's number, -1 on padding), `_crc` uint32 [b] (of the bytes that were really decoded, 0 on padding).
+    [b] (the record's number, -1 on padding), `_crc` uint32 [b] (of the bytes that were really decoded, 0 on padding);
+    in training also `_seed` uint32 [b, 2] (a hash of seed, epoch and record, 0 on padding; device ops draw from it).
     Of a bad record that on_error="mask" leaves out, `_mask` is 0.0, `_index` its number and `_crc` what is known of it
     beforehand, or 0; features are as on padding. With "skip", all is of the record that stands in for it.
 

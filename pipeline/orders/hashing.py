@@ -10,6 +10,7 @@ __all__ = [
     "RECORDS",
     "SOURCES",
     "WINDOWS",
+    "device_seeds",
     "hash_key",
     "op_seeds",
     "permutation",
@@ -19,7 +20,7 @@ __all__ = [
 ]
 
 # What a hash is for goes into its key, so that no two tables of one seed are related.
-BLOCKS, WINDOWS, RECORDS, MIXES, SOURCES = 1, 2, 3, 4, 5
+BLOCKS, WINDOWS, RECORDS, MIXES, SOURCES, DEVICE = 1, 2, 3, 4, 5, 6
 _MASK, _GAMMA = 2**64 - 1, 0x9E3779B97F4A7C15
 GAMMA = np.uint64(_GAMMA)
 
@@ -85,3 +86,9 @@ def op_seeds(seeds: np.ndarray, ops: int) -> np.ndarray:
     salts = splitmix64(np.arange(1, ops + 1, dtype=np.uint64) * GAMMA)
     mixed = splitmix64(seeds[:, None] ^ salts).astype("<u8")
     return mixed.view("<i4").reshape(len(seeds), ops, 2)
+
+
+def device_seeds(seeds: np.ndarray) -> np.ndarray:
+    """uint32 [n, 2]: a seed of its own for what is drawn for each record on the device, uniform over all bits."""
+    mixed = splitmix64(seeds ^ hash_key(DEVICE)).astype("<u8")
+    return mixed.view("<u4").reshape(len(seeds), 2).astype(np.uint32)

@@ -67,6 +67,8 @@ class ArrayInput:
             batch[key] = array[ids]
             batch[key][~real] = self.pad.get(key, 0)
         crc = np.where(real, self.crcs[ids], 0).astype(np.uint32)
+        if self.ctx.mode == "train":
+            batch["_seed"] = np.stack([ids, np.full_like(ids, step)], axis=1).astype(np.uint32)
         return batch | {"_mask": real.astype(np.float32), "_index": ids.astype(np.int32), "_crc": crc}
 
     def batches(self, position: int) -> Iterator[dict[str, np.ndarray]]:

@@ -172,8 +172,11 @@ def test_what_a_task_cannot_predict_is_named(trainer, dense_task, vector_input):
     ("given", "text"),
     [
         (lambda batch: batch["x"], r"predict_fn gave a \w+\. It must give a dict"),
-        (lambda batch: {"of": {"x": batch["x"].mean(0)}}, r"prediction of/x has the shape \[8\]; expected \[16, ...\]"),
-        (lambda batch: {"mean": batch["x"].mean()}, r"prediction mean has the shape \[\]; expected"),
+        (
+            lambda batch: {"of": {"x": batch["x"].mean(0)}},
+            r"predict_fn's of/x has the shape \[8\]; expected \[16, ...\]",
+        ),
+        (lambda batch: {"mean": batch["x"].mean()}, r"predict_fn's mean has the shape \[\]; expected"),
         (lambda batch: {"_index": batch["x"]}, "predict_fn names a prediction '_index'"),
     ],
 )

@@ -1,0 +1,70 @@
+"""`_seed`: what a record's augmentation on the device is drawn from. Seed, epoch and record decide it, nothing else."""
+
+import numpy as np
+import pytest
+from host_batches import joined, rows_of, taken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.datasets import eval_dataset, mixture, train_dataset
+from pipeline.hosts import Hosts
+from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
+
+NUMBERS = {"x": np.arange(30, dtype=np.int32)}
+
+
+def seeds_by_record(batches):
+    """(epoch's part of the batches) record -> its seed as a tuple."""
+    ids, seeds = rows_of(batches, "_index").tolist(), rows_of(batches, "_seed").tolist()
+    return {record: tuple(seed) for record, seed in zip(ids, seeds, strict=True)}
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**31), epochs=st.sampled_from(["drop", "span"]), count=st.sampled_from([1, 2, 4]))
+def test_it_is_the_hash_of_seed_epoch_and_record_on_any_hosts(seed, epochs, count):
+    hosts = [
+        taken(train_dataset(NUMBERS, global_batch=12, hosts=Hosts(i, count), seed=seed, epochs=epochs), count=6)
+        for i in range(count)
+    ]
+    batches = joined(hosts)
+    allowed = {
+        (record, *device_seeds(record_seeds(seed, np.array([epoch]), np.array([record])))[0].tolist())
+        for epoch in range(4)
+        for record in range(30)
+    }
+    drawn = list(zip(rows_of(batches, "_index"), *rows_of(batches, "_seed").T, strict=True))
+    assert set(drawn) <= allowed
+    assert len(set(drawn)) == 72  # no record twice with the same numbers, though batches span epochs
+    assert rows_of(batches, "_seed").dtype == np.uint32
+
+
+def test_it_goes_on_after_a_resume_where_it_stood():
+    source = train_dataset(NUMBERS, global_batch=8, epochs="span", seed=3)
+    whole = rows_of(taken(source, count=9), "_seed")
+    again = train_dataset(NUMBERS, global_batch=8, epochs="span", seed=3)
+    rest = taken(again, again.restore(source.state(source.advance(source.start, 4))), count=5)
+    np.testing.assert_array_equal(rows_of(rest, "_seed"), whole[32:])
+
+
+def test_records_of_a_mixture_have_seeds_of_their_own():
+    parts = [NUMBERS, {"x": np.arange(100, 130, dtype=np.int32)}]
+    batches = taken(train_dataset(mixture(parts, [1.0, 1.0]), global_batch=20), count=3)
+    drawn = [tuple(seed) for seed in rows_of(batches, "_seed").tolist()]
+    assert len(set(drawn)) == 60
+
+
+def test_it_is_uniform_and_not_related_to_what_ops_draw():
+    seeds = record_seeds(0, np.zeros(20_000, np.int64), np.arange(20_000))
+    ours, theirs = device_seeds(seeds), op_seeds(seeds, 3).view(np.uint32)
+    for bit in range(32):
+        share = ((ours >> np.uint32(bit)) & 1).mean(axis=0)
+        assert (np.abs(share - 0.5) < 0.02).all()
+    for op in range(3):
+        same = np.unpackbits((ours ^ theirs[:, op]).view(np.uint8)).mean()
+        assert abs(same - 0.5) < 0.005
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_evaluation_has_none(nested):
+    assert "_seed" not in eval_dataset(NUMBERS, global_batch=4, nested=nested).spec
+    assert train_dataset(NUMBERS, global_batch=4, nested=nested).spec["_seed"].shape == (4, 2)

@@ -1,0 +1,75 @@
+"""Jitter and normalization against Pillow's enhancements and the formulas."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance
+
+from pipeline.shards.errors import InputError, OptionError
+from trainer.augment import color_jitter, normalize
+from trainer.augmentation.draws import uniform
+
+ENHANCERS = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
+
+
+@pytest.mark.parametrize("name", ENHANCERS)
+def test_each_change_is_pillows(make_batch, name):
+    batch = make_batch()
+    drawn = uniform(batch, "color_jitter", 3)[:, list(ENHANCERS).index(name)]
+    changed = color_jitter(batch, **{name: 0.8})["image"]
+    for image, u, ours in zip(batch["image"], drawn, changed, strict=True):
+        factor = 0.2 + float(u) * 1.6
+        pillows = np.asarray(ENHANCERS[name](Image.fromarray(np.asarray(image))).enhance(factor), np.float32)
+        # Pillow rounds the grey that it blends with, and cuts the result.
+        assert np.abs(np.asarray(ours) - pillows).max() <= 2.0
+
+
+def test_factors_are_uniform_around_one_and_never_negative(make_batch):
+    flat = make_batch(2000, 1, 1) | {"image": jnp.full((2000, 1, 1, 1), 100, jnp.uint8)}
+    for amount, low, high in ((0.4, 60, 140), (1.5, 0, 250)):
+        levels = np.asarray(color_jitter(flat, brightness=amount)["image"]).ravel()
+        assert low <= levels.min() < low + 2
+        assert high - 2 < levels.max() <= high
+        assert abs(levels.mean() - (low + high) / 2) < 6
+
+
+def test_nothing_asked_for_changes_nothing_but_the_dtype(make_batch):
+    batch = make_batch()
+    same = color_jitter(batch)
+    assert same["image"].dtype == jnp.float32
+    assert (same["image"] == batch["image"]).all()
+    assert all((same[key] == batch[key]).all() for key in batch)
+
+
+@pytest.mark.parametrize(("name", "mean", "deviation"), [("inception", 0.5, 0.5), ("unit", 0, 1)])
+def test_normalization_is_the_formula(make_batch, name, mean, deviation):
+    images = make_batch()["image"]
+    expected = (np.asarray(images, np.float64) / 255 - mean) / deviation
+    np.testing.assert_allclose(normalize(images, name), expected, atol=1e-6)
+    assert normalize(images, name, jnp.bfloat16).dtype == jnp.bfloat16
+
+
+def test_imagenets_statistics_are_of_each_channel(make_batch):
+    images = make_batch()["image"]
+    expected = (np.asarray(images, np.float64) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    np.testing.assert_allclose(normalize(images), expected, atol=1e-5)
+    own = normalize(images, ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    assert (own == normalize(images, "imagenet")).all()
+
+
+def test_what_cannot_be_done_is_one_error(make_batch):
+    grey = make_batch(channels=1)
+    with pytest.raises(InputError, match="color_jitter: 'image' has 1 channels; it must have 3"):
+        color_jitter(grey, saturation=0.1)
+    with pytest.raises(InputError, match="color_jitter reads 'imag', which the batch does not have. Did you mean 'ima"):
+        color_jitter(grey, "imag", brightness=0.1)
+    with pytest.raises(InputError, match=r"'labels' is float32 \[16, 5\]; it must be images \[b, height, width, chan"):
+        color_jitter(grey, "labels", brightness=0.1)
+    with pytest.raises(OptionError, match="color_jitter: contrast=-1 must be a number of 0 or more"):
+        color_jitter(grey, contrast=-1)
+    with pytest.raises(OptionError, match=r"statistics='imagnet' are not known. Did you mean 'imagenet'"):
+        normalize(grey["image"], "imagnet")
+    with pytest.raises(InputError, match=r"have 1 channels, the statistics 3. Give as many, or one for all"):
+        normalize(grey["image"], "imagenet")
+    with pytest.raises(OptionError, match=r"the deviations \[0.0\] must not be 0"):
+        normalize(grey["image"], ([0.5], [0.0]))

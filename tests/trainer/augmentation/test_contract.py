@@ -1,0 +1,77 @@
+"""What every device op promises, a row each."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from trainer.augment import color_jitter, cutmix, mixup, normalize, one_hot, random_erasing
+
+OPS = {
+    "color_jitter": lambda batch: color_jitter(batch, brightness=0.4, contrast=0.4, saturation=0.4),
+    "random_erasing": lambda batch: random_erasing(batch, probability=0.7),
+    "mixup": lambda batch: mixup(batch, alpha=1.0),
+    "cutmix": cutmix,
+    "one_hot": lambda batch: one_hot(batch, "label", 5, base=1, smoothing=0.1),
+    "normalize": lambda batch: batch | {"image": normalize(batch["image"])},
+}
+MIXING = ("mixup", "cutmix")
+COMPILED = {name: jax.jit(op) for name, op in OPS.items()}  # eager, each operation would be compiled for itself
+
+
+def ops(names=OPS):
+    return pytest.mark.parametrize("op", [COMPILED[name] for name in names], ids=names)
+
+
+def placed(batch, devices):
+    mesh = Mesh(np.asarray(jax.devices()[:devices]), ("data",))
+    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
+
+
+@ops()
+def test_one_device_and_four_agree(make_batch, op):
+    batch = make_batch(masked=(5,))
+    one, four = (op(placed(batch, devices)) for devices in (1, 4))
+    for key in one:
+        np.testing.assert_allclose(four[key], one[key], rtol=1e-6, atol=1e-4)
+        assert one[key].dtype == four[key].dtype
+
+
+@ops()
+def test_keys_that_it_does_not_set_stay_as_they_are(make_batch, op):
+    batch = make_batch()
+    made = op(batch)
+    for key in ("label", "_mask", "_seed"):
+        assert (made[key] == batch[key]).all()
+    assert made.keys() == batch.keys()
+
+
+@ops([name for name in OPS if name not in MIXING])
+def test_a_row_depends_on_no_other_row(make_batch, op):
+    batch = make_batch()
+    order = np.random.default_rng(0).permutation(16)
+    made, others = op(batch), op({key: value[order] for key, value in batch.items()})
+    for key in made:
+        np.testing.assert_allclose(others[key], made[key][order], rtol=1e-6, atol=1e-4)
+
+
+@ops()
+def test_what_a_row_of_padding_holds_never_reaches_another(make_batch, op):
+    batch = make_batch(masked=(2, 9))
+    padding = batch["_mask"] == 0
+    dirty = batch | {
+        "image": jnp.where(padding[:, None, None, None], 255, batch["image"]),
+        "labels": jnp.where(padding[:, None], 7.0, batch["labels"]),
+        "_seed": jnp.where(padding[:, None], 99, batch["_seed"]),
+    }
+    clean, dirtied = op(batch), op(dirty)
+    for key in clean:
+        assert (clean[key][~padding] == dirtied[key][~padding]).all()
+
+
+@ops(["color_jitter", "random_erasing", *MIXING])
+def test_it_draws_from_the_seed_alone(make_batch, op):
+    batch, other = make_batch(), make_batch(salt=1)
+    assert (op(batch)["image"] == op(batch | {"_index": jnp.arange(16)})["image"]).all()
+    assert (op(batch)["image"] != op(batch | {"_seed": other["_seed"]})["image"]).any()

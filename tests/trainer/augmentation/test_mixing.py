@@ -1,0 +1,118 @@
+"""Mixup, CutMix and the labels they need: the formulas, the partners, and rows that do not count."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipeline.shards.errors import InputError, OptionError
+from trainer.augment import one_hot
+from trainer.augmentation import mixing
+
+# Eager, each operation would be compiled for itself.
+mixup, cutmix = (jax.jit(op, static_argnames=("alpha", "labels")) for op in (mixing.mixup, mixing.cutmix))
+
+
+def partner(row, rows):
+    return (row + rows // 2) % rows
+
+
+def weights_of(mixed, batch):
+    """Each row's own part, from labels that were all different."""
+    return np.asarray(mixed["labels"])[np.arange(len(batch["labels"])), np.arange(len(batch["labels"]))]
+
+
+def labelled(batch):
+    return batch | {"labels": jnp.eye(len(batch["labels"]))}
+
+
+def test_mixup_is_its_formula_on_images_and_labels_alike(make_batch):
+    batch = labelled(make_batch())
+    mixed = mixup(batch, alpha=1.0)
+    weights = weights_of(mixed, batch)
+    images = np.asarray(batch["image"], np.float32)
+    for row, weight in enumerate(weights):
+        other = partner(row, 16)
+        expected = images[row] * weight + images[other] * (1 - weight)
+        np.testing.assert_allclose(mixed["image"][row], expected, atol=1e-3)
+        assert np.isclose(mixed["labels"][row, other], 1 - weight)
+    assert len(set(weights.tolist())) == 16
+    assert (mixed["label"] == batch["label"]).all()
+
+
+def test_cutmix_pastes_the_partners_rectangle_and_labels_by_area(make_batch):
+    batch = labelled(make_batch(64, 16, 12))
+    mixed = cutmix(batch)
+    images, others = np.asarray(batch["image"]), np.asarray(batch["image"])[[partner(i, 64) for i in range(64)]]
+    pasted = (np.asarray(mixed["image"]) == others).all(-1)
+    own = (np.asarray(mixed["image"]) == images).all(-1)
+    assert (pasted | own).all()
+    assert mixed["image"].dtype == jnp.uint8
+    np.testing.assert_allclose(weights_of(mixed, batch), own.mean((1, 2)), atol=1e-6)
+    rows, columns = pasted.any(2), pasted.any(1)
+    assert (pasted == rows[:, :, None] & columns[:, None, :]).all()
+    assert 0 < pasted.mean() < 1
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_weights_are_distributed_as_published(make_batch, alpha):
+    batch = make_batch(4000, 1, 1, classes=2)
+    batch |= {"labels": jnp.eye(2)[jnp.arange(4000) // 2000]}  # partners are of the other class
+    weights = np.asarray(mixup(batch, alpha=alpha)["labels"])[np.arange(4000), np.arange(4000) // 2000]
+    assert stats.kstest(weights, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
+
+
+def test_cutmixs_boxes_have_the_published_sizes_and_places(make_batch):
+    batch = make_batch(3000, 32, 32, 1, classes=2)
+    batch |= {"image": jnp.broadcast_to((jnp.arange(3000) // 1500)[:, None, None, None], (3000, 32, 32, 1))}
+    batch |= {"labels": jnp.eye(2)[jnp.arange(3000) // 1500]}
+    own = np.asarray(cutmix(batch)["labels"])[np.arange(3000), np.arange(3000) // 1500]
+    # The published algorithm in NumPy: Beta(1, 1) is uniform.
+    rng = np.random.default_rng(0)
+    side = (32 * np.sqrt(1 - rng.random(30_000))).astype(int)
+    spans = []
+    for centre in rng.integers(0, 32, (2, 30_000)):
+        spans.append(np.clip(centre - side // 2 + side, 0, 32) - np.clip(centre - side // 2, 0, 32))
+    assert stats.ks_2samp(own, 1 - spans[0] * spans[1] / 1024).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("op", [mixup, cutmix])
+def test_a_row_that_does_not_count_mixes_with_none(make_batch, op):
+    batch = labelled(make_batch(masked=(3, 12, 15)))
+    mixed = op(batch, alpha=1.0)
+    for row in (3, 12, 15):
+        assert not mixed["image"][row].any()
+        assert (mixed["image"][partner(row, 16)] == batch["image"][partner(row, 16)]).all()
+        assert (mixed["labels"][partner(row, 16)] == batch["labels"][partner(row, 16)]).all()
+    assert (mixed["labels"][0] != batch["labels"][0]).any()
+
+
+@pytest.mark.parametrize("op", [mixup, cutmix])
+def test_a_batch_of_an_odd_number_is_mixed_too(make_batch, op):
+    odd = labelled(make_batch(5))
+    labels = np.asarray(op(odd)["labels"])
+    assert np.allclose(labels.sum(1), 1)
+    assert all(labels[i, partner(i, 5)] > 0 for i in range(5))
+
+
+def test_labels_are_smoothed_over_all_classes(make_batch):
+    batch = make_batch() | {"label": jnp.array([1, 3, 9], jnp.int32)}
+    soft = np.asarray(one_hot(batch, "label", 4, base=1, smoothing=0.2)["labels"])
+    np.testing.assert_allclose(soft, [[0.85, 0.05, 0.05, 0.05], [0.05, 0.05, 0.85, 0.05], [0.05] * 4], atol=1e-6)
+
+
+def test_what_cannot_be_mixed_is_one_error(make_batch):
+    batch = make_batch()
+    with pytest.raises(InputError, match=r"mixup mixes 'soft', which is not in the batch.*Call one_hot before"):
+        mixup(batch, labels="soft")
+    with pytest.raises(
+        InputError, match=r"cutmix mixes 'label', which is int32 \[16\]; it must be float \[b, classes\]"
+    ):
+        cutmix(batch, labels="label")
+    with pytest.raises(OptionError, match="mixup: alpha=0 must be a number above 0"):
+        mixup(batch, alpha=0)
+    with pytest.raises(OptionError, match="one_hot: smoothing=1 must"):
+        one_hot(batch, "label", 4, smoothing=1)
+    with pytest.raises(InputError, match="one_hot reads 'labl', which the batch does not have. Did you mean 'label'"):
+        one_hot(batch, "labl", 4)

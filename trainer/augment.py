@@ -1,0 +1,13 @@
+"""Augmentation on the device: functions batch -> batch for a Task's `augment`, and normalization for its loss.
+
+    def augment(batch):
+        batch = color_jitter(batch, "image", brightness=0.4, contrast=0.4, saturation=0.4)
+        return cutmix(one_hot(batch, "label", num_classes=1000, smoothing=0.1), "image")
+
+All that is drawn for a record follows from its `_seed`, a hash of seed, epoch and record."""
+
+from trainer.augmentation.color import color_jitter, normalize
+from trainer.augmentation.erasing import random_erasing
+from trainer.augmentation.mixing import cutmix, mixup, one_hot
+
+__all__ = ["color_jitter", "cutmix", "mixup", "normalize", "one_hot", "random_erasing"]

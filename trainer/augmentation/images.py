@@ -1,0 +1,36 @@
+"""What the device ops take: one key of a batch that holds images [b, height, width, channels]."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pipeline.shards.errors import InputError, did_you_mean
+from trainer.task import Batch
+
+__all__ = ["clipped", "images_of", "per_record"]
+
+
+def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None = None) -> jax.Array:
+    """batch[key]. InputError, naming the op, unless it is there, of four dimensions and one of these channel counts."""
+    if key not in batch:
+        raise InputError(f"{op} reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}")
+    images = batch[key]
+    if images.ndim != 4:
+        raise InputError(
+            f"{op}: {key!r} is {images.dtype} {list(images.shape)}; it must be images [b, height, width, channels]."
+        )
+    if channels and images.shape[-1] not in channels:
+        allowed = " or ".join(map(str, channels))
+        raise InputError(f"{op}: {key!r} has {images.shape[-1]} channels; it must have {allowed}.")
+    return images
+
+
+def per_record(values: jax.Array, images: jax.Array) -> jax.Array:
+    """[b] as [b, 1, 1, 1]."""
+    return values.reshape(values.shape + (1,) * (images.ndim - 1))
+
+
+def clipped(values: Any) -> jax.Array:
+    """Into 0..255, where levels of brightness are."""
+    return jnp.clip(values, 0.0, 255.0)
