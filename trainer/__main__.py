@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
 from trainer.exits import EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end
 
-RECIPES = {"digits": "trainer.recipes.digits"}  # imported when named: --help needs no jax
+# The module of each, and beside it <module>_config with its flags: --help needs no JAX.
+RECIPES = {"digits": "trainer.recipes.digits"}
 
 
 def main(arguments: list[str]) -> int:
@@ -30,18 +31,19 @@ def main(arguments: list[str]) -> int:
 
         from trainer.cluster.devices import Devices, check, choose
         from trainer.cluster.distributed import Distributed, join
-        from trainer.cluster.watchdog import telling_others
 
-        recipe = importlib.import_module(RECIPES[name])
-        fields = [("recipe", recipe.Config), ("devices", Devices, Devices())]
+        config = importlib.import_module(f"{RECIPES[name]}_config").Config
+        fields = [("recipe", config), ("devices", Devices, Devices())]
         fields += [("distributed", Distributed, Distributed())]
         flags = tyro.conf.OmitArgPrefixes[make_dataclass("Flags", fields)]
-        given: Any = tyro.cli(flags, args=options, prog=f"python -m trainer {name}", description=recipe.Config.__doc__)
+        given: Any = tyro.cli(flags, args=options, prog=f"python -m trainer {name}", description=config.__doc__)
         choose(given.devices)
         join(given.distributed)
         check(given.devices)
+        from trainer.cluster.watchdog import telling_others
+
         with telling_others():
-            recipe.run(given.recipe)
+            importlib.import_module(RECIPES[name]).run(given.recipe)
     except ModuleNotFoundError as error:
         hint = "" if "infeed[" in str(error) else " Install what training needs: pip install 'infeed[train]'."
         print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)

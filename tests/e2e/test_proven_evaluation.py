@@ -14,7 +14,7 @@ from pipeline.shards.errors import EvaluationError
 from pipeline.sources.reader import SplitReader
 from pipeline.sources.reading import ShardReading
 from trainer.config import TrainerConfig
-from trainer.recipes.digits import Config, _input_fns, digits_task, run
+from trainer.recipes.digits import Config, digits_task, input_fns, run
 from trainer.trainer import Trainer
 
 
@@ -25,7 +25,7 @@ def trained(digits, tmp_path_factory):
         workdir=str(tmp_path_factory.mktemp("model")), global_batch_size=16, eval_batch_size=100, max_steps=2
     )
     trainer = Trainer(digits_task(1e-3, 2), settings, devices=jax.devices()[:1])
-    train_input, eval_input = _input_fns(Config(data_dir=str(digits[1]), trainer=settings))
+    train_input, eval_input = input_fns(Config(data_dir=str(digits[1]), trainer=settings))
     trainer.train(train_input)
     return trainer, eval_input
 
@@ -60,7 +60,7 @@ def test_shards_that_were_only_indexed_are_proven_as_well(trained, digits, tmp_p
         shutil.copy(path, tmp_path / f"foreign_{path.name}.tfrecord")
     assert index.main([str(tmp_path)]) == 0
     settings = TrainerConfig(workdir="unused", global_batch_size=16, eval_batch_size=100, max_steps=2)
-    result = trainer.evaluate(_input_fns(Config(data_dir=str(tmp_path), trainer=settings))[1])
+    result = trainer.evaluate(input_fns(Config(data_dir=str(tmp_path), trainer=settings))[1])
     assert (result.records, result.num_records, result.proven) == (368, 368, True)
 
 

@@ -65,7 +65,8 @@ def test_what_it_makes_of_reserved_keys_is_ignored_and_new_keys_reach_the_loss(d
         return batch["x"].sum(1), variables, None
 
     def augment(batch):
-        return {**one_hot(batch, "label", 3), "_mask": jnp.ones(4), "_index": None}
+        of_all = 0 * batch["x"].sum()  # NaN, had the row of padding not been blanked before
+        return {**one_hot(batch, "label", 3), "x": batch["x"] + of_all, "_mask": jnp.ones(4), "_index": None}
 
     batch = {
         "x": jnp.array([1.0, 2.0, jnp.nan, 4.0])[:, None] * jnp.ones(8),

@@ -1,6 +1,7 @@
 """`python -m trainer`: help, and one line for what the user can mend."""
 
 import logging
+import subprocess
 import sys
 
 import pytest
@@ -40,6 +41,14 @@ def test_help_of_a_recipe_shows_its_typed_options(capsys):
     for option in ("--data-dir", "--workdir", "--iterations-per-loop", "--learning-rate"):
         assert option in shown
     assert "--mode {train,evaluate,evaluate-continuously,predict}" in " ".join(shown.split())
+
+
+def test_help_needs_no_jax():
+    program = "import sys; sys.modules['jax'] = None; from trainer.__main__ import main; main(sys.argv[1:])"
+    shown = subprocess.run(
+        [sys.executable, "-c", program, "digits", "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "--learning-rate" in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import jax
-
 from pipeline.shards.errors import OptionError
 
 __all__ = ["Devices", "check", "choose"]
@@ -33,6 +31,8 @@ class Devices:
 
 def choose(devices: Devices) -> None:
     """Tells JAX; before it is used for the first time."""
+    import jax  # takes a second, which the flags' help need not wait for
+
     if devices.platform is not None:
         jax.config.update("jax_platforms", devices.platform)
     if devices.num_devices is not None:
@@ -41,6 +41,8 @@ def choose(devices: Devices) -> None:
 
 def check(devices: Devices) -> None:
     """Raises OptionError where there are no such devices. After all processes have met: JAX looks for devices."""
+    import jax
+
     try:
         jax.devices()
     except RuntimeError as error:

@@ -6,8 +6,6 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from pipeline.shards.errors import OptionError
 from trainer.exits import EXIT_USER_ERROR, leave
 
@@ -59,6 +57,8 @@ def join(settings: Distributed) -> None:
     Ends the process with exit code 2 and one line when they are not all there in time."""
     if settings.coordinator_address is None:
         return
+    import jax  # takes a second, which the flags' help need not wait for
+
     # JAX aborts the process when its own time is up, with a stack trace of its C++; ours comes first.
     timer = threading.Timer(settings.connect_seconds, _give_up, (settings,))
     timer.daemon = True

@@ -136,6 +136,7 @@ def test_training_with_mask_keeps_the_other_rows_as_they_are(pictures):
     np.testing.assert_array_equal(masked["_index"], intact["_index"])
     np.testing.assert_array_equal(masked["image"][good], intact["image"][good])
     assert not masked["image"][~good].any()
+    np.testing.assert_array_equal(masked["_seed"], intact["_seed"] * good[:, None])
 
 
 @pytest.fixture
