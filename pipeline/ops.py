@@ -6,6 +6,7 @@ from pipeline.decoding.label_ops import MultiHot, OneHot
 from pipeline.decoding.op import Features, Op, Specs
 from pipeline.decoding.photo_ops import DecodeCentralCrop, DecodeRandomResizedCrop, DecodeResize
 from pipeline.decoding.pixel_ops import CentralCrop, GreyToRgb, RandomCrop, RandomFlip, RandomShift, Resize
+from pipeline.decoding.trivial_augment import TrivialAugmentWide
 
 __all__ = [
     "Cast",
@@ -28,4 +29,5 @@ __all__ = [
     "Rename",
     "Resize",
     "Specs",
+    "TrivialAugmentWide",
 ]
