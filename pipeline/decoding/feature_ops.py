@@ -150,7 +150,7 @@ class Cast:
         if value.dtype.is_floating and dtype.kind in "iu":
             value = tf.round(value)
         cast = tf.cast(value, dtype)
-        if dtype.kind == "b" or value.dtype == tf.bool:
+        if dtype.kind == "b" or np.can_cast(value.dtype.as_numpy_dtype, dtype):
             return {self.key: cast}
         if dtype.kind == "f":
             fits = tf.math.is_finite(cast) == tf.math.is_finite(tf.cast(value, tf.float64))

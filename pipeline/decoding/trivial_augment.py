@@ -14,7 +14,7 @@ from pipeline.shards.errors import SchemaError
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 
-__all__ = ["NAMES", "STRENGTHS", "TrivialAugmentWide", "augmented"]
+__all__ = ["NAMES", "STRENGTHS", "TrivialAugmentWide", "augmented", "drawn_from"]
 
 STRENGTHS = 31
 _SHARES = np.arange(STRENGTHS) / (STRENGTHS - 1)
@@ -52,7 +52,13 @@ class TrivialAugmentWide(ImageOp):
         return spec
 
     def _image(self, value: Any, seed: Any) -> Any:
-        return augmented(value, tf.math.floormod(seed[0], len(NAMES)), tf.math.floormod(seed[1], 2 * STRENGTHS))
+        return augmented(value, *drawn_from(seed))
+
+
+def drawn_from(seed: Any) -> tuple[Any, Any]:
+    """(which, drawn) of `augmented`, each uniform. seed: int32 [..., 2]."""
+    which, drawn = tf.unstack(tf.math.floormod(seed, [len(NAMES), 2 * STRENGTHS]), axis=-1)
+    return which, drawn
 
 
 def augmented(image: Any, which: Any, drawn: Any) -> Any:
