@@ -29,7 +29,7 @@ IMAGES = {
     "noise": np.random.default_rng(1).integers(0, 256, (30, 47, 3), np.uint8),
     "one level": np.full((30, 47, 3), 77, np.uint8),
     "two levels": np.where(photograph(30, 47, 3) > 110, 200, 10).astype(np.uint8),
-    "tiny": photograph(2, 5, 3),
+    "tiny": photograph(1, 5, 3),
 }
 
 
