@@ -13,11 +13,10 @@ __all__ = ["Plan", "Step", "listed", "planned"]
 
 @dataclass(frozen=True)
 class Step:
-    """One op, the features that it sets and those that it drops."""
+    """One op and the features that it sets. Those that it drops are merely not asked for any more."""
 
     op: Op
     sets: Specs
-    drops: tuple[str, ...]
 
     def __call__(self, features: Features, seed: Any) -> Features:
         """The features after the op. Raises OptionError unless it made what it promised."""
@@ -30,7 +29,7 @@ class Step:
                 "evaluation counts. To leave records out, give them a weight of 0 in a feature, and use it in the "
                 "metrics. Keep and Drop leave features out."
             )
-        return {key: value for key, value in features.items() if key not in self.drops} | dict(made)
+        return features | dict(made)
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def planned(given: Specs, ops: Sequence[Op]) -> Plan:
         if taken := [key for key in sets if key.startswith("_")]:
             raise OptionError(f"{op!r} sets {taken[0]!r}: names that begin with _ are reserved. Choose another.")
         reads |= set(op.reads) - made
-        steps.append(Step(op, sets, drops))
+        steps.append(Step(op, sets))
         specs = {key: spec for key, spec in specs.items() if key not in drops} | dict(sets)
         made |= set(sets)
         dropped = {key: by for key, by in (dropped | dict.fromkeys(drops, op)).items() if key not in sets}

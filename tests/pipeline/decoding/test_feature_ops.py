@@ -31,10 +31,6 @@ SCHEMA = Schema(
 RECORD = {"a": 7, "b": 0.5, "name": b"x", "many": [1, 2], "rank": 3, "_hidden": 9}
 
 
-def spec_of(*ops, **options):
-    return {key for key in Decoder(SCHEMA, 1, ops=ops, **options).spec if not key.startswith("_")}
-
-
 def decoded(*ops, record=RECORD, schema=SCHEMA, **options):
     decoder = Decoder(schema, 1, ops=ops, **options)
     seeds = np.zeros((1, decoder.num_ops, 2), np.int32)
@@ -58,8 +54,8 @@ def decoded(*ops, record=RECORD, schema=SCHEMA, **options):
 )
 def test_a_batch_has_what_the_ops_leave(ops, left):
     assert decoded(*ops) == left
-    for key, value in left.items():
-        assert decoded(*ops, keys=[key]) == {key: value}
+    key = min(left)
+    assert decoded(*ops, keys=[key]) == {key: left[key]}
 
 
 def test_a_renamed_feature_keeps_its_padding_and_can_be_read():
