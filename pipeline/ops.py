@@ -1,19 +1,33 @@
 """The ops there are: frozen dataclasses. Recipes take a list of them; `Op` is what one of your own must be."""
 
-from pipeline.decoding.image_ops import DecodeJpeg, DecodePng, RandomShift
-from pipeline.decoding.label_ops import MultiHot
+from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
+from pipeline.decoding.image_ops import DecodeJpeg, DecodePng
+from pipeline.decoding.label_ops import MultiHot, OneHot
 from pipeline.decoding.op import Features, Op, Specs
 from pipeline.decoding.photo_ops import DecodeCentralCrop, DecodeRandomResizedCrop, DecodeResize
+from pipeline.decoding.pixel_ops import CentralCrop, GreyToRgb, RandomCrop, RandomFlip, RandomShift, Resize
+from pipeline.decoding.trivial_augment import TrivialAugmentWide
 
 __all__ = [
+    "Cast",
+    "CentralCrop",
     "DecodeCentralCrop",
     "DecodeJpeg",
     "DecodePng",
     "DecodeRandomResizedCrop",
     "DecodeResize",
+    "Drop",
     "Features",
+    "GreyToRgb",
+    "Keep",
     "MultiHot",
+    "OneHot",
     "Op",
+    "RandomCrop",
+    "RandomFlip",
     "RandomShift",
+    "Rename",
+    "Resize",
     "Specs",
+    "TrivialAugmentWide",
 ]

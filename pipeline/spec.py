@@ -10,12 +10,23 @@ import numpy as np
 from pipeline.shards.errors import SchemaError
 from pipeline.shards.schema import Feature, Schema
 
-__all__ = ["BYTES", "RESERVED", "SEED", "ArraySpec", "Layout", "Opaque", "delivered", "feature_specs", "holds"]
+__all__ = [
+    "BYTES",
+    "NUMBERS",
+    "RESERVED",
+    "SEED",
+    "ArraySpec",
+    "Layout",
+    "Opaque",
+    "delivered",
+    "feature_specs",
+    "holds",
+]
 
 BYTES = np.dtype(object)  # TensorFlow's own choice for tf.string
 _DTYPES = {"bytes": BYTES, "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 _DELIVERED = {np.dtype("i8"): np.dtype("i4"), np.dtype("u8"): np.dtype("u4"), np.dtype("f8"): np.dtype("f4")}
-_NUMBERS = tuple(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
+NUMBERS = tuple(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,7 @@ def _struct_specs(layout: np.dtype) -> Mapping[str, ArraySpec]:
         value = field.base.newbyteorder("=")
         if value.type in (np.bytes_, np.void) and value.names is None:
             value = BYTES
-        elif value not in _NUMBERS:
+        elif value not in NUMBERS:
             raise SchemaError(
                 f"field {name!r} is {field.base}. Allowed are bool, integers and floats of up to 64 bits, bytes "
                 "(S or V and a length), and arrays of these."

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from pipeline.decoding.nesting import nested as nested_tree
-from pipeline.decoding.op import Features, Op, Specs, spec_of
+from pipeline.decoding.op import Features, Op, Specs
 from pipeline.decoding.padding import PadTo, pad_rows, padded_specs, with_lengths
 from pipeline.decoding.parse import parse_records
+from pipeline.decoding.planning import Plan, listed, planned
 from pipeline.decoding.reason import reason
 from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, RESERVED, SEED, ArraySpec, Layout, delivered, feature_specs, holds
@@ -49,14 +50,14 @@ class Decoder:
         nested: bool = False,
         seeded: bool = False,
     ) -> None:
-        self._layout, self._host_batch, self._ops = layout, host_batch, _listed(ops)
+        self._layout, self._host_batch, self._ops = layout, host_batch, listed(ops)
         self._pad_to = with_lengths(pad_to or {})
-        self._given = padded_specs(feature_specs(layout), self._pad_to)
-        self._specs, reads, made = _planned(self._given, self._ops)
+        plan = planned(padded_specs(feature_specs(layout), self._pad_to), self._ops)
+        self._steps, self._specs = plan.steps, plan.specs
         if isinstance(keys, str):
             raise OptionError(f"keys={keys!r} is one text; keys are several. Give [{keys!r}].")
         fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch and not key.startswith("_")]
-        self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), self._specs)
+        self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), plan)
         if keys is None and not fitting:
             log.warning(
                 "no feature fits a batch, so there are only %s. These are bytes, of any length or begin with _: %s. "
@@ -64,7 +65,7 @@ class Decoder:
                 ", ".join(RESERVED), ", ".join(sorted(self._specs)),
             )  # fmt: skip
         counted = {pad.length_into: key for key, pad in self._pad_to.items()}
-        self._parsed = sorted({counted.get(key, key) for key in reads | (set(self._keys) - made)})
+        self._parsed = sorted({counted.get(key, key) for key in plan.reads | (set(self._keys) - plan.made)})
         self._rows = _row_specs(self._specs, self._keys, pad_values or {})
         self._nest = nested_tree if nested else dict[str, Any]
         rows = self._rows | RESERVED | (SEED if seeded else {})
@@ -119,10 +120,8 @@ class Decoder:
     def _apply_ops(self, parsed: Features, seeds: Any) -> Features:
         def one(example: tuple[Features, Any]) -> Features:
             features, seed = example
-            specs = self._given
-            for i, op in enumerate(self._ops):
-                promised = op.output_spec(specs)
-                features, specs = features | _kept(op, promised, op(features, seed[i])), {**specs, **promised}
+            for i, step in enumerate(self._steps):
+                features = step(features, seed[i])
             return {key: features[key] for key in self._keys}
 
         signature = {key: tf.TensorSpec(self._specs[key].shape, self._specs[key].dtype) for key in self._keys}
@@ -159,47 +158,13 @@ def _traced(decoder: Decoder) -> Any:
     return function.get_concrete_function()
 
 
-def _listed(ops: Sequence[Op]) -> tuple[Op, ...]:
-    if not isinstance(ops, Iterable):
-        raise OptionError(f"ops={ops!r} must be a list of ops; of one, [op].")
-    for op in ops:
-        if isinstance(op, type) or not all(hasattr(op, name) for name in ("reads", "output_spec", "__call__")):
-            raise OptionError(
-                f"{op!r} in ops is no op: one has `reads`, `output_spec` and `__call__`, see pipeline.ops.Op. Give an "
-                "instance, such as DecodeJpeg('image/encoded')."
-            )
-    return tuple(ops)
-
-
-def _planned(parsed: Specs, ops: Sequence[Op]) -> tuple[dict[str, ArraySpec], set[str], set[str]]:
-    """The specs after all ops, the features that ops read from the record, and those that they make."""
-    specs, reads, made = dict(parsed), set[str](), set[str]()
-    for op in ops:
-        for key in op.reads:
-            spec_of(op, key, specs)
-        reads |= set(op.reads) - made
-        outputs = op.output_spec(specs)
-        if taken := [key for key in outputs if key.startswith("_")]:
-            raise OptionError(f"{op!r} sets {taken[0]!r}: names that begin with _ are reserved. Choose another.")
-        specs |= outputs
-        made |= set(outputs)
-    return specs, reads, made
-
-
-def _kept(op: Op, promised: Specs, made: Any) -> Features:
-    """What an op made, if it is what its output_spec says: a batch is planned before any record is read."""
-    missing = sorted(promised.keys() - made.keys()) if isinstance(made, Mapping) else sorted(promised)
-    if missing or not isinstance(made, Mapping):
-        raise OptionError(
-            f"{op!r} returned {sorted(made) if isinstance(made, Mapping) else made!r} for a record; its output_spec "
-            f"promises {sorted(promised)}. An op drops no record and no feature, so that every record of an "
-            "evaluation counts. To leave records out, give them a weight of 0 in a feature, and use it in the metrics."
-        )
-    return dict(made)
-
-
-def _checked(keys: tuple[str, ...], specs: Specs) -> list[str]:
+def _checked(keys: tuple[str, ...], plan: Plan) -> list[str]:
+    specs = plan.specs
     for key in keys:
+        if key in plan.dropped:
+            raise OptionError(
+                f"keys has {key!r}, which {plan.dropped[key]!r} dropped. Leave it out of keys, or keep it in the ops."
+            )
         if key not in specs:
             raise OptionError(f"keys has {key!r}, which is neither in the records nor set by an op."
                               f"{did_you_mean(key, specs)}")  # fmt: skip

@@ -1,21 +1,23 @@
-"""Ops over encoded images and pixels."""
+"""Ops that decode images of one known size."""
 
 import struct
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pipeline.decoding.encoded import pixels_spec
-from pipeline.decoding.op import Features, Specs, spec_of
-from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.decoding.image_op import ImageOp
+from pipeline.decoding.op import Specs
+from pipeline.shards.errors import OptionError
+from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 
-__all__ = ["DecodeJpeg", "DecodePng", "RandomShift"]
+__all__ = ["DecodeJpeg", "DecodePng"]
 
 _PNG_BEGINS = struct.unpack(">4i", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR")  # its first 16 bytes
 
 
 @dataclass(frozen=True)
-class _Decode:
+class _Decode(ImageOp):
     """What both image formats share. A subclass says whether the size is right without decoding, and decodes."""
 
     _wrong: ClassVar[str]  # what the value holds when the size is wrong
@@ -29,19 +31,15 @@ class _Decode:
             raise OptionError(f"{self!r}: shape must be (height, width, 1) for grey or (height, width, 3) for RGB.")
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """See Op."""
-        return (self.key,)
+    def _sets(self) -> str:
+        return self.into
 
-    def output_spec(self, specs: Specs) -> Specs:
-        """See Op."""
-        return {self.into: pixels_spec(self, self.key, specs, self.shape)}
+    def _spec(self, specs: Specs) -> ArraySpec:
+        return pixels_spec(self, self.key, specs, self.shape)
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
+    def _image(self, value: Any, seed: Any) -> Any:
         del seed
-        encoded = features[self.key]
-        right, size = self._check(encoded)
+        right, size = self._check(value)
         height, width, _ = self.shape
         wanted = (
             f"{self.key!r} holds {self._wrong} of another size than the {height} x {width} of {self!r}. DecodeResize, "
@@ -49,8 +47,8 @@ class _Decode:
         )
         # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us an image.
         with tf.control_dependencies([tf.raw_ops.Assert(condition=right, data=[wanted, size], summarize=2)]):
-            image = self._decode(encoded)
-        return {self.into: tf.ensure_shape(image, self.shape)}
+            image = self._decode(value)
+        return tf.ensure_shape(image, self.shape)
 
     def _check(self, encoded: Any) -> tuple[Any, Any]:
         """(whether the size is right, [height, width])."""
@@ -93,46 +91,3 @@ class DecodePng(_Decode):
 
     def _decode(self, encoded: Any) -> Any:
         return tf.io.decode_png(encoded, channels=self.shape[2])
-
-
-@dataclass(frozen=True)
-class RandomShift:
-    """Moves an image by a whole number of pixels in -pixels..pixels, each way alike; shape and dtype stay.
-
-    What comes in at the border is 0 (fill="zero") or the nearest pixel of the border (fill="edge")."""
-
-    key: str = "image"
-    pixels: int = 3
-    fill: Literal["zero", "edge"] = "zero"
-
-    def __post_init__(self) -> None:
-        if self.pixels < 0 or self.fill not in ("zero", "edge"):
-            raise OptionError(f"{self!r}: pixels must be 0 or more, and fill 'zero' or 'edge'.")
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See Op."""
-        return (self.key,)
-
-    def output_spec(self, specs: Specs) -> Specs:
-        """See Op."""
-        spec = spec_of(self, self.key, specs)
-        if len(spec.shape) != 3 or not spec.fits_a_batch:
-            raise SchemaError(
-                f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be an image (height, width, channels)."
-            )
-        return {self.key: spec}
-
-    def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
-        image = features[self.key]
-        height, width, channels = image.shape
-        p = self.pixels
-        # The seed is a hash already: its bits are the random numbers, and no generator's version matters.
-        corner = tf.math.floormod(seed, 2 * p + 1)
-        if self.fill == "edge":
-            rows = tf.clip_by_value(tf.range(height) + corner[0] - p, 0, height - 1)
-            columns = tf.clip_by_value(tf.range(width) + corner[1] - p, 0, width - 1)
-            return {self.key: tf.gather(tf.gather(image, rows, axis=0), columns, axis=1)}
-        padded = tf.pad(image, [[p, p], [p, p], [0, 0]])
-        return {self.key: tf.slice(padded, [corner[0], corner[1], 0], [height, width, channels])}

@@ -10,28 +10,21 @@ from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 
-__all__ = ["MultiHot"]
+__all__ = ["MultiHot", "OneHot"]
 
 
 @dataclass(frozen=True)
-class MultiHot:
-    """Sets `into` to float32 [num_classes]: 1.0 at every label of the record, 0.0 elsewhere; [0] is label `base`.
-
-    Any integers will do: one, many, of any length, or filled up by pad_to. A record without labels gets zeros.
-    ignore: a value that is no label, such as pad_to's or that of an optional feature where a record has none. Any
-    other label outside of base..base + num_classes - 1 is an error that names it."""
+class _Hot:
+    """What both share: float32 [num_classes] in `into`; [0] is label `base`."""
 
     key: str
     num_classes: int
     base: int = 0
     into: str = "labels"
-    ignore: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_classes < 1:
             raise OptionError(f"{self!r}: num_classes must be at least 1.")
-        if self.ignore is not None and self._is_label(self.ignore):
-            raise OptionError(f"{self!r}: ignore must be no label, and {self._labels} are labels.")
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -41,26 +34,19 @@ class MultiHot:
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
         spec = spec_of(self, self.key, specs)
-        if spec.dtype.kind not in "iu":
-            raise SchemaError(f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be integers.")
-        if spec.missing is not None and self._is_label(int(spec.missing)):
+        self._check(spec)
+        if spec.missing is not None and spec.missing in self._classes:
             raise SchemaError(
                 f"{self!r}: {self.key!r} has {spec.missing} where a record has no label, and {self._labels} are "
                 "labels: nothing could tell them apart. Give pad_to another value, such as PadTo(..., value=-1), and "
                 "store labels that may be absent with shape (None,)."
-            )
-        if spec.missing not in (None, self.ignore):
-            raise SchemaError(
-                f"{self!r}: {self.key!r} has {spec.missing} where a record has no label. Give ignore={spec.missing}."
             )
         return {self.into: ArraySpec((self.num_classes,), np.dtype(np.float32))}
 
     def __call__(self, features: Features, seed: Any) -> Features:
         """See Op."""
         del seed
-        labels = tf.reshape(tf.cast(features[self.key], tf.int64), [-1])
-        if self.ignore is not None:
-            labels = tf.boolean_mask(labels, labels != self.ignore)
+        labels = self._without_ignored(tf.reshape(tf.cast(features[self.key], tf.int64), [-1]))
         wrong = tf.boolean_mask(labels, (labels < self.base) | (labels >= self.base + self.num_classes))
         message = f"{self.key!r} has a label outside of {self._labels}, the classes of {self!r}:"
         with tf.control_dependencies(
@@ -70,9 +56,60 @@ class MultiHot:
         hot = tf.tensor_scatter_nd_update(tf.zeros([self.num_classes]), places, tf.ones_like(labels, tf.float32))
         return {self.into: hot}
 
+    def _check(self, spec: ArraySpec) -> None:
+        raise NotImplementedError
+
+    def _without_ignored(self, labels: Any) -> Any:
+        return labels
+
     @property
     def _labels(self) -> str:
         return f"{self.base}..{self.base + self.num_classes - 1}"
 
-    def _is_label(self, value: int) -> bool:
-        return self.base <= value < self.base + self.num_classes
+    @property
+    def _classes(self) -> range:
+        return range(self.base, self.base + self.num_classes)
+
+
+@dataclass(frozen=True)
+class OneHot(_Hot):
+    """Sets `into` to float32 [num_classes]: 1.0 at the record's one label, 0.0 elsewhere; [0] is label `base`.
+
+    The label is one integer. One outside of base..base + num_classes - 1 is an error that names it."""
+
+    def _check(self, spec: ArraySpec) -> None:
+        if spec.dtype.kind not in "iu" or spec.shape != ():
+            raise SchemaError(f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be one integer, of shape "
+                              "(). MultiHot takes any number of labels.")  # fmt: skip
+        if spec.missing is not None and spec.missing not in self._classes:
+            raise SchemaError(
+                f"{self!r}: {self.key!r} has {spec.missing} where a record has no label. "
+                f"MultiHot(..., ignore={spec.missing}) makes zeros of it."
+            )
+
+
+@dataclass(frozen=True)
+class MultiHot(_Hot):
+    """Sets `into` to float32 [num_classes]: 1.0 at every label of the record, 0.0 elsewhere; [0] is label `base`.
+
+    Any integers will do: one, many, of any length, or filled up by pad_to. A record without labels gets zeros.
+    ignore: a value that is no label, such as pad_to's or that of an optional feature where a record has none. Any
+    other label outside of base..base + num_classes - 1 is an error that names it."""
+
+    ignore: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ignore is not None and self.ignore in self._classes:
+            raise OptionError(f"{self!r}: ignore must be no label, and {self._labels} are labels.")
+
+    def _check(self, spec: ArraySpec) -> None:
+        if spec.dtype.kind not in "iu":
+            raise SchemaError(f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be integers.")
+        if spec.missing not in (None, self.ignore) and spec.missing not in self._classes:
+            raise SchemaError(
+                f"{self!r}: {self.key!r} has {spec.missing} where a record has no label. Give ignore={spec.missing}."
+            )
+
+    def _without_ignored(self, labels: Any) -> Any:
+        return labels if self.ignore is None else tf.boolean_mask(labels, labels != self.ignore)

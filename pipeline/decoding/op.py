@@ -3,13 +3,13 @@
 An op draws nothing itself: its seed is a hash of (dataset seed, epoch, record id, its place in the list), so the
 same record looks the same on any number of hosts and after any resume."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.spec import ArraySpec
 
-__all__ = ["Features", "Op", "Specs", "spec_of"]
+__all__ = ["DropsFeatures", "Features", "Op", "Specs", "spec_of"]
 
 Features = dict[str, Any]  # one tensor a key
 Specs = Mapping[str, ArraySpec]
@@ -29,6 +29,15 @@ class Op(Protocol):
 
     def __call__(self, features: Features, seed: Any) -> Features:
         """The features it sets. seed: int32 [2], uniform over all bits. Runs in a graph."""
+        ...
+
+
+@runtime_checkable
+class DropsFeatures(Op, Protocol):
+    """An op that also takes features away. It need not read them, so that they need not be parsed."""
+
+    def dropped_features(self, specs: Specs) -> Collection[str]:
+        """Those of `specs` that are gone after it, unless it sets them."""
         ...
 
 

@@ -5,10 +5,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from pipeline.decoding.encoded import decoded_window, pixels_spec
-from pipeline.decoding.op import Features, Specs
-from pipeline.decoding.resizing import METHODS, Method, flipped, resized
+from pipeline.decoding.image_op import ImageOp
+from pipeline.decoding.op import Specs
+from pipeline.decoding.resizing import Method, check_resizing, flipped, resized
 from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window, whole
 from pipeline.shards.errors import OptionError
+from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 
 __all__ = ["DecodeCentralCrop", "DecodeRandomResizedCrop", "DecodeResize"]
@@ -17,7 +19,7 @@ MAX_PIXELS = 2**26  # 200 MB as RGB; cameras are below
 
 
 @dataclass(frozen=True)
-class _Photo:
+class _Photo(ImageOp):
     """What the three share: sets `into` to uint8 [*size, channels], 1 channel (grey) or 3 (RGB).
 
     JPEG of any subsampling, grey, CMYK or progressive, PNG and WebP. EXIF is ignored, its rotation too. A record with
@@ -33,24 +35,21 @@ class _Photo:
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        if len(self.size) != 2 or min(self.size) < 1 or self.channels not in (1, 3):
-            raise OptionError(f"{self!r}: size must be (height, width), and channels 1 (grey) or 3 (RGB).")
-        if self.method not in METHODS or (self.antialias and self.method == "area"):
-            raise OptionError(
-                f"{self!r}: method must be one of {', '.join(METHODS)}; antialias is for bilinear and bicubic."
-            )
+        check_resizing(self, self.size, self.method, self.antialias)
+        if self.channels not in (1, 3):
+            raise OptionError(f"{self!r}: channels must be 1 (grey) or 3 (RGB).")
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """See Op."""
-        return (self.key,)
+    def _sets(self) -> str:
+        return self.into
 
-    def output_spec(self, specs: Specs) -> Specs:
-        """See Op."""
-        return {self.into: pixels_spec(self, self.key, specs, (*self.size, self.channels))}
+    def _spec(self, specs: Specs) -> ArraySpec:
+        return pixels_spec(self, self.key, specs, (*self.size, self.channels))
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
+    def _image(self, value: Any, seed: Any) -> Any:
+        return tf.ensure_shape(self._photo(value, seed), (*self.size, self.channels))
+
+    def _photo(self, encoded: Any, seed: Any) -> Any:
         raise NotImplementedError
 
     def _window(self, encoded: Any, window: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -58,9 +57,6 @@ class _Photo:
 
     def _resized(self, pixels: Any, size: Any = None) -> Any:
         return resized(pixels, self.size if size is None else size, self.method, self.antialias)
-
-    def _made(self, pixels: Any) -> Features:
-        return {self.into: tf.ensure_shape(pixels, (*self.size, self.channels))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +76,11 @@ class DecodeRandomResizedCrop(_Photo):
         if not 0 < self.area[0] <= self.area[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1]:
             raise OptionError(f"{self!r}: area must be two ascending numbers in (0, 1], ratio two ascending above 0.")
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
+    def _photo(self, encoded: Any, seed: Any) -> Any:
         bits = random_bits(seed, 4 * TRIES + 1)
-        pixels, _ = self._window(
-            features[self.key], lambda size: random_window(size, bits[: 4 * TRIES], self.area, self.ratio)
-        )
+        pixels, _ = self._window(encoded, lambda size: random_window(size, bits[: 4 * TRIES], self.area, self.ratio))
         image = self._resized(pixels)
-        return self._made(flipped(image, bits[-1]) if self.flip else image)
+        return flipped(image, bits[-1]) if self.flip else image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,18 +101,17 @@ class DecodeCentralCrop(_Photo):
         if self.resize_short is not None and self.resize_short < self.size[0]:
             raise OptionError(f"{self!r}: resize_short must be at least the {self.size[0]} of size.")
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
+    def _photo(self, encoded: Any, seed: Any) -> Any:
         del seed
         side = self.size[0]
         if self.resize_short is None:
-            pixels, _ = self._window(features[self.key], lambda size: central_square(size, side, self.border))
-            return self._made(self._resized(pixels))
-        pixels, window = self._window(features[self.key], whole)
+            pixels, _ = self._window(encoded, lambda size: central_square(size, side, self.border))
+            return self._resized(pixels)
+        pixels, window = self._window(encoded, whole)
         ratio = tf.cast(self.resize_short, tf.float32) / tf.cast(tf.reduce_min(window[2:]), tf.float32)
         small = tf.cast(tf.round(tf.cast(window[2:], tf.float32) * ratio), tf.int32)
         y, x = tf.unstack((small - side) // 2)
-        return self._made(tf.slice(self._resized(pixels, small), [y, x, 0], [side, side, self.channels]))
+        return tf.slice(self._resized(pixels, small), [y, x, 0], [side, side, self.channels])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,15 +127,14 @@ class DecodeResize(_Photo):
         if self.fit not in ("stretch", "pad"):
             raise OptionError(f"{self!r}: fit must be 'stretch' or 'pad'.")
 
-    def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
+    def _photo(self, encoded: Any, seed: Any) -> Any:
         del seed
-        pixels, window = self._window(features[self.key], whole)
+        pixels, window = self._window(encoded, whole)
         if self.fit == "stretch":
-            return self._made(self._resized(pixels))
+            return self._resized(pixels)
         target = tf.constant(self.size, tf.float64)
         scale = tf.reduce_min(target / tf.cast(window[2:], tf.float64))
         inner = tf.maximum(tf.cast(tf.round(tf.cast(window[2:], tf.float64) * scale), tf.int32), 1)
         before = (tf.constant(self.size) - inner) // 2
         padding = tf.pad(tf.stack([before, tf.constant(self.size) - inner - before], 1), [[0, 1], [0, 0]])
-        return self._made(tf.pad(self._resized(pixels, inner), padding))
+        return tf.pad(self._resized(pixels, inner), padding)

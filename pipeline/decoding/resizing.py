@@ -2,12 +2,24 @@
 
 from typing import Any, Literal
 
+from pipeline.decoding.op import Op
+from pipeline.shards.errors import OptionError
 from pipeline.tf_cpu import tf
 
-__all__ = ["METHODS", "Method", "flipped", "resized"]
+__all__ = ["Method", "check_resizing", "flipped", "resized"]
 
 Method = Literal["bilinear", "bicubic", "area"]
-METHODS = ("bilinear", "bicubic", "area")
+_METHODS = ("bilinear", "bicubic", "area")
+
+
+def check_resizing(op: Op, size: tuple[int, int], method: Method, antialias: bool) -> None:
+    """Raises OptionError for options of `op` that resized cannot take."""
+    if len(size) != 2 or min(size) < 1:
+        raise OptionError(f"{op!r}: size must be (height, width).")
+    if method not in _METHODS or (antialias and method == "area"):
+        raise OptionError(
+            f"{op!r}: method must be one of {', '.join(_METHODS)}; antialias is for bilinear and bicubic."
+        )
 
 
 def resized(image: Any, size: Any, method: Method, antialias: bool) -> Any:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pipeline.datasets import eval_dataset
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.padding import PadTo
-from pipeline.ops import MultiHot
+from pipeline.ops import MultiHot, OneHot
 from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
@@ -20,12 +20,28 @@ SCHEMA = Schema(
         "one": Feature("int64", optional=True),
     },
 )
+ONE = Schema("one", {"x": Feature("int64")})
 
 
-def hot(decoder: Decoder, *records: dict) -> list[list[float]]:
+def hot(decoder: Decoder, *records: dict, schema: Schema = SCHEMA) -> list[list[float]]:
     seeds = np.zeros((len(records), decoder.num_ops, 2), np.int32)
     index = np.arange(len(records), dtype=np.int32)
-    return decoder([encode_example(SCHEMA, record) for record in records], seeds, index)["labels"].tolist()
+    return decoder([encode_example(schema, record) for record in records], seeds, index)["labels"].tolist()
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 9), st.integers(-3, 3), st.sampled_from(["uint8", "int32", "int64"]), st.data())
+def test_one_label_is_one_and_nothing_else(num_classes, base, dtype, data):
+    least = max(base, 0) if dtype == "uint8" else base
+    label = data.draw(st.integers(least, max(least, base + num_classes - 1)))
+    op, features = OneHot("x", num_classes, base), {"x": tf.constant(label, dtype)}
+    if label >= base + num_classes:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"label outside of .*{label}"):
+            op(features, None)
+    else:
+        value = op(features, None)["labels"]
+        assert value.dtype == tf.float32
+        assert value.numpy().tolist() == [float(base + i == label) for i in range(num_classes)]
 
 
 @settings(max_examples=50)
@@ -64,6 +80,8 @@ def test_a_label_out_of_range_is_an_error_that_names_it(label):
         SchemaError, match=rf"^'many' has a label outside of 1\.\.3, the classes of MultiHot.* \[{label}\]"
     ):
         hot(decoder, {"many": [2, label]})
+    with pytest.raises(SchemaError, match=rf"^'x' has a label outside of 1\.\.3, the classes of OneHot.* \[{label}\]"):
+        hot(Decoder(ONE, 1, ops=[OneHot("x", 3, base=1)]), {"x": label}, schema=ONE)
 
 
 def test_the_record_of_a_label_out_of_range_is_named(images):
@@ -82,6 +100,13 @@ def test_the_record_of_a_label_out_of_range_is_named(images):
         (MultiHot("many", 3, ignore=9), {"many": PadTo(4, value=-1)}, r"Give ignore=-1"),
         (MultiHot("one", 3), {}, r"'one' has 0 where .* PadTo\(\.\.\., value=-1\), and store .* shape \(None,\)"),
         (MultiHot("one", 3, base=1), {}, "Give ignore=0"),
+        (OneHot("one", 3), {}, r"'one' has 0 where .* shape \(None,\)"),
+        (
+            OneHot("one", 3, base=1),
+            {},
+            r"'one' has 0 where a record has no label\. MultiHot\(\.\.\., ignore=0\)",
+        ),
+        (OneHot("pair", 3), {}, r"'pair' is int64 \(2,\); it must be one integer, .* MultiHot takes any number"),
     ],
 )
 def test_a_value_that_stands_for_no_label_is_never_taken_for_one(op, pad_to, text):
@@ -93,6 +118,7 @@ def test_a_value_that_stands_for_no_label_is_never_taken_for_one(op, pad_to, tex
     ("make", "text"),
     [
         (lambda: MultiHot("many", 0), "num_classes must be at least 1"),
+        (lambda: OneHot("one", 0), "num_classes must be at least 1"),
         (lambda: MultiHot("many", 3, base=1, ignore=3), r"ignore must be no label, and 1\.\.3 are labels"),
     ],
 )

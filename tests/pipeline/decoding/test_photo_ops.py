@@ -228,7 +228,7 @@ def test_an_image_of_another_size_is_told_which_ops_take_it(images_of):
     ("make", "message"),
     [
         (lambda: DecodeResize(size=(0, 8)), r"size must be \(height, width\)"),
-        (lambda: DecodeResize(channels=4), r"channels 1 \(grey\) or 3"),
+        (lambda: DecodeResize(channels=4), r"channels must be 1 \(grey\) or 3"),
         (lambda: DecodeResize(method="nearest"), "method must be one of bilinear, bicubic, area"),
         (lambda: DecodeResize(method="area", antialias=True), "antialias is for bilinear and bicubic"),
         (lambda: DecodeResize(fit="crop"), "fit must be 'stretch' or 'pad'"),

@@ -1,0 +1,162 @@
+"""Ops over features of any kind: which there are, what they are called and their dtype."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pipeline.decoding.op import Features, Specs, spec_of
+from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.spec import BYTES, NUMBERS, holds
+from pipeline.tf_cpu import tf
+
+__all__ = ["Cast", "Drop", "Keep", "Rename"]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What Keep and Drop share: the names of features."""
+
+    keys: Iterable[str]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keys, str):
+            raise OptionError(f"{type(self).__name__}({self.keys!r}): keys are several. Give [{self.keys!r}].")
+        object.__setattr__(self, "keys", tuple(self.keys))
+
+    def __call__(self, features: Features, seed: Any) -> Features:
+        """See Op."""
+        del features, seed
+        return {}
+
+
+class Keep(_Choice):
+    """Keeps the features `keys` and drops all others."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See Op."""
+        return tuple(self.keys)
+
+    def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
+        for key in self.keys:
+            spec_of(self, key, specs)
+        return {}
+
+    def dropped_features(self, specs: Specs) -> Collection[str]:
+        """See DropsFeatures."""
+        return specs.keys() - set(self.keys)
+
+
+class Drop(_Choice):
+    """Drops the features `keys`. What no other op reads is not parsed."""
+
+    reads: tuple[str, ...] = ()
+
+    def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
+        for key in self.keys:
+            spec_of(self, key, specs)
+        return {}
+
+    def dropped_features(self, specs: Specs) -> Collection[str]:
+        """See DropsFeatures."""
+        del specs
+        return tuple(self.keys)
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Renames features: {old: new}. All change at the same time, so two may swap their names.
+
+    A new name that another feature has already is an error."""
+
+    names: Mapping[str, str] | Iterable[tuple[str, str]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(dict(self.names).items()))  # hashable, as ops are
+        if len({new for _, new in self._pairs}) < len(self._pairs):
+            raise OptionError(f"{self!r}: two features get the same name. Choose another for one of them.")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See Op."""
+        return tuple(old for old, _ in self._pairs)
+
+    def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
+        renamed = {new: spec_of(self, old, specs) for old, new in self._pairs}
+        if taken := sorted(renamed.keys() & (specs.keys() - set(self.reads))):
+            raise OptionError(f"{self!r}: there is a feature {taken[0]!r} already. Drop([{taken[0]!r}]) before it, or "
+                              "choose another name.")  # fmt: skip
+        return renamed
+
+    def dropped_features(self, specs: Specs) -> Collection[str]:
+        """See DropsFeatures."""
+        del specs
+        return self.reads
+
+    def __call__(self, features: Features, seed: Any) -> Features:
+        """See Op."""
+        del seed
+        return {new: features[old] for old, new in self._pairs}
+
+    @property
+    def _pairs(self) -> tuple[tuple[str, str], ...]:
+        return tuple(dict(self.names).items())
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Changes the dtype of a feature of numbers: "float32", "int32", "uint8", "bool" and so on, or NumPy's.
+
+    Floats become integers by rounding to the nearest, ties to even. A value beyond dtype is an error that names the
+    record: nothing wraps around. Of 64 bits, a batch has 32."""
+
+    key: str
+    dtype: Any
+
+    def __post_init__(self) -> None:
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError:
+            dtype = BYTES
+        if dtype not in NUMBERS:
+            raise OptionError(f"{self!r}: dtype must be one of {', '.join(each.name for each in NUMBERS)}.")
+        object.__setattr__(self, "dtype", dtype.name)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See Op."""
+        return (self.key,)
+
+    def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
+        spec, dtype = spec_of(self, self.key, specs), np.dtype(self.dtype)
+        if spec.dtype == BYTES:
+            raise SchemaError(f"{self!r}: {self.key!r} is bytes; it must be numbers. Decode it in an op before this.")
+        for value in (spec.pad, spec.missing):
+            if value is not None and not holds(dtype, value):
+                raise SchemaError(f"{self!r}: {self.key!r} has {value} where a record has no value, which {self.dtype} "
+                                  "cannot hold. Choose another value in pad_to, or a wider dtype.")  # fmt: skip
+        return {self.key: replace(spec, dtype=dtype)}
+
+    def __call__(self, features: Features, seed: Any) -> Features:
+        """See Op."""
+        del seed
+        value, dtype = features[self.key], np.dtype(self.dtype)
+        if value.dtype.is_floating and dtype.kind in "iu":
+            value = tf.round(value)
+        cast = tf.cast(value, dtype)
+        if dtype.kind == "b" or np.can_cast(value.dtype.as_numpy_dtype, dtype):
+            return {self.key: cast}
+        if dtype.kind == "f":
+            fits = tf.math.is_finite(cast) == tf.math.is_finite(tf.cast(value, tf.float64))
+        else:  # a sign that is lost on the way there may come back on the way back
+            fits = (tf.cast(cast, value.dtype) == value) & ((cast < 0) == (value < 0))
+        said = f"{self.key!r} has a value that {self.dtype} cannot hold, in {self!r}. Its least and greatest are"
+        data = [said, tf.reduce_min(value), tf.reduce_max(value)]
+        with tf.control_dependencies([tf.raw_ops.Assert(condition=tf.reduce_all(fits), data=data, summarize=1)]):
+            return {self.key: tf.identity(cast)}

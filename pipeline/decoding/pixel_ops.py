@@ -1,0 +1,174 @@
+"""Ops over decoded images [height, width, channels]: crops, flips, sizes and channels."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from pipeline.decoding.image_op import ImageOp, image_spec
+from pipeline.decoding.op import Specs
+from pipeline.decoding.resizing import Method, check_resizing, flipped, resized
+from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.spec import ArraySpec
+from pipeline.tf_cpu import tf
+
+__all__ = ["CentralCrop", "GreyToRgb", "RandomCrop", "RandomFlip", "RandomShift", "Resize"]
+
+Fill = Literal["zero", "edge"]
+
+
+@dataclass(frozen=True)
+class RandomShift(ImageOp):
+    """Moves an image by a whole number of pixels in -pixels..pixels, each way alike; shape and dtype stay.
+
+    What comes in at the border is 0 (fill="zero") or the nearest pixel of the border (fill="edge")."""
+
+    key: str = "image"
+    pixels: int = 3
+    fill: Fill = "zero"
+
+    def __post_init__(self) -> None:
+        if self.pixels < 0 or self.fill not in ("zero", "edge"):
+            raise OptionError(f"{self!r}: pixels must be 0 or more, and fill 'zero' or 'edge'.")
+
+    def _spec(self, specs: Specs) -> ArraySpec:
+        return image_spec(self, self.key, specs)
+
+    def _image(self, value: Any, seed: Any) -> Any:
+        height, width, _ = value.shape
+        return _random_crop(value, seed, (height, width), self.pixels, self.fill)
+
+
+@dataclass(frozen=True)
+class RandomCrop(ImageOp):
+    """Pads an image with `padding` pixels on each side and takes a random window of `size` (height, width).
+
+    size=None keeps the image's size: with padding=4, the usual augmentation of CIFAR. The padding is 0 (fill="zero")
+    or the nearest pixel of the border (fill="edge"). Every window is equally likely. The dtype stays."""
+
+    key: str = "image"
+    size: tuple[int, int] | None = None
+    padding: int = 4
+    fill: Fill = "zero"
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            _check_size(self, self.size)
+        if self.padding < 0 or self.fill not in ("zero", "edge"):
+            raise OptionError(f"{self!r}: padding must be 0 or more, and fill 'zero' or 'edge'.")
+
+    def _spec(self, specs: Specs) -> ArraySpec:
+        spec = image_spec(self, self.key, specs)
+        return spec if self.size is None else _cropped_spec(self, self.key, spec, self.size, self.padding)
+
+    def _image(self, value: Any, seed: Any) -> Any:
+        height, width, _ = value.shape
+        return _random_crop(value, seed, self.size or (height, width), self.padding, self.fill)
+
+
+@dataclass(frozen=True)
+class CentralCrop(ImageOp):
+    """Takes the central window of `size` (height, width). Where a margin is odd, its smaller half is above or left."""
+
+    key: str = "image"
+    size: tuple[int, int] = (224, 224)
+
+    def __post_init__(self) -> None:
+        _check_size(self, self.size)
+
+    def _spec(self, specs: Specs) -> ArraySpec:
+        return _cropped_spec(self, self.key, image_spec(self, self.key, specs), self.size)
+
+    def _image(self, value: Any, seed: Any) -> Any:
+        del seed
+        (height, width), (h, w) = value.shape[:2], self.size
+        y, x = (height - h) // 2, (width - w) // 2
+        return value[y : y + h, x : x + w]
+
+
+@dataclass(frozen=True)
+class RandomFlip(ImageOp):
+    """Mirrors half of the images, left to right; shape and dtype stay."""
+
+    key: str = "image"
+
+    def _spec(self, specs: Specs) -> ArraySpec:
+        return image_spec(self, self.key, specs)
+
+    def _image(self, value: Any, seed: Any) -> Any:
+        return flipped(value, seed[0])
+
+
+@dataclass(frozen=True)
+class Resize(ImageOp):
+    """Resizes a uint8 image to `size` (height, width), each side on its own, with half-pixel centres, rounded.
+
+    method: "bilinear", "bicubic" or "area". antialias: of the first two, for images that become much smaller."""
+
+    key: str = "image"
+    size: tuple[int, int] = (224, 224)
+    method: Method = "bilinear"
+    antialias: bool = False
+
+    def __post_init__(self) -> None:
+        check_resizing(self, self.size, self.method, self.antialias)
+
+    def _spec(self, specs: Specs) -> ArraySpec:
+        spec = image_spec(self, self.key, specs, only_uint8=True)
+        return replace(spec, shape=(*self.size, spec.shape[2]))
+
+    def _image(self, value: Any, seed: Any) -> Any:
+        del seed
+        return resized(value, self.size, self.method, self.antialias)
+
+
+@dataclass(frozen=True)
+class GreyToRgb(ImageOp):
+    """Repeats the one channel of a grey image: [height, width, 3], of the same dtype."""
+
+    key: str = "image"
+
+    def _spec(self, specs: Specs) -> ArraySpec:
+        spec = image_spec(self, self.key, specs)
+        if spec.shape[2] != 1:
+            remedy = "Leave this op out: the image is RGB already." if spec.shape[2] == 3 else "It must have 1."
+            raise SchemaError(f"{self!r}: {self.key!r} has {spec.shape[2]} channels. {remedy}")
+        return replace(spec, shape=(*spec.shape[:2], 3))
+
+    def _image(self, value: Any, seed: Any) -> Any:
+        del seed
+        return tf.broadcast_to(value, [*value.shape[:2], 3])  # tf.tile takes twice as long
+
+
+def _check_size(op: ImageOp, size: tuple[int, int]) -> None:
+    if len(size) != 2 or min(size) < 1:
+        raise OptionError(f"{op!r}: size must be (height, width).")
+
+
+def _cropped_spec(op: ImageOp, key: str, spec: ArraySpec, size: tuple[int, int], padding: int = 0) -> ArraySpec:
+    """`spec` with this size. SchemaError if the image with its padding is smaller."""
+    height, width, channels = (side or 0 for side in spec.shape)
+    if size[0] > height + 2 * padding or size[1] > width + 2 * padding:
+        padded = f" and {padding} pixels of padding on each side" if padding else ""
+        raise SchemaError(
+            f"{op!r}: {key!r} is {height} x {width}{padded}, smaller than the {size[0]} x {size[1]} of size. Resize it "
+            f"first, such as with Resize({key!r}, size={size}), or take a smaller size."
+        )
+    return replace(spec, shape=(*size, channels))
+
+
+def _random_crop(image: Any, seed: Any, size: tuple[int, int], padding: int, fill: Fill) -> Any:
+    """A window of the padded image, [*size, channels], at a place that `seed` says."""
+    height, width, channels = image.shape
+    places = [height + 2 * padding - size[0] + 1, width + 2 * padding - size[1] + 1]
+    # The seed is a hash already: its bits are the random numbers, and no generator's version matters.
+    corner = tf.math.floormod(seed, places)
+    rows = tf.reshape(image, [height, width * channels])  # padding the three axes takes four times as long
+    if fill == "edge":
+        left, right = (tf.tile(border, [1, padding]) for border in (rows[:, :channels], rows[:, -channels:]))
+        nearest = np.clip(np.arange(-padding, height + padding), 0, height - 1)
+        padded = tf.gather(tf.concat([left, rows, right], 1), nearest)
+    else:
+        padded = tf.pad(rows, [[padding, padding], [padding * channels] * 2])
+    window = tf.slice(padded, corner * [1, channels], [size[0], size[1] * channels])
+    return tf.reshape(window, [*size, channels])

@@ -1,0 +1,80 @@
+"""What a list of ops makes of a record's features: planned before any record is read, and held to it for each."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.decoding.op import DropsFeatures, Features, Op, Specs, spec_of
+from pipeline.shards.errors import OptionError
+from pipeline.spec import ArraySpec
+
+__all__ = ["Plan", "Step", "listed", "planned"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op and the features that it sets. Those that it drops are merely not asked for any more."""
+
+    op: Op
+    sets: Specs
+
+    def __call__(self, features: Features, seed: Any) -> Features:
+        """The features after the op. Raises OptionError unless it made what it promised."""
+        made = self.op(features, seed)
+        missing = sorted(self.sets.keys() - made.keys()) if isinstance(made, Mapping) else sorted(self.sets)
+        if missing or not isinstance(made, Mapping):
+            raise OptionError(
+                f"{self.op!r} returned {sorted(made) if isinstance(made, Mapping) else made!r} for a record; its "
+                f"output_spec promises {sorted(self.sets)}. An op drops no record, so that every record of an "
+                "evaluation counts. To leave records out, give them a weight of 0 in a feature, and use it in the "
+                "metrics. Keep and Drop leave features out."
+            )
+        return features | dict(made)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the ops do in turn. specs: of the features after all of them. reads: the features of the record that they
+    need. made: those that they set. dropped: of the others, which op dropped each."""
+
+    steps: tuple[Step, ...]
+    specs: dict[str, ArraySpec]
+    reads: frozenset[str]
+    made: frozenset[str]
+    dropped: dict[str, Op]
+
+
+def listed(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """The ops of a list. Raises OptionError for what is none, or has something else in it."""
+    if not isinstance(ops, Iterable):
+        raise OptionError(f"ops={ops!r} must be a list of ops; of one, [op].")
+    for op in ops:
+        if isinstance(op, type) or not all(hasattr(op, name) for name in ("reads", "output_spec", "__call__")):
+            raise OptionError(
+                f"{op!r} in ops is no op: one has `reads`, `output_spec` and `__call__`, see pipeline.ops.Op. Give an "
+                "instance, such as DecodeJpeg('image/encoded')."
+            )
+    return tuple(ops)
+
+
+def planned(given: Specs, ops: Sequence[Op]) -> Plan:
+    """The plan for records with the features `given`. Raises OptionError or SchemaError if the ops do not fit."""
+    steps, specs, dropped = [], dict(given), dict[str, Op]()
+    reads, made = set[str](), set[str]()
+    for op in ops:
+        drops = tuple(sorted(op.dropped_features(specs))) if isinstance(op, DropsFeatures) else ()
+        for key in (*op.reads, *drops):
+            if key in dropped:
+                raise OptionError(
+                    f"{op!r} reads {key!r}, which {dropped[key]!r} dropped. Put it before that op, or keep {key!r}."
+                )
+            spec_of(op, key, specs)
+        sets = op.output_spec(specs)
+        if taken := [key for key in sets if key.startswith("_")]:
+            raise OptionError(f"{op!r} sets {taken[0]!r}: names that begin with _ are reserved. Choose another.")
+        reads |= set(op.reads) - made
+        steps.append(Step(op, sets))
+        specs = {key: spec for key, spec in specs.items() if key not in drops} | dict(sets)
+        made |= set(sets)
+        dropped = {key: by for key, by in (dropped | dict.fromkeys(drops, op)).items() if key not in sets}
+    return Plan(tuple(steps), specs, frozenset(reads), frozenset(made), dropped)

@@ -1,0 +1,147 @@
+"""Crops, flips, sizes and channels of decoded images, compared with NumPy."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.datasets import train_dataset
+from pipeline.decoding.decode import Decoder
+from pipeline.hosts import Hosts
+from pipeline.ops import (
+    Cast,
+    CentralCrop,
+    DecodeJpeg,
+    DecodeResize,
+    GreyToRgb,
+    RandomCrop,
+    RandomFlip,
+    RandomShift,
+    Resize,
+    TrivialAugmentWide,
+)
+from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.tf_cpu import tf
+
+IMAGE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+SEEDS = np.random.default_rng(0).integers(-(2**31), 2**31, (500, 2)).astype(np.int32)
+
+
+def run(op, image=IMAGE, seed=SEEDS[0]):
+    return op({op.key: tf.constant(image)}, tf.constant(seed))[op.key].numpy()
+
+
+def layout(*shape, dtype="u1"):
+    return np.dtype([("image", dtype, shape)])
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 4), st.tuples(st.integers(1, 5), st.integers(1, 7)) | st.none(), st.sampled_from(["zero", "edge"]),
+    st.sampled_from(list(SEEDS)), st.sampled_from(["u1", "f4", "i4"]), st.sampled_from([1, 3]),
+)  # fmt: skip
+def test_a_random_crop_is_the_window_of_the_padded_image_that_the_seed_says(padding, size, fill, seed, dtype, channels):
+    """Another window would be another training for everyone who resumes from a checkpoint."""
+    image = IMAGE[..., :channels].astype(dtype)
+    (h, w), p = size or image.shape[:2], padding
+    padded = np.pad(image, [(p, p), (p, p), (0, 0)], "edge" if fill == "edge" else "constant")
+    y, x = (int(s) % (side + 1) for s, side in zip(seed, (padded.shape[0] - h, padded.shape[1] - w), strict=True))
+    expected = padded[y : y + h, x : x + w]
+    np.testing.assert_array_equal(run(RandomCrop("image", size, padding, fill), image, seed), expected)
+    if size is None:
+        np.testing.assert_array_equal(run(RandomShift("image", padding, fill), image, seed), expected)
+
+
+@pytest.mark.parametrize("op", [RandomShift(pixels=2), RandomCrop(padding=2)])
+def test_a_crop_reaches_every_offset_and_no_other(op):
+    image = np.zeros((7, 7, 1), np.uint8)
+    image[3, 3] = 255
+    places = [np.argwhere(run(op, image, seed)[..., 0] == 255)[0] for seed in SEEDS]
+    counts = np.unique(np.array(places) - 3, axis=0, return_counts=True)
+    assert counts[0].tolist() == [[y, x] for y in range(-2, 3) for x in range(-2, 3)]
+    assert counts[1].min() > 5  # 20 expected
+
+
+@settings(max_examples=20)
+@given(st.tuples(st.integers(1, 5), st.integers(1, 7)))
+def test_a_central_crop_has_equal_margins_or_the_smaller_one_first(size):
+    y, x = (5 - size[0]) // 2, (7 - size[1]) // 2
+    np.testing.assert_array_equal(run(CentralCrop(size=size)), IMAGE[y : y + size[0], x : x + size[1]])
+
+
+def test_half_of_the_images_are_mirrored():
+    flipped = [run(RandomFlip(), seed=seed) for seed in SEEDS[:200]]
+    mirrored = [np.array_equal(image, IMAGE[:, ::-1]) for image in flipped]
+    assert all(m or np.array_equal(image, IMAGE) for m, image in zip(mirrored, flipped, strict=True))
+    assert 70 < sum(mirrored) < 130
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "area"])
+def test_an_image_is_resized_as_one_that_is_decoded(method):
+    png = tf.io.encode_png(IMAGE)
+    expected = DecodeResize("image", size=(4, 9), method=method)({"image": png}, None)["image"]
+    np.testing.assert_array_equal(run(Resize(size=(4, 9), method=method)), expected)
+
+
+def test_grey_becomes_three_equal_channels():
+    np.testing.assert_array_equal(run(GreyToRgb(), IMAGE[..., :1]), np.repeat(IMAGE[..., :1], 3, -1))
+
+
+def test_a_chain_of_ops_is_the_same_in_tf_data_on_two_hosts_and_after_a_resume(images):
+    decode = DecodeJpeg("image/encoded", shape=(8, 8, 1))
+    ops = [decode, GreyToRgb(), RandomCrop(padding=2), RandomFlip(), TrivialAugmentWide(), Cast("image", "float32")]
+
+    def source(hosts=Hosts(0, 1)):  # noqa: B008
+        return train_dataset(images, global_batch=8, hosts=hosts, ops=ops, seed=5, keys=["image"])
+
+    straight = [batch["image"] for batch in itertools.islice(source().batches(), 6)]
+    assert len({image.tobytes() for image in np.concatenate(straight)}) > 40
+    for batch, again in zip(straight, source().as_dataset(), strict=False):
+        np.testing.assert_array_equal(batch, again["image"])
+    one = source()
+    np.testing.assert_array_equal(straight[4], next(one.batches(one.advance(one.start, 4)))["image"])
+    halves = [next(source(Hosts(index, 2)).batches())["image"] for index in range(2)]
+    np.testing.assert_array_equal(straight[0], np.concatenate(halves))
+
+
+@pytest.mark.parametrize(
+    ("record", "op", "text"),
+    [
+        (
+            layout(32, 32, 3),
+            CentralCrop(size=(64, 48)),
+            r"'image' is 32 x 32, smaller than the 64 x 48 .*Resize\('im",
+        ),
+        (layout(32, 32, 3), RandomCrop(size=(24, 41)), "is 32 x 32 and 4 pixels of padding on each side, smaller than"),
+        (layout(8, 8, 3), GreyToRgb(), "has 3 channels. Leave this op out: the image is RGB already"),
+        (layout(8, 8, 2), GreyToRgb(), "has 2 channels. It must have 1"),
+        (layout(8, 8, 3, dtype="f4"), Resize(), "is float32 .* must be a uint8 image .* Put this op before the one"),
+        (layout(8, 8), RandomFlip(), r"is uint8 \(8, 8\); .* A grey image has one channel: \(8, 8, 1\)"),
+        (layout(8, 8, 4), TrivialAugmentWide(), r"has 4 channels; it must have 1 \(grey\) or 3 \(RGB\)"),
+        (layout(9000, 9000, 1), TrivialAugmentWide(), "is 9000 x 9000; .* 16384 together. Resize it first"),
+        (np.dtype([("image", "S9")]), RandomCrop(), r"'image' is bytes; .* Decode it first: DecodeResize, DecodeCentr"),
+    ],
+)
+def test_an_image_that_does_not_fit_is_told_which_op_would_help(record, op, text):
+    with pytest.raises(SchemaError, match=text):
+        Decoder(record, 1, ops=[op])
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: RandomShift("image", pixels=-1), "pixels must be 0 or more"),
+        (lambda: RandomShift("image", fill="wrap"), "'zero' or 'edge'"),
+        (lambda: RandomCrop(padding=-1), "padding must be 0 or more"),
+        (lambda: RandomCrop(fill="wrap"), "'zero' or 'edge'"),
+        (lambda: RandomCrop(size=(0, 8)), r"size must be \(height, width\)"),
+        (lambda: CentralCrop(size=(8, 8, 3)), r"size must be \(height, width\)"),
+        (lambda: Resize(size=(8, 0)), r"size must be \(height, width\)"),
+        (lambda: Resize(method="area", antialias=True), "antialias is for bilinear and bicubic"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(make, text):
+    with pytest.raises(OptionError, match=text):
+        make()
