@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
 from trainer.exits import EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end
 
+JAX_NOTE = "-----"  # how it begins what it adds to an error inside a program: that its own frames are left out
 # The module of each, and beside it <module>_config with its flags: --help needs no JAX.
-RECIPES = {"digits": "trainer.recipes.digits"}
+RECIPES = {"digits": "trainer.recipes.digits", "images": "trainer.recipes.images"}
 
 
 def main(arguments: list[str]) -> int:
@@ -49,7 +50,8 @@ def main(arguments: list[str]) -> int:
         print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)
         return EXIT_USER_ERROR
     except InfeedError as error:
-        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        ours = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
+        notes = "".join(f" ({note})" for note in ours)
         print(f"error: {error}{notes}", file=sys.stderr)
         return EXIT_USER_ERROR
     except Preempted as preempted:

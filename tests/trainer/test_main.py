@@ -19,7 +19,7 @@ def _quiet_logging():
 
 def test_help_lists_the_recipes(capsys):
     assert main(["--help"]) == 0
-    assert "Recipes: digits" in capsys.readouterr().out
+    assert "Recipes: digits, images" in capsys.readouterr().out
 
 
 def test_what_the_pipeline_says_of_bytes_and_caches_is_printed(capsys):
@@ -54,7 +54,7 @@ def test_help_needs_no_jax():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["digit"], "error: there is no recipe 'digit'. Did you mean 'digits'? Known: digits."),
+        (["digit"], "error: there is no recipe 'digit'. Did you mean 'digits'? Known: digits, images."),
         (
             ["digits", "--data-dir", "d", "--workdir", "WORKDIR", "--global-batch-size", "66"],
             "error: global_batch=66 is not divisible by 4 devices",

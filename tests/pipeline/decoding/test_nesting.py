@@ -62,7 +62,7 @@ def test_a_nested_batch_holds_the_same_arrays_as_a_flat_one(images, make):
 
 def test_training_delivers_nested_batches_too(images):
     batch = next(train_dataset(images, global_batch=8, keys=[LABEL], nested=True).batches())
-    assert flattened(batch).keys() == {LABEL, "_mask", "_index", "_crc"}
+    assert flattened(batch).keys() == {LABEL, "_mask", "_index", "_crc", "_seed"}
 
 
 def test_a_value_that_is_also_a_folder_is_refused_before_anything_is_read(images):

@@ -1,0 +1,54 @@
+"""The recipe `images` on shards of a converter: every mode, with every augmentation there is."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainer.config import TrainerConfig
+from trainer.recipes.images import run
+from trainer.recipes.images_config import Config
+
+CHANGES = {"color_jitter": 0.4, "random_erasing": 0.5, "mixup": 0.2, "cutmix": 1.0, "label_smoothing": 0.1}
+
+
+@pytest.fixture(scope="module")
+def trained(digits, tmp_path_factory):
+    """The config of a run that was trained for three steps, and evaluated."""
+    settings = TrainerConfig(
+        workdir=str(tmp_path_factory.mktemp("images")), global_batch_size=16, eval_batch_size=100, max_steps=3
+    )
+    config = Config(
+        data_dir=str(digits[1]), size=16, widths=(4, 8), augmentation="trivial", trainer=settings, **CHANGES
+    )
+    run(config)
+    return config
+
+
+def result_of(config):
+    return json.loads((Path(config.trainer.workdir) / "eval_result.json").read_text())
+
+
+def test_training_ends_with_an_exact_evaluation(trained):
+    result = result_of(trained)
+    assert (result["records"], result["num_records"], result["proven"], result["step"]) == (368, 368, True, 3)
+    assert 0 <= result["accuracy"] <= result["top5_accuracy"] <= 1
+
+
+def test_predictions_name_the_classes_and_agree_with_the_evaluation(trained):
+    run(replace(trained, mode="predict"))
+    lines = [
+        json.loads(line) for line in (Path(trained.trainer.workdir) / "predictions.jsonl").read_text().splitlines()
+    ]
+    assert [line["index"] for line in lines] == list(range(368))
+    names = {(line["label"], line["label_name"]) for line in lines} | {
+        (line["class"], line["class_name"]) for line in lines
+    }
+    assert len({label for label, _ in names}) == len(names) == 10  # one name for each
+    assert sum(line["class"] == line["label"] for line in lines) / 368 == result_of(trained)["accuracy"]
+
+
+def test_an_evaluation_of_another_part_is_of_the_model_as_it_is(trained, digits):
+    run(replace(trained, mode="evaluate", eval_split="train[:40]", check_padding=True))
+    assert (result_of(trained)["records"], result_of(trained)["proven"]) == (40, True)

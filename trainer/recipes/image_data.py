@@ -1,0 +1,108 @@
+"""What a data set says of its images and labels, so that nobody has to."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.shards.manifest import find_manifest
+from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.schemes import open_storage
+from pipeline.sources.opening import open_dataset
+from pipeline.sources.tfds_files import tfds_files, tfds_labels
+from trainer.recipes.images_config import Config
+
+__all__ = ["ImageData", "find_image_data", "image_data"]
+
+log = logging.getLogger("trainer")
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """The features to read. Labels are base..base + num_classes - 1, and names[i] is what base + i is called."""
+
+    image: str
+    channels: int
+    label: str
+    base: int
+    num_classes: int
+    names: tuple[str, ...]
+
+    def name(self, label: int) -> str | None:
+        """None for one that has none."""
+        place = label - self.base
+        return self.names[place] if 0 <= place < len(self.names) else None
+
+
+def find_image_data(config: Config) -> ImageData:
+    """By the flags, and where they say nothing by the schema and the class names that lie with the data.
+
+    Raises OptionError, with the flag to give, where that leaves a choice."""
+    schema = open_dataset(config.data_dir, config.eval_split).layout
+    if not isinstance(schema, Schema) or schema.opaque:
+        raise OptionError(
+            f"{config.data_dir}: nothing says what is in its records. Convert them: converters/SOURCES.md."
+        )
+    found = image_data(config, schema, _class_names(config.data_dir))
+    what = (found.image, found.label, found.num_classes, _some(found.names))
+    log.info("images: %r, labels: %r, %d classes%s", *what)
+    return found
+
+
+def image_data(config: Config, schema: Schema, labels: Labels | None) -> ImageData:
+    """That of records of `schema`, whose classes have the names in `labels`. Raises as find_image_data."""
+    image = _image_key(config, schema)
+    label = _label_key(config, schema, labels)
+    if labels is None or labels.key != label:
+        labels = Labels(label, 0, ())
+    num_classes = config.num_classes or len(labels.names)
+    if num_classes < 2:
+        raise OptionError(f"{config.data_dir} has no names of classes for {label!r}. Give --num-classes.")
+    channels = 1 if schema.features[image].channels == 1 else 3
+    return ImageData(image, channels, label, labels.base, num_classes, labels.names)
+
+
+def _image_key(config: Config, schema: Schema) -> str:
+    bytes_features = {key: feature for key, feature in schema.features.items() if feature.dtype == "bytes"}
+    if config.image_key is not None:
+        return _known("--image-key", config.image_key, bytes_features, "a feature of bytes")
+    images = [key for key, feature in bytes_features.items() if feature.content == "image"]
+    if len(images) != 1:
+        found = ", ".join(map(repr, images)) or "none"
+        raise OptionError(
+            f"{config.data_dir}: the features that hold an image are {found}; one is wanted. Give --image-key, one of: "
+            f"{', '.join(sorted(bytes_features))}."
+        )
+    return images[0]
+
+
+def _label_key(config: Config, schema: Schema, labels: Labels | None) -> str:
+    integers = {
+        key: feature for key, feature in schema.features.items() if (feature.dtype, feature.shape) == ("int64", ())
+    }
+    if config.label_key is not None:
+        return _known("--label-key", config.label_key, integers, "one integer a record")
+    if labels is not None and labels.key in integers:
+        return labels.key
+    if len(integers) != 1:
+        raise OptionError(
+            f"{config.data_dir}: the features of one integer are {', '.join(sorted(integers)) or 'none'}; which is the "
+            "label? Give --label-key."
+        )
+    return next(iter(integers))
+
+
+def _known(flag: str, key: str, allowed: Iterable[str], kind: str) -> str:
+    if key not in allowed:
+        raise OptionError(f"{flag}={key} is not {kind}.{did_you_mean(key, allowed)}")
+    return key
+
+
+def _class_names(data_dir: str) -> Labels | None:
+    storage = open_storage(data_dir)
+    manifest = find_manifest(data_dir, storage)
+    return manifest.labels if manifest else tfds_labels(tfds_files(storage, data_dir, storage.list(data_dir)))
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""

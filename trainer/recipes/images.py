@@ -1,0 +1,122 @@
+"""Images with one label each: a small CNN on any data set of them. A whole recipe: inputs, augmentation, model, loss.
+
+tensorflow is needed by the inputs only, so its import stands inside them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from trainer.augment import color_jitter, cutmix, mixup, one_hot, random_erasing
+from trainer.inputs import InputContext, InputFn
+from trainer.metrics.classes import Accuracy, TopK
+from trainer.models.cnn import SmallCnn
+from trainer.nnx_task import nnx_task
+from trainer.recipes.command import run_command
+from trainer.recipes.image_data import ImageData, find_image_data
+from trainer.recipes.images_config import Config
+from trainer.task import Augment, Batch, Task
+
+__all__ = ["Config", "images_task", "input_fns", "run"]
+
+IMAGE, SOFT_LABELS = "image", "labels"
+
+
+def input_fns(config: Config, data: ImageData) -> tuple[InputFn, InputFn]:
+    """Of training and of evaluation: image uint8 [b, size, size, channels] and the label int32 [b]."""
+    decoded = {"into": IMAGE, "size": (config.size, config.size), "channels": data.channels}
+
+    def common(ctx: InputContext) -> dict[str, Any]:
+        return {
+            "global_batch": ctx.global_batch_size,
+            "hosts": ctx.hosts,
+            "keys": (IMAGE, data.label),
+            "stall_seconds": ctx.stall_seconds,
+        }
+
+    def central() -> Any:
+        from pipeline.ops import DecodeCentralCrop
+
+        return DecodeCentralCrop(data.image, resize_short=round(config.size * 8 / 7), **decoded)
+
+    def train_input(ctx: InputContext) -> Any:
+        from pipeline.datasets import train_dataset
+        from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
+
+        crop = DecodeRandomResizedCrop(data.image, area=(config.min_area, 1.0), flip=config.mirror, **decoded)
+        ops = {"none": [central()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
+        options = common(ctx) | {"ops": ops[config.augmentation], "seed": ctx.seed}
+        return train_dataset(config.data_dir, config.train_split, epochs="span", **options)
+
+    def eval_input(ctx: InputContext) -> Any:
+        from pipeline.datasets import eval_dataset
+
+        return eval_dataset(config.data_dir, config.eval_split, ops=[central()], **common(ctx))
+
+    return train_input, eval_input
+
+
+def images_task(config: Config, data: ImageData) -> Task:
+    """Cross entropy, accuracy and the accuracy among the best five of a SmallCnn, on the batches of input_fns.
+
+    Predicts class and label, numbered as in the data, and probability, that of the class."""
+    steps = config.trainer.max_steps or 1
+    schedule = optax.warmup_cosine_decay_schedule(0.0, config.learning_rate, steps // 10 + 1, steps + 1)
+
+    def labels(outputs: Any, batch: Batch) -> jax.Array:
+        del outputs
+        return batch[data.label] - data.base
+
+    def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        logits = model(batch[IMAGE])
+        if SOFT_LABELS in batch:  # of training, if its labels are smoothed or mixed
+            return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
+
+    def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
+        probabilities = jax.nn.softmax(model(batch[IMAGE]))
+        best = jnp.argmax(probabilities, axis=-1) + data.base
+        return {"class": best, "label": batch[data.label], "probability": probabilities.max(axis=-1)}
+
+    def make_model(rngs: Any) -> SmallCnn:
+        return SmallCnn(data.num_classes, (config.size, config.size, data.channels), rngs, config.widths)
+
+    metrics: dict[str, Any] = {"accuracy": Accuracy(labels)}
+    if data.num_classes > 5:
+        metrics["top5_accuracy"] = TopK(5, labels)
+    optimizer = optax.adamw(schedule, weight_decay=config.weight_decay)
+    return nnx_task(make_model, loss, optimizer, metrics, predict, _augment(config, data))
+
+
+def _augment(config: Config, data: ImageData) -> Augment | None:
+    def augment(batch: Batch) -> Batch:
+        if x := config.color_jitter:
+            saturation = x if data.channels == 3 else 0.0
+            batch = color_jitter(batch, IMAGE, brightness=x, contrast=x, saturation=saturation)
+        if config.random_erasing:
+            batch = random_erasing(batch, IMAGE, probability=config.random_erasing)
+        if config.mixup or config.cutmix or config.label_smoothing:
+            batch = one_hot(
+                batch, data.label, data.num_classes, base=data.base, smoothing=config.label_smoothing, into=SOFT_LABELS
+            )
+        if config.mixup:
+            batch = mixup(batch, IMAGE, SOFT_LABELS, alpha=config.mixup)
+        if config.cutmix:
+            batch = cutmix(batch, IMAGE, SOFT_LABELS, alpha=config.cutmix)
+        return batch
+
+    changes = (config.color_jitter, config.random_erasing, config.mixup, config.cutmix, config.label_smoothing)
+    return augment if any(changes) else None
+
+
+def run(config: Config) -> None:
+    """See run_command. Predictions name the classes where they have names."""
+    data = find_image_data(config)
+
+    def named(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        names = {f"{key}_name": data.name(values[key]) for key in ("class", "label")}
+        return {**values, **{key: name for key, name in names.items() if name is not None}}
+
+    run_command(config, images_task(config, data), *input_fns(config, data), named)
