@@ -28,7 +28,7 @@ class Source:
     offset: int = 0
     bytes: int = 0  # of the range
     tag: str = ""  # for the converter: the class, say
-    kind: Literal["tar", "folder", "file"] = "tar"  # a folder has no bytes of its own: each of its files does
+    kind: Literal["tar", "zip", "folder", "file"] = "tar"  # a folder has no bytes of its own: each of its files does
 
     @property
     def name(self) -> str:

@@ -20,8 +20,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args, rest = _parser().parse_known_args(argv)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
-    raw = find_folders(args.raw_data_dir, splits, args.validation_fraction)
-    run(args, rest, ImageFolderConverter(raw.classes, args.validation_fraction, to_jpeg), raw.sources)
+    scratch_dir = None if args.dry_run else args.gcs_output_path
+    raw = find_folders(args.raw_data_dir, splits, args.validation_fraction, scratch_dir)
+    converter = ImageFolderConverter(raw.classes, args.validation_fraction, to_jpeg)
+    run(args, rest, converter, raw.sources, raw.scratch, notices=raw.notices)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,7 +33,10 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_conversion_options(
-        parser, SPLITS, "directory of train/, validation/ (or val/) and test/, or of the class folders themselves"
+        parser,
+        SPLITS,
+        "directory of train/, validation/ (or val/) and test/, or of the class folders; or of .zip, .tar or .tar.gz "
+        "files with them inside, one for each split or one for all",
     )
     parser.add_argument(
         "--validation_fraction",

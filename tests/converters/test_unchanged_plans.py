@@ -1,6 +1,6 @@
 """Data sets of JPEG, PNG and WebP files in folders, tables and tars keep their plan digests and bytes for good.
 
-The values were written by the code before it knew GIFs, zips and plain tars: a conversion that began with it goes on."""
+Their values are those of the code before it knew GIFs, zips and plain tars: a conversion that it began goes on."""
 
 import base64
 import hashlib
@@ -70,7 +70,7 @@ def imagenet(raw):
     return imagenet_to_gcs.main, [f"--label_file={raw}/synsets.txt", "--splits=train"]
 
 
-# By layout: the plan digest of each split, and the sha256 of all shards; None where they depend on an encoder's version.
+# By layout: the plan digest of each split and the sha256 of all shards, which is None where an encoder has a say.
 UNCHANGED = {
     image_folders: (
         {"train": "9e476c68db72a039d4e02884ec57e248", "validation": "37aa0fcee222349cd8e2a530b92071f9"},
