@@ -49,7 +49,7 @@ def commit_split(
         raise ConversionError(f"split {split!r} has no records: its sources hold nothing to convert.")
     entry = _publish_index(storage, plan, whole)
     fresh = [shard for shard, result in zip(entry.shards, results, strict=True) if not result.reused]
-    summary = summarize(plan, entry, fresh, whole.largest, time.time())
+    summary = summarize(plan, entry, whole, fresh, (), time.time())
     with contextlib.suppress(StorageError):  # a report: where no object may be replaced, the first one stays
         summary.write(storage, job.output_dir)
     _publish_manifest(storage, job, split, entry)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.plan import SplitPlan
+from beam_jobs.proof import Whole
 from pipeline.shards.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file
@@ -64,9 +65,9 @@ class Summary:
 
 
 def summarize(
-    plan: SplitPlan, entry: SplitEntry, fresh: Sequence[ShardEntry], largest: tuple[int, str], now: float
+    plan: SplitPlan, entry: SplitEntry, whole: Whole, fresh: Sequence[ShardEntry], warnings: Sequence[str], now: float
 ) -> Summary:
-    """The summary of a split that is whole. fresh: the shards that this run wrote; largest: bytes, key of a record."""
+    """The summary of a split that is whole. fresh: the shards that this run wrote. warnings: others than its own."""
     job = plan.job
     sizes = [shard.bytes for shard in entry.shards]
     seconds = max(now - job.started, 1e-3)
@@ -83,17 +84,22 @@ def summarize(
         smallest_shard=min(sizes),
         largest_shard=max(sizes),
         target_shard=None if demanded else job.target_shard_bytes,
-        largest_record={"key": largest[1], "bytes": largest[0]},
+        largest_record={"key": whole.largest[1], "bytes": whole.largest[0]},
         raw=entry.sources,
         started=job.started,
         seconds=round(seconds, 3),
         records_per_second=round(sum(shard.records for shard in fresh) / seconds, 3),
         bytes_per_second=round(sum(shard.bytes for shard in fresh) / seconds, 3),
-        warnings=tuple(_warnings(plan, *largest)),
+        warnings=(*warnings, *_of_notes(entry, whole.notes), *_of_size(plan, *whole.largest)),
     )
 
 
-def _warnings(plan: SplitPlan, num_bytes: int, key: str) -> Iterator[str]:
+def _of_notes(entry: SplitEntry, notes: Mapping[str, int]) -> Iterator[str]:
+    for note, count in sorted(notes.items()):
+        yield f"in {count:,} of {entry.num_records:,} records {note}."
+
+
+def _of_size(plan: SplitPlan, num_bytes: int, key: str) -> Iterator[str]:
     key = printable(key)
     shard = plan.sampled.scaled(plan.total.bytes) / plan.num_shards
     if plan.num_shards > 1 and num_bytes * _LARGE > shard:

@@ -75,6 +75,7 @@ class _Writing:
     keys: list[bytes] = field(default_factory=list)
     index: list[tuple[int, int]] = field(default_factory=list)
     fixups: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
     largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
@@ -92,6 +93,7 @@ class _Writing:
         self.keys.append(ref.key.encode("utf-8", "surrogateescape"))
         self.largest = max(self.largest, (self.index[-1][0], self.keys[-1]))
         self.fixups.update(converted.fixups)
+        self.notes.update(converted.notes)
 
     def _append(self, payload: Sequence[bytes]) -> None:
         """One framed record of a payload in pieces: joined, they would be a copy more."""
@@ -125,4 +127,5 @@ class _Writing:
             rejected=tuple(self.rejected),
             largest_bytes=self.largest[0],
             largest_key=self.largest[1].decode("utf-8", "backslashreplace"),
+            notes=dict(sorted(self.notes.items())),
         )

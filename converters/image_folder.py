@@ -95,7 +95,7 @@ class ImageFolderConverter:
         image = self.to_jpeg(data)
         class_name = ref.columns["class"]
         assert isinstance(class_name, bytes)
-        return Converted(_features(image, ref.key, class_name, _number(ref, "label")), image.fixups)
+        return Converted(_features(image, ref.key, class_name, _number(ref, "label")), image.fixups, image.notes)
 
 
 def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:

@@ -4,7 +4,7 @@
     one set of folders    <class>/*, of which a fraction is for validation
     archives              <split>.zip (.tar, .tar.gz) with <class>/* in it; or one that holds either of the above
 
-The command says whether there are splits: a class may be called train. What is hidden (.name, __MACOSX) is not looked at."""
+The command says whether there are splits: a class may be called train. What is hidden (.name, __MACOSX) is not read."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

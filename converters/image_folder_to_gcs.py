@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m converters.image_folder_to_gcs",
-        description="Converts folders of JPEG, PNG and WebP images, one a class, into shards in tensorflow/tpu's keys.",
+        description="Converts folders of JPEG, PNG, WebP and GIF files, a class each, into shards.",
         allow_abbrev=False,
     )
     add_conversion_options(

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from PIL import Image
+from raw_data.images import make_image
 
 from converters.image_folder import ImageFolderConverter, is_validation
 from converters.image_folder_layouts import find_folders
@@ -103,7 +104,7 @@ def test_what_is_no_image_is_listed_and_what_is_hidden_is_not(raw_image_folder, 
         "train/cat/more": "a folder, not a file",
         "train/dog/empty.png": "a file of 0 bytes; allowed are 1 to 536,870,912",
         **{
-            f"train/{name}/notes.txt": "not a JPEG, PNG or WebP: begins with 6e 6f 74 20"
+            f"train/{name}/notes.txt": "not a JPEG, PNG, WebP or GIF: begins with 6e 6f 74 20"
             for name in raw_image_folder.files
         },
     }
@@ -209,3 +210,32 @@ def test_the_command_line_runs_as_a_module_and_a_dry_run_writes_nothing(raw_imag
     done = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60, check=True)
     assert "Dry run: nothing was written." in done.stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_user_should_know_of_the_images_is_counted_in_the_summary(raw_image_folder, tmp_path, capsys):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    cats = raw_image_folder.files["cat"]
+    cats |= {f"turned {i}.jpg": make_image(i, "JPEG", exif=exif) for i in range(3)}
+    cats["still.gif"], cats["moving.gif"] = make_image(7, "GIF"), gif_of([0, 255])
+    flags = ("--max_bad_records=3", "--validation_fraction=0")
+    raw_image_folder.write().convert(tmp_path / "out", *flags)
+    said = [
+        "in 3 of 29 records a rotation by EXIF was not applied, and most readers ignore it; --apply_orientation turns "
+        "such images upright.",
+        "in 1 of 29 records only the first frame of an animated GIF was taken.",
+    ]
+    summary = json.loads((tmp_path / "out/_summary/train.json").read_text())
+    assert summary["warnings"][:2] == said
+    printed = capsys.readouterr().out
+    assert all(f"warning: {line}\n" in printed for line in said)
+    assert (summary["fixups"]["gif_to_jpeg"], summary["fixups"]["first_frame_only"]) == (2, 1)
+    raw_image_folder.convert(tmp_path / "upright", *flags, "--apply_orientation")
+    assert read_manifest(str(tmp_path / "upright")).split("train").fixups["turned_upright"] == 3
+    assert "EXIF" not in capsys.readouterr().out
+
+
+def gif_of(greys):
+    buffer, frames = io.BytesIO(), [Image.new("L", (16, 12), grey) for grey in greys]
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+    return buffer.getvalue()
