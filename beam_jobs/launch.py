@@ -34,6 +34,8 @@ def dry_run(job: Job, console: Console) -> None:
         )
         for line in p.rejected:
             console.print(f"  rejected: {line}", markup=False, soft_wrap=True)
+        for warning in p.warnings:
+            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
     console.print("Dry run: nothing was written.")
 
 

@@ -5,9 +5,10 @@ manifest does not: the manifest is the same however the shards were made."""
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from beam_jobs.converter import Source
 from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import Whole
 from pipeline.shards.errors import printable
@@ -16,8 +17,9 @@ from pipeline.shards.naming import summary_file
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["Summary", "summarize"]
+__all__ = ["Summary", "empty_classes", "empty_folders", "summarize"]
 
+_SHOWN = 10
 _LARGE = 4  # a record over a quarter of a shard: shards can no longer be alike
 
 
@@ -92,6 +94,21 @@ def summarize(
         bytes_per_second=round(sum(shard.bytes for shard in fresh) / seconds, 3),
         warnings=(*warnings, *_of_notes(entry, whole.notes), *_of_size(plan, *whole.largest)),
     )
+
+
+def empty_folders(split: str, sources: Iterable[Source]) -> Iterator[str]:
+    """What to say of the sources without a record, if some of them are folders of classes."""
+    if names := [source.tag for source in sources if source.kind == "folder" and source.tag]:
+        yield empty_classes(f"split {split!r}", names)
+
+
+def empty_classes(where: str, names: Sequence[str]) -> str:
+    """That there is nothing of some classes."""
+    shown = ", ".join(repr(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    what, keep = (
+        ("class", "It keeps its number") if len(names) == 1 else (f"{len(names):,} classes", "They keep their numbers")
+    )
+    return f"{where} has no files of {what} {shown}. {keep}: each folder is a class, with files or without."
 
 
 def _of_notes(entry: SplitEntry, notes: Mapping[str, int]) -> Iterator[str]:

@@ -12,7 +12,9 @@ from functools import cached_property
 from itertools import filterfalse
 
 from beam_jobs.converter import Source
+from beam_jobs.summary import empty_classes
 from converters.image_archives import KNOWN_SUFFIXES, Archive, PackedFolder, archive_stem, is_hidden, open_archive
+from converters.table_hints import hint_of_tables
 from pipeline.shards.errors import OptionError, RawDataError, StorageError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, join
@@ -66,9 +68,10 @@ def find_folders(
     if validation_fraction is not None and not 0 <= validation_fraction < 1:
         raise OptionError(f"--validation_fraction={validation_fraction}: allowed are 0 and above, and less than 1.")
     find = _by_split if validation_fraction is None else _one_set
-    folders, notices = find(_Raw(storage, raw_data_dir, scratch_dir))
+    raw = _Raw(storage, raw_data_dir, scratch_dir)
+    folders, notices = find(raw)
     for folder in folders.values():
-        _check_classes(folder)
+        _check_classes(folder, storage)
     if validation_fraction:
         folders = {**folders, "validation": folders["train"]}
     for split in splits:
@@ -80,7 +83,7 @@ def find_folders(
         tuple(source for split in chosen for source in folders[split].sources(split)),
         tuple(sorted({name for folder in folders.values() for name in folder.classes})),
         tuple(sorted(archive.uri for archive in archives if archive.uri != archive.name)),
-        (*notices, *_empty_classes(folders)),
+        (*notices, *_of_tables(raw, folders), *_of_empty_classes(folders)),
     )
 
 
@@ -141,7 +144,7 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
         raise RawDataError(
             f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), nor an archive of one. "
             f"There is: {_some([*names, *files])}. If these are the class folders, give --validation_fraction "
-            "(0 for train alone)."
+            f"(0 for train alone). {hint_of_tables(raw.storage, raw.path, raw.entries[0])}".rstrip()
         )
     return {split: found[split] for split in SPLITS if split in found}, notices
 
@@ -172,10 +175,13 @@ def _folder(storage: Storage, path: str) -> _Folder:
     return _Folder(path, tuple(filterfalse(is_hidden, folders)), tuple(filterfalse(is_hidden, files)))
 
 
-def _check_classes(folder: _Folder | PackedFolder) -> None:
+def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
     """A class's name becomes text in records and a line in a file of names."""
     if not folder.classes:
-        raise RawDataError(f"{folder.path} has no class folders in it. There is: {_some(folder.files)}.")
+        hint = hint_of_tables(storage, folder.path, folder.files) if isinstance(folder, _Folder) else ""
+        raise RawDataError(
+            f"{folder.path} has no class folders in it. There is: {_some(folder.files)}. {hint}".rstrip()
+        )
     for name in folder.classes:
         try:
             fits = name.encode().decode().splitlines() == [name]
@@ -187,10 +193,20 @@ def _check_classes(folder: _Folder | PackedFolder) -> None:
             )
 
 
-def _empty_classes(folders: _Folders) -> Iterator[str]:
+def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
+    """On tables in the directory, or among class folders, where people keep labels."""
+    places = {raw.path: raw.entries[0]}
+    places |= {folder.path: folder.files for folder in folders.values() if isinstance(folder, _Folder)}
+    for path, files in places.items():
+        if hint := hint_of_tables(raw.storage, path, files):
+            yield f"classes are the names of folders. {hint}"
+
+
+def _of_empty_classes(folders: _Folders) -> Iterator[str]:
+    """Of archives, whose files are known by now; those of folders show in the scan."""
     for folder in {folder.path: folder for folder in folders.values()}.values():
         if isinstance(folder, PackedFolder) and folder.empty:
-            yield f"{folder.path} has empty class folders"
+            yield empty_classes(folder.path, folder.empty)
 
 
 def _some(names: Iterable[str]) -> str:

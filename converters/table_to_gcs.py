@@ -34,7 +34,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         converter = TextTableConverter(args.text_column, *shared)
     else:
         converter = ImageTableConverter(args.image_column, *shared, to_jpeg)
-    run(args, rest, converter, tables.sources)
+    others = [path for path in tables.others if path != args.label_file]
+    run(args, rest, converter, tables.sources, notices=list(map(_not_converted, others)))
+
+
+def _not_converted(path: str) -> str:
+    return (
+        f"{path} is not converted: its name begins with no split. If it lists the classes, one a line, give "
+        f"--label_file={path}; if its rows are records, rename it (train-1.csv), or give --validation_fraction to take "
+        "all tables as one set."
+    )
 
 
 def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
