@@ -47,10 +47,10 @@ def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) 
     preset.check_job(job)
     open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
     failure = None
-    with watching(job, console), _quiet_workers(preset):
+    with watching(job, console) as watched, _quiet_workers(preset):
         try:
             with preset.around(options):
-                if not preset.run(job, options, console, waiting):
+                if not preset.run(watched, options, console, waiting):
                     return
         except OptionError:
             raise

@@ -13,6 +13,7 @@ import google_crc32c
 import numpy as np
 
 from beam_jobs.converter import Reject
+from beam_jobs.counts import counts_of
 from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult
 from beam_jobs.ranks import in_order
@@ -41,8 +42,11 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
         writing = _Writing(plan, sink)
         for ref in bad:
             writing.reject(ref, "scan", ref.error)
+        counts = counts_of(plan.job.counts_dir)
         for ref, data in _read(raw, good):
+            before = writing.num_bytes
             writing.convert(ref, data)
+            counts.add(plan.split, records=1, bytes=writing.num_bytes - before)
         _check_unchanged(raw, good)  # after the last byte is read, before the shard can be seen
     receipt = writing.receipt(shard, handled_digest=key_digest(refs.key.tolist()))
     receipt.write(output, output_dir)

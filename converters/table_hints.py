@@ -40,6 +40,7 @@ def _columns(storage: Storage, path: str) -> tuple[str, str]:
 
 
 def _label(names: Sequence[str], image: str) -> str:
-    others = [name for name in names if name != image]
+    after = names.index(image) + 1 if image in names else 0
+    others = [*names[after:], *names[: max(0, after - 1)]]
     named = [name for name in others if "label" in name.lower() or "class" in name.lower()]
     return next(iter(named or others), "LABEL")
