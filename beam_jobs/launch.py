@@ -24,7 +24,9 @@ _TO_ITS_END = Waiting()
 
 def dry_run(job: Job, console: Console) -> None:
     """Prints what the conversion would do."""
-    for p in preview(job):
+    with console.status("scanning the raw data"):
+        previews = list(preview(job))
+    for p in previews:
         sizes = f"{format_bytes(min(p.shard_bytes))}..{format_bytes(max(p.shard_bytes))}"
         console.print(
             f"{p.split}: {p.records:,} records, {format_bytes(sum(p.shard_bytes))} in {len(p.shard_bytes):,} shards of "

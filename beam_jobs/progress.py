@@ -113,13 +113,13 @@ class _Bar:
         self._missing = {receipt_file(self.split, shard, self._num_shards) for shard in range(self._num_shards)} - names
         self._began, self._shard_bytes = time.monotonic(), claim["bytes"] / self._num_shards
         self._found = self._records = self._bytes = 0
-        self._progress.reset(self._task, description=f"{self.split}: shards", total=self._num_shards)
+        self._progress.reset(self._task, description=f"{self.split}: shards", total=self._num_shards, rate="")
 
     def _show(self, records: int, num_bytes: int) -> None:
         """What this run has written, shards under way too: these count for what they have of a shard's usual size."""
         shard_bytes = self._bytes / self._found if self._found else self._shard_bytes
         under_way = (num_bytes - self._bytes) / max(1, shard_bytes)
         completed = self._num_shards - len(self._missing) + min(under_way, _NEARLY * len(self._missing))
-        seconds = max(time.monotonic() - self._began, 1e-3)
+        seconds = max(time.monotonic() - self._began, _POLL_SECONDS)
         rate = f"{records / seconds:,.0f} records/s, {num_bytes / seconds / 1e6:,.0f} MB/s"
         self._progress.update(self._task, completed=completed, rate=rate)

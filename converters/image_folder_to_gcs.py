@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from rich.console import Console
+
 from beam_jobs.launch import exit_with
 from converters.command_line import add_conversion_options, chosen_splits, run
 from converters.image_folder import ImageFolderConverter
@@ -21,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
     scratch_dir = None if args.dry_run else args.gcs_output_path
-    raw = find_folders(args.raw_data_dir, splits, args.validation_fraction, scratch_dir)
+    with Console().status("looking for class folders"):  # an archive is read to its end for them
+        raw = find_folders(args.raw_data_dir, splits, args.validation_fraction, scratch_dir)
     converter = ImageFolderConverter(raw.classes, args.validation_fraction, to_jpeg)
     run(args, rest, converter, raw.sources, raw.scratch, notices=raw.notices)
 
