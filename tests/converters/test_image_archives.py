@@ -49,6 +49,8 @@ def unpacked(tmp_path_factory):
         "Käse/ü.jpeg": (train / "cat/0.jpeg").read_bytes(),
         f"cat/{'long ' * 18}.jpeg": (train / "dog/100.jpeg").read_bytes(),
         "cat/more/1.jpeg": (train / "cat/0.jpeg").read_bytes(),
+        # Bytes after the end mark are allowed. Deflated, they are nothing: shards are cut by what they are unpacked.
+        **{f"dog/{i}.jpg": (train / "dog/100.jpeg").read_bytes().ljust(3000 * i, b"\0") for i in range(1, 5)},
         "cat/empty.png": b"",
         "README.md": b"beside the classes",
         ".git/config": b"hidden",

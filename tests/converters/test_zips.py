@@ -3,6 +3,7 @@
 import io
 import itertools
 import struct
+import tracemalloc
 import zipfile
 
 import pytest
@@ -54,6 +55,17 @@ def test_a_comment_that_looks_like_an_end_does_no_harm(path):
         packed.writestr("a.jpg", b"a" * 300)
         packed.comment = b"PK\5\6 is how a directory ends, and this is longer than that"
     assert contents(path) == {"a.jpg": b"a" * 300}
+
+
+def test_what_an_update_left_between_two_members_is_hardly_read(path):
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("a.jpg", b"a" * 300)
+        assert packed.fp
+        packed.fp.seek(300_000)
+        packed.start_dir = 300_000
+        packed.writestr("b.jpg", b"b" * 300)
+    assert contents(path) == {"a.jpg": b"a" * 300, "b.jpg": b"b" * 300}
+    assert scan(path)[0].span < 70_000
 
 
 def test_zip64_is_read(path, monkeypatch):
@@ -145,5 +157,8 @@ def test_a_member_that_would_become_more_than_it_says_is_not_inflated(path):
     (member,) = scan(path)
     (data,) = LocalStorage().read_ranges([(str(path), member.offset, member.span)])
     assert len(data) < 10**6
+    tracemalloc.start()
     with pytest.raises(Reject, match="another size or checksum"):
         unpacked(data, 1000, member.crc32)
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
