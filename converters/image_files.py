@@ -31,6 +31,7 @@ _ANIMATION = "an animation, not one image"
 _NOT_TURNED = (
     "a rotation by EXIF was not applied, and most readers ignore it; --apply_orientation turns such images upright"
 )
+_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)  # what Pillow raises over EXIF
 _FIRST_FRAME = "only the first frame of an animated GIF was taken"
 
 _Format = Literal["JPEG", "PNG", "WEBP", "GIF"]
@@ -58,7 +59,7 @@ class ToJpeg:
         image = decode_image(data, (form,))
         if form != "GIF" and getattr(image, "n_frames", 1) > 1:
             raise Reject(_ANIMATION)
-        turn = _turn(data, form)
+        turn = _turn(image)
         opaque, fixups = _opaque(image)
         notes = self._notes(turn is not None)
         if form == "GIF" and _is_animated(image):
@@ -68,7 +69,7 @@ class ToJpeg:
     def _from_jpeg(self, data: bytes) -> Jpeg:
         image = to_rgb_jpeg(data, self.verify)
         # Of the file as it came: a CMYK one has lost its EXIF by now.
-        turn = _turn(data, "JPEG") if self.apply_orientation else None
+        turn = _turn_of_jpeg(data) if self.apply_orientation else None
         notes = self._notes(orientation(data) != 1)
         size = (image.width, image.height)
         if turn is None and self._fitting(size) == size:
@@ -157,11 +158,18 @@ def _is_animated(image: Image.Image) -> bool:
         return True
 
 
-def _turn(data: bytes, form: _Format) -> Image.Transpose | None:
+def _turn_of_jpeg(data: bytes) -> Image.Transpose | None:
+    try:
+        return _turn(Image.open(io.BytesIO(data), formats=("JPEG",)))
+    except _DAMAGED:
+        return None
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
     """How to turn an image upright; None where EXIF has nothing to say, or is damaged."""
     try:
-        return _TURNS.get(Image.open(io.BytesIO(data), formats=(form,)).getexif().get(ORIENTATION, 1))
-    except (OSError, SyntaxError, ValueError, TypeError, struct.error):
+        return _TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except _DAMAGED:
         return None
 
 
