@@ -140,6 +140,11 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
             for split, name in _named_by_split(top.path, top.classes, "folders").items()
         }
         names, files = top.classes, top.files
+        if not found and any(map(archive_stem, files)):
+            raise RawDataError(
+                f"{top.path} has archives in it ({_some(filter(archive_stem, files))}), which cannot be read there. "
+                "Unpack it, and give the directory of these."
+            )
     if not found:
         raise RawDataError(
             f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), nor an archive of one. "
