@@ -1,7 +1,7 @@
-"""Class folders inside a tar or zip that is read in place: what is found is what would lie there unpacked.
+"""Class folders inside a tar or zip that is read in place: the same folders and files that unpacking it would give.
 
-image_folder_layouts asks where the class folders are, image_folder for their files. Nothing is extracted, so names are
-only compared; one that would leave the folder it is unpacked in is refused all the same."""
+image_folder_layouts asks where the class folders are, image_folder for their files. Nothing is extracted. Even so, a
+name that leads out of the folder it would be unpacked in is refused."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,8 +162,8 @@ def _members(storage: Storage, uri: str, kind: str, name: str) -> Iterator[tuple
         parts = member.name.split("/")
         if not parts[0] or ".." in parts:
             raise RawDataError(
-                f"{name} has a member {member.name[:300]!r}, which would be written outside of the folder that it is "
-                "unpacked in. Whoever made it may mean harm; nothing was converted."
+                f"{name} has a member {member.name[:300]!r}, which leads out of the folder that it would be "
+                "unpacked in. Rename the member, or unpack the archive and convert the folders."
             )
         if place := tuple(part for part in parts if part not in ("", ".")):
             yield place, member

@@ -40,16 +40,16 @@ class ZipError(RawDataError):
 
 @dataclass(frozen=True)
 class ZipMember(Member):
-    """offset: of the member's own header. size: of its content. span: bytes from offset on that hold it, packed.
+    """offset: of the member's own header. size: of its content. span: bytes from offset on that hold header and content.
 
-    How long that header is, only it says; so `unpacked` takes the span as it was read."""
+    Only the header itself says how long it is, so `unpacked` takes the span as it was read."""
 
     span: int
     crc32: int
 
 
 class _Directory(NamedTuple):
-    """Where the central directory is, and how far everything lies behind the place that the zip says."""
+    """Where the central directory is. shift: bytes before the zip itself, such as a program that unpacks it."""
 
     begin: int
     size: int
@@ -103,7 +103,7 @@ def unpacked(data: bytes, size: int, crc32: int) -> bytes:
 
 
 def _inflated(packed: memoryview, size: int) -> bytes:
-    """No more than one byte over the size, whatever the packed bytes would become."""
+    """At most one byte more than the size, so that a bomb takes no memory."""
     return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, size + 1)
 
 
@@ -127,7 +127,7 @@ def _directory(file: BinaryIO, uri: str, size: int) -> _Directory:
         raise _damaged(uri, "its zip64 record is not where it should be")
     if disk:
         raise ZipError(f"{uri} is the last of {disk + 1} parts of a zip. Join them, or unpack them all.")
-    shift = begin + at - length - offset  # a program that unpacks the zip may come before it
+    shift = begin + at - length - offset
     if shift < 0:
         raise _damaged(uri, f"it is {-shift:,} bytes shorter than its directory says")
     return _Directory(shift + offset, length, entries, shift)

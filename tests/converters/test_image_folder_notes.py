@@ -23,7 +23,7 @@ def test_what_a_user_should_know_of_the_images_is_counted_in_the_summary(raw_ima
     flags = ("--max_bad_records=3", "--validation_fraction=0")
     raw_image_folder.write().convert(tmp_path / "out", *flags)
     said = [
-        "in 3 of 29 records a rotation by EXIF was not applied, and most readers ignore it; --apply_orientation turns "
+        "in 3 of 29 records an EXIF rotation was not applied, and most readers ignore it; --apply_orientation turns "
         "such images upright.",
         "in 1 of 29 records only the first frame of an animated GIF was taken.",
     ]
