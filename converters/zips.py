@@ -40,7 +40,7 @@ class ZipError(RawDataError):
 
 @dataclass(frozen=True)
 class ZipMember(Member):
-    """offset: of the member's own header. size: of its content. span: bytes from offset on that hold header and content.
+    """offset: of the member's own header. size: of its content. span: bytes from offset on that hold both.
 
     Only the header itself says how long it is, so `unpacked` takes the span as it was read."""
 
