@@ -17,7 +17,7 @@ from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
 from beam_jobs.receipts import Rejected, Verdict, sweep_verdicts
-from beam_jobs.summary import summarize
+from beam_jobs.summary import empty_folders, summarize
 from pipeline.shards.errors import ConversionError, StorageError, printable
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
@@ -36,6 +36,7 @@ def commit_split(
 
     Raises ConversionError, after the ledger is written, when records were lost or too many were rejected."""
     job, split = plan.job, plan.split
+    summaries = list(summaries)
     results = sorted(results, key=lambda result: result.shard)
     check_scanned(plan, summaries)
     check_written(plan, results)
@@ -49,7 +50,9 @@ def commit_split(
         raise ConversionError(f"split {split!r} has no records: its sources hold nothing to convert.")
     entry = _publish_index(storage, plan, whole)
     fresh = [shard for shard, result in zip(entry.shards, results, strict=True) if not result.reused]
-    summary = summarize(plan, entry, fresh, whole.largest, time.time())
+    empty = sorted(summary.source for summary in summaries if not summary.records)
+    warnings = list(empty_folders(split, (job.sources[number] for number in empty)))
+    summary = summarize(plan, entry, whole, fresh, warnings, time.time())
     with contextlib.suppress(StorageError):  # a report: where no object may be replaced, the first one stays
         summary.write(storage, job.output_dir)
     _publish_manifest(storage, job, split, entry)

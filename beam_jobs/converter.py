@@ -28,7 +28,7 @@ class Source:
     offset: int = 0
     bytes: int = 0  # of the range
     tag: str = ""  # for the converter: the class, say
-    kind: Literal["tar", "folder", "file"] = "tar"  # a folder has no bytes of its own: each of its files does
+    kind: Literal["tar", "zip", "folder", "file"] = "tar"  # a folder has no bytes of its own: each of its files does
 
     @property
     def name(self) -> str:
@@ -49,10 +49,12 @@ class Reject(Exception):  # noqa: N818 - an outcome of a record, not an error of
 class Converted:
     """A record's features, and the kinds of repair that its raw bytes needed.
 
-    features: or the record itself, serialised, where the raw data hold it as it shall be."""
+    features: or the record itself, serialised, where the raw data hold it as it shall be.
+    notes: what a user may want to know of it, each worded to follow "in 3 of 10 records"; they are counted."""
 
     features: Mapping[str, Value] | bytes
     fixups: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Converter(Protocol):

@@ -18,6 +18,7 @@ from apache_beam.metrics.metric import Metrics
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.converter import Source
+from beam_jobs.counts import counts_of
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.proof import ShardResult, SourceSummary, check_scanned, distrusting_receipts
@@ -105,12 +106,15 @@ class _Scan(beam.DoFn):
 
     def _rows(self, number: int, source: Source, batches: Iterable[References]) -> Iterator[Keyed]:
         records = keys = 0
+        counts = counts_of(self.job.counts_dir)
         with verdict_on_error(self.job, source.split):
             for refs in batches:
                 records += len(refs)
+                counts.add(source.split, scanned=len(refs))
                 keys += key_digest(refs.key.tolist())
                 for bucket, rows in by_bucket(self.job, source.split, refs):
                     yield _key(self.job, source.split, bucket), rows
+        counts.add(source.split, sources=1)
         yield _SUMMARIES, SourceSummary(number, records, keys)
 
 

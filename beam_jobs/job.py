@@ -37,6 +37,7 @@ class Job:
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
     expected: Mapping[str, int] | None = None  # records that a split must have, where its owner says so
     run_id: str = ""  # names this run in its verdict; never in data
+    counts_dir: str = ""  # on the launcher's machine, where workers say how far they are; "": nobody looks
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     @property

@@ -24,7 +24,9 @@ _TO_ITS_END = Waiting()
 
 def dry_run(job: Job, console: Console) -> None:
     """Prints what the conversion would do."""
-    for p in preview(job):
+    with console.status("scanning the raw data"):
+        previews = list(preview(job))
+    for p in previews:
         sizes = f"{format_bytes(min(p.shard_bytes))}..{format_bytes(max(p.shard_bytes))}"
         console.print(
             f"{p.split}: {p.records:,} records, {format_bytes(sum(p.shard_bytes))} in {len(p.shard_bytes):,} shards of "
@@ -34,6 +36,8 @@ def dry_run(job: Job, console: Console) -> None:
         )
         for line in p.rejected:
             console.print(f"  rejected: {line}", markup=False, soft_wrap=True)
+        for warning in p.warnings:
+            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
     console.print("Dry run: nothing was written.")
 
 
@@ -45,10 +49,10 @@ def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) 
     preset.check_job(job)
     open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
     failure = None
-    with watching(job, console), _quiet_workers(preset):
+    with watching(job, console) as watched, _quiet_workers(preset):
         try:
             with preset.around(options):
-                if not preset.run(job, options, console, waiting):
+                if not preset.run(watched, options, console, waiting):
                     return
         except OptionError:
             raise

@@ -13,6 +13,7 @@ from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.proof import check_expected
 from beam_jobs.references import References
 from beam_jobs.sample import candidates, convert_sample, lowest
+from beam_jobs.summary import empty_folders
 from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
 from pipeline.shards.errors import printable
 from pipeline.shards.schemes import open_storage
@@ -30,14 +31,17 @@ class SplitPreview:
     rejected: tuple[str, ...]  # "key: error", of what the scan alone can tell
     shard_bytes: tuple[int, ...]  # predicted
     read_requests: int
+    warnings: tuple[str, ...]
 
 
 def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
     """A preview of each split. Raises what the scan raises."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
+        sources, empty = [source for source in job.sources if source.split == split], list[Source]()
         with ThreadPoolExecutor(threads) as pool:
-            for batches in pool.map(lambda source: _scan(job, source), (s for s in job.sources if s.split == split)):
+            for source, batches in zip(sources, pool.map(lambda source: _scan(job, source), sources), strict=True):
+                empty += [] if batches else [source]
                 for bucket, refs in batches:
                     pieces[bucket].append(refs)
         sums: dict[int, BucketSums] = {
@@ -45,7 +49,8 @@ def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
         }
         check_expected(job, split, add_sums(sums.values()).records)
         offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
-        yield _of_plan(SplitPlan(job, split, sums, convert_sample(job, lowest(offered))), pieces)
+        plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))
+        yield _of_plan(plan, pieces, tuple(empty_folders(split, empty)))
 
 
 def _scan(job: Job, source: Source) -> list[tuple[int, References]]:
@@ -53,7 +58,7 @@ def _scan(job: Job, source: Source) -> list[tuple[int, References]]:
     return [piece for refs in batches for piece in by_bucket(job, source.split, refs)]
 
 
-def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]]) -> SplitPreview:
+def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]], warnings: tuple[str, ...]) -> SplitPreview:
     shard_bytes = np.zeros(plan.num_shards, np.int64)
     rejected, records = [], 0
     for bucket, batch in sorted(pieces.items()):
@@ -62,4 +67,4 @@ def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]]) -> SplitPrevi
             records += int(refs.good.sum())
             rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
     scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
-    return SplitPreview(plan.split, plan.digest, records, tuple(sorted(rejected)), scaled, records)
+    return SplitPreview(plan.split, plan.digest, records, tuple(sorted(rejected)), scaled, records, warnings)

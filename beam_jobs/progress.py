@@ -1,10 +1,15 @@
-"""A live bar for a running conversion: it reads receipts, so it works with any runner and any number of processes."""
+"""A live bar for a running conversion: it reads receipts, so it works with any runner and any number of processes.
+
+Of workers on this machine it also reads what they count, and moves within shards and during the scan."""
 
 import contextlib
+import dataclasses
 import json
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from beam_jobs.counts import Counts, read_counts
 from beam_jobs.job import Job
 from pipeline.shards.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
@@ -26,14 +32,24 @@ __all__ = ["watching"]
 
 _POLL_SECONDS = 0.5
 _POLL_SECONDS_REMOTE = 5.0  # each time the directory is listed
+_NEARLY = 0.99  # of a shard whose receipt is not there, however large it has become
 
 
 @contextlib.contextmanager
-def watching(job: Job, console: Console) -> Iterator[None]:
-    """Shows one bar a split while the block runs: shards, records/s, MB/s, time left. Silent when not on a terminal."""
+def watching(job: Job, console: Console) -> Iterator[Job]:
+    """Shows one bar a split while the block runs the job that it is given: what is scanned, then shards, records/s,
+    MB/s and time left. Silent when not on a terminal."""
     if not console.is_terminal:
-        yield
+        yield job
         return
+    with tempfile.TemporaryDirectory(prefix="infeed-") as directory:
+        job = dataclasses.replace(job, counts_dir=directory)
+        with _bars(job, console):
+            yield job
+
+
+@contextlib.contextmanager
+def _bars(job: Job, console: Console) -> Iterator[None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
         bars = [_Bar(job, split, progress) for split in job.splits]
@@ -57,42 +73,53 @@ def _update(job: Job, bars: "list[_Bar]") -> None:
     storage = open_storage(job.output_dir)
     with contextlib.suppress(InfeedError, ValueError, KeyError, TypeError):  # a bar never breaks a conversion
         names = {f"_shards/{name}" for name in storage.list(join(job.output_dir, "_shards"))}
+        counts = read_counts(job.counts_dir)
         for bar in bars:
-            bar.update(storage, names)
+            bar.update(storage, names, counts.get(bar.split, Counts()))
 
 
 class _Bar:
     """The bar of one split. Speed is that of this run: what was finished before it counts as done, not as fast."""
 
     def __init__(self, job: Job, split: str, progress: Progress) -> None:
-        self._directory, self._split, self._progress = job.output_dir, split, progress
-        self._task = progress.add_task(f"{split}: scanning", total=None, rate="")
+        self._directory, self.split, self._progress = job.output_dir, split, progress
+        self._sources = sum(source.split == split for source in job.sources)
+        self._task = progress.add_task(f"{split}: scanning", total=self._sources, rate="")
         self._plan = ""  # an overwrite replaces the claim under way
         self._missing: set[str] = set()  # receipts that were not there yet
-        self._began = self._records = self._bytes = 0.0
+        self._began = self._shard_bytes = 0.0
+        self._num_shards = self._found = self._records = self._bytes = 0  # found: receipts of this run
 
-    def update(self, storage: Storage, names: set[str]) -> None:
-        """names: what is there beside the shards."""
-        if plan_file(self._split) not in names:
+    def update(self, storage: Storage, names: set[str], counts: Counts) -> None:
+        """names: what is there beside the shards. counts: of workers on this machine."""
+        scanning = counts.scanned > 0 and counts.sources < self._sources  # while an earlier run's claim is there
+        if plan_file(self.split) not in names or scanning:
+            completed = min(counts.sources, self._sources)
+            self._progress.update(self._task, completed=completed, rate=f"{counts.scanned:,} records found")
             return
-        claim = json.loads(storage.read(join(self._directory, plan_file(self._split))))
+        claim = json.loads(storage.read(join(self._directory, plan_file(self.split))))
         if claim["plan"] != self._plan:
-            self._plan = claim["plan"]
-            self._begin(claim["num_shards"], names)
-            return
-        found = sorted(self._missing & names)
-        for name in found:
+            self._begin(claim, names)
+        for name in sorted(self._missing & names):
             receipt = json.loads(storage.read(join(self._directory, name)))
+            self._missing.remove(name)
+            self._found += 1
             self._records += receipt["records"]
             self._bytes += receipt["bytes"]
-        self._missing -= set(found)
-        seconds = time.monotonic() - self._began
-        rate = f"{self._records / seconds:,.0f} records/s, {self._bytes / seconds / 1e6:,.0f} MB/s"
-        self._progress.update(self._task, advance=len(found), rate=rate)
+        self._show(max(self._records, counts.records), max(self._bytes, counts.bytes))
 
-    def _begin(self, num_shards: int, names: set[str]) -> None:
-        receipts = {receipt_file(self._split, shard, num_shards) for shard in range(num_shards)}
-        self._missing, self._began = receipts - names, time.monotonic()
-        self._records = self._bytes = 0.0
-        done = len(receipts & names)
-        self._progress.reset(self._task, description=f"{self._split}: shards", total=num_shards, completed=done)
+    def _begin(self, claim: Mapping[str, Any], names: set[str]) -> None:
+        self._plan, self._num_shards = claim["plan"], claim["num_shards"]
+        self._missing = {receipt_file(self.split, shard, self._num_shards) for shard in range(self._num_shards)} - names
+        self._began, self._shard_bytes = time.monotonic(), claim["bytes"] / self._num_shards
+        self._found = self._records = self._bytes = 0
+        self._progress.reset(self._task, description=f"{self.split}: shards", total=self._num_shards, rate="")
+
+    def _show(self, records: int, num_bytes: int) -> None:
+        """What this run has written, shards under way too: these count for what they have of a shard's usual size."""
+        shard_bytes = self._bytes / self._found if self._found else self._shard_bytes
+        under_way = (num_bytes - self._bytes) / max(1, shard_bytes)
+        completed = self._num_shards - len(self._missing) + min(under_way, _NEARLY * len(self._missing))
+        seconds = max(time.monotonic() - self._began, _POLL_SECONDS)
+        rate = f"{records / seconds:,.0f} records/s, {num_bytes / seconds / 1e6:,.0f} MB/s"
+        self._progress.update(self._task, completed=completed, rate=rate)

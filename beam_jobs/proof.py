@@ -141,6 +141,7 @@ class Whole:
     rows: list[np.ndarray] = field(default_factory=list)  # of the index
     key_digest: int = 0
     fixups: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
     largest: tuple[int, str] = (0, "")  # bytes and key of the largest record
 
@@ -150,6 +151,7 @@ class Whole:
         self.rows.append(receipt.index_rows())
         self.key_digest = _modulo([self.key_digest, int(receipt.key_digest, 16)])
         self.fixups.update(receipt.fixups)
+        self.notes.update(receipt.notes)
         self.rejected += receipt.rejected
         self.largest = max(self.largest, (receipt.largest_bytes, receipt.largest_key))
 

@@ -65,6 +65,7 @@ class Receipt:
     rejected: tuple[Rejected, ...]
     largest_bytes: int = 0  # of the payload of the largest record
     largest_key: str = ""
+    notes: Mapping[str, int] = field(default_factory=dict)
 
     def index_rows(self) -> np.ndarray:
         """uint32 [records, 2]."""

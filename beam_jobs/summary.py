@@ -5,18 +5,21 @@ manifest does not: the manifest is the same however the shards were made."""
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from beam_jobs.converter import Source
 from beam_jobs.plan import SplitPlan
+from beam_jobs.proof import Whole
 from pipeline.shards.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["Summary", "summarize"]
+__all__ = ["Summary", "empty_classes", "empty_folders", "summarize"]
 
+_SHOWN = 10
 _LARGE = 4  # a record over a quarter of a shard: shards can no longer be alike
 
 
@@ -64,9 +67,9 @@ class Summary:
 
 
 def summarize(
-    plan: SplitPlan, entry: SplitEntry, fresh: Sequence[ShardEntry], largest: tuple[int, str], now: float
+    plan: SplitPlan, entry: SplitEntry, whole: Whole, fresh: Sequence[ShardEntry], warnings: Sequence[str], now: float
 ) -> Summary:
-    """The summary of a split that is whole. fresh: the shards that this run wrote; largest: bytes, key of a record."""
+    """The summary of a split that is whole. fresh: the shards that this run wrote. warnings: others than its own."""
     job = plan.job
     sizes = [shard.bytes for shard in entry.shards]
     seconds = max(now - job.started, 1e-3)
@@ -83,17 +86,37 @@ def summarize(
         smallest_shard=min(sizes),
         largest_shard=max(sizes),
         target_shard=None if demanded else job.target_shard_bytes,
-        largest_record={"key": largest[1], "bytes": largest[0]},
+        largest_record={"key": whole.largest[1], "bytes": whole.largest[0]},
         raw=entry.sources,
         started=job.started,
         seconds=round(seconds, 3),
         records_per_second=round(sum(shard.records for shard in fresh) / seconds, 3),
         bytes_per_second=round(sum(shard.bytes for shard in fresh) / seconds, 3),
-        warnings=tuple(_warnings(plan, *largest)),
+        warnings=(*warnings, *_of_notes(entry, whole.notes), *_of_size(plan, *whole.largest)),
     )
 
 
-def _warnings(plan: SplitPlan, num_bytes: int, key: str) -> Iterator[str]:
+def empty_folders(split: str, sources: Iterable[Source]) -> Iterator[str]:
+    """What to say of the sources without a record, if some of them are folders of classes."""
+    if names := [source.tag for source in sources if source.kind == "folder" and source.tag]:
+        yield empty_classes(f"split {split!r}", names)
+
+
+def empty_classes(where: str, names: Sequence[str]) -> str:
+    """That there is nothing of some classes."""
+    shown = ", ".join(repr(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    what, keep = (
+        ("class", "It keeps its number") if len(names) == 1 else (f"{len(names):,} classes", "They keep their numbers")
+    )
+    return f"{where} has no files of {what} {shown}. {keep}: each folder is a class, with files or without."
+
+
+def _of_notes(entry: SplitEntry, notes: Mapping[str, int]) -> Iterator[str]:
+    for note, count in sorted(notes.items()):
+        yield f"in {count:,} of {entry.num_records:,} records {note}."
+
+
+def _of_size(plan: SplitPlan, num_bytes: int, key: str) -> Iterator[str]:
     key = printable(key)
     shard = plan.sampled.scaled(plan.total.bytes) / plan.num_shards
     if plan.num_shards > 1 and num_bytes * _LARGE > shard:

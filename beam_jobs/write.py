@@ -13,6 +13,7 @@ import google_crc32c
 import numpy as np
 
 from beam_jobs.converter import Reject
+from beam_jobs.counts import counts_of
 from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult
 from beam_jobs.ranks import in_order
@@ -41,8 +42,11 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
         writing = _Writing(plan, sink)
         for ref in bad:
             writing.reject(ref, "scan", ref.error)
+        counts = counts_of(plan.job.counts_dir)
         for ref, data in _read(raw, good):
+            before = writing.num_bytes
             writing.convert(ref, data)
+            counts.add(plan.split, records=1, bytes=writing.num_bytes - before)
         _check_unchanged(raw, good)  # after the last byte is read, before the shard can be seen
     receipt = writing.receipt(shard, handled_digest=key_digest(refs.key.tolist()))
     receipt.write(output, output_dir)
@@ -75,6 +79,7 @@ class _Writing:
     keys: list[bytes] = field(default_factory=list)
     index: list[tuple[int, int]] = field(default_factory=list)
     fixups: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
     largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
@@ -92,6 +97,7 @@ class _Writing:
         self.keys.append(ref.key.encode("utf-8", "surrogateescape"))
         self.largest = max(self.largest, (self.index[-1][0], self.keys[-1]))
         self.fixups.update(converted.fixups)
+        self.notes.update(converted.notes)
 
     def _append(self, payload: Sequence[bytes]) -> None:
         """One framed record of a payload in pieces: joined, they would be a copy more."""
@@ -125,4 +131,5 @@ class _Writing:
             rejected=tuple(self.rejected),
             largest_bytes=self.largest[0],
             largest_key=self.largest[1].decode("utf-8", "backslashreplace"),
+            notes=dict(sorted(self.notes.items())),
         )

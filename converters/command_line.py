@@ -10,7 +10,7 @@ from beam_jobs.job import Waiting
 from beam_jobs.launch import dry_run, launch
 from beam_jobs.options import add_options, beam_options, make_job
 from converters.jpeg import VERIFY_LEVELS
-from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.shards.errors import OptionError, did_you_mean, printable
 
 __all__ = ["add_conversion_options", "add_verify_option", "chosen_splits", "run"]
 
@@ -54,15 +54,19 @@ def run(
     sources: Sequence[Source],
     scratch: Sequence[str] = (),
     expected: Mapping[str, int] | None = None,
+    notices: Sequence[str] = (),
 ) -> None:
     """Converts, or with --dry_run says what it would do.
 
-    rest: options for Beam. scratch: temporary files. expected: how many records a split must have."""
+    rest: options for Beam. scratch: temporary files. expected: how many records a split must have. notices: printed
+    first."""
     splits = {source.split for source in sources}
     wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
     num_shards = {split: number for split, number in wanted.items() if number is not None}
-    job = make_job(args, converter, sources, num_shards, scratch, expected)
+    job, console = make_job(args, converter, sources, num_shards, scratch, expected), Console()
+    for notice in notices:
+        console.print(f"note: {printable(notice)}", markup=False, soft_wrap=True)
     if args.dry_run:
-        dry_run(job, Console())
+        dry_run(job, console)
     else:
-        launch(job, beam_options(args, rest), Console(), Waiting(args.detach, args.cancel_on_interrupt))
+        launch(job, beam_options(args, rest), console, Waiting(args.detach, args.cancel_on_interrupt))

@@ -1,22 +1,22 @@
-"""Any JPEG, PNG or WebP file as a JPEG that every reader decodes; optionally upright, and no larger than wanted.
+"""Any JPEG, PNG, WebP or GIF file as a JPEG that every reader decodes; optionally upright, and no larger than wanted.
 
 Everything becomes a JPEG, because readers of tensorflow/tpu's schema, ours among them, decode nothing else and ask a
 JPEG's header for the size. Told apart by content, never by name."""
 
 import io
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from PIL import Image
 
 from beam_jobs.converter import Reject
+from converters.exif import ORIENTATION, orientation
 from converters.jpeg import PNG_MAGIC, Jpeg, Verify, check_size, decode_image, decode_jpeg, to_rgb_jpeg
 
 __all__ = ["ToJpeg"]
 
-_ORIENTATION = 0x0112  # https://exiftool.org/TagNames/EXIF.html
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -28,8 +28,13 @@ _TURNS = {
 }
 _MAX_JPEG_SIDE = 65_500  # libjpeg's own limit
 _ANIMATION = "an animation, not one image"
+_NOT_TURNED = (
+    "an EXIF rotation was not applied, and most readers ignore it; --apply_orientation turns such images upright"
+)
+_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)  # what Pillow raises over EXIF
+_FIRST_FRAME = "only the first frame of an animated GIF was taken"
 
-_Format = Literal["JPEG", "PNG", "WEBP"]
+_Format = Literal["JPEG", "PNG", "WEBP", "GIF"]
 
 
 @dataclass(frozen=True)
@@ -50,27 +55,36 @@ class ToJpeg:
         form = _format(data)
         if form == "JPEG":
             return self._from_jpeg(data)
-        check_size(*(_png_size(data) if form == "PNG" else _webp_size(data)))  # before anything is allocated
+        check_size(*_SIZES[form](data))  # before anything is allocated
         image = decode_image(data, (form,))
-        if getattr(image, "n_frames", 1) > 1:
+        if form != "GIF" and getattr(image, "n_frames", 1) > 1:
             raise Reject(_ANIMATION)
-        turn = _turn(data, form) if self.apply_orientation else None
+        turn = _turn(image)
         opaque, fixups = _opaque(image)
-        return self._encoded(opaque, turn, (f"{form.lower()}_to_jpeg", *fixups))
+        notes = self._notes(turn is not None)
+        if form == "GIF" and _is_animated(image):
+            fixups, notes = (*fixups, "first_frame_only"), (*notes, _FIRST_FRAME)
+        return self._encoded(opaque, turn, (f"{form.lower()}_to_jpeg", *fixups), notes)
 
     def _from_jpeg(self, data: bytes) -> Jpeg:
         image = to_rgb_jpeg(data, self.verify)
         # Of the file as it came: a CMYK one has lost its EXIF by now.
-        turn = _turn(data, "JPEG") if self.apply_orientation else None
+        turn = _turn_of_jpeg(data) if self.apply_orientation else None
+        notes = self._notes(orientation(data) != 1)
         size = (image.width, image.height)
         if turn is None and self._fitting(size) == size:
-            return image
+            return replace(image, notes=notes) if notes else image
         pixels = decode_jpeg(image.data)
         grey = pixels.shape[2] == 1
-        return self._encoded(Image.fromarray(pixels[:, :, 0] if grey else pixels), turn, image.fixups)
+        return self._encoded(Image.fromarray(pixels[:, :, 0] if grey else pixels), turn, image.fixups, notes)
 
-    def _encoded(self, image: Image.Image, turn: Image.Transpose | None, fixups: tuple[str, ...]) -> Jpeg:
-        if turn is not None:
+    def _notes(self, rotated: bool) -> tuple[str, ...]:
+        return (_NOT_TURNED,) if rotated and not self.apply_orientation else ()
+
+    def _encoded(
+        self, image: Image.Image, turn: Image.Transpose | None, fixups: tuple[str, ...], notes: tuple[str, ...]
+    ) -> Jpeg:
+        if turn is not None and self.apply_orientation:
             image, fixups = image.transpose(turn), (*fixups, "turned_upright")
         size = self._fitting(image.size)
         if size != image.size:
@@ -79,7 +93,7 @@ class ToJpeg:
             raise Reject(f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} a side")
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=self.quality)
-        return Jpeg(buffer.getvalue(), image.height, image.width, fixups)
+        return Jpeg(buffer.getvalue(), image.height, image.width, fixups, notes)
 
     def _fitting(self, size: tuple[int, int]) -> tuple[int, int]:
         longer = max(size)
@@ -96,7 +110,9 @@ def _format(data: bytes) -> _Format:
         return "PNG"
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return "WEBP"
-    raise Reject(f"not a JPEG, PNG or WebP: begins with {data[:4].hex(' ') or 'nothing'}")
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "GIF"
+    raise Reject(f"not a JPEG, PNG, WebP or GIF: begins with {data[:4].hex(' ') or 'nothing'}")
 
 
 def _png_size(data: bytes) -> tuple[int, int]:
@@ -122,11 +138,38 @@ def _webp_size(data: bytes) -> tuple[int, int]:
     return height & 0x3FFF, width & 0x3FFF
 
 
-def _turn(data: bytes, form: _Format) -> Image.Transpose | None:
+def _gif_size(data: bytes) -> tuple[int, int]:
+    """(height, width) of the screen that frames are drawn on: https://www.w3.org/Graphics/GIF/spec-gif89a.txt"""
+    try:
+        width, height = struct.unpack_from("<HH", data, 6)
+    except struct.error:
+        raise Reject(f"truncated GIF: no header in its {len(data)} bytes") from None
+    return height, width
+
+
+_SIZES = {"PNG": _png_size, "WEBP": _webp_size, "GIF": _gif_size}
+
+
+def _is_animated(image: Image.Image) -> bool:
+    """Whether a second frame can be found. Moves on to it, so the first must be decoded by now."""
+    try:
+        return getattr(image, "is_animated", False)
+    except (OSError, SyntaxError, ValueError, IndexError, struct.error):  # damaged behind the first
+        return True
+
+
+def _turn_of_jpeg(data: bytes) -> Image.Transpose | None:
+    try:
+        return _turn(Image.open(io.BytesIO(data), formats=("JPEG",)))
+    except _DAMAGED:
+        return None
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
     """How to turn an image upright; None where EXIF has nothing to say, or is damaged."""
     try:
-        return _TURNS.get(Image.open(io.BytesIO(data), formats=(form,)).getexif().get(_ORIENTATION, 1))
-    except (OSError, SyntaxError, ValueError, TypeError, struct.error):
+        return _TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except _DAMAGED:
         return None
 
 

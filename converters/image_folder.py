@@ -5,7 +5,7 @@ the sorted list of all folder names, from 1 (0 is background)."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.class_names import names_digest
+from converters.image_archives import class_files, is_hidden
 from converters.image_files import ToJpeg
 from converters.image_records import (
     IMAGE_FEATURES,
@@ -25,6 +26,7 @@ from converters.image_records import (
 from converters.jpeg import Jpeg
 from converters.synsets import position
 from converters.tars import Member
+from converters.zips import ZipMember, unpacked
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.storage import Storage
@@ -62,36 +64,61 @@ class ImageFolderConverter:
         return {"converter": "image_folder/1", "classes": names_digest(self.classes), **asdict(self.to_jpeg)}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is a class's folder, or, without a tag, what lies beside the class folders."""
+        """See Converter. A source is a class's folder, or, without a tag, what lies beside the class folders; or an
+        archive of class folders."""
         return in_batches(self._rows(storage, source))
 
     def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
-        for file, member in folder_members(storage, source.uri):
-            if member.name.startswith(".") or (member.kind == "folder" and not source.tag):
-                continue
-            place = f"{source.tag}/{member.name}" if source.tag else member.name
+        for class_name, file, member in _files(storage, source):
+            place = f"{class_name}/{member.name}" if class_name else member.name
             if self.validation_fraction is not None:
                 chosen = "validation" if is_validation(place, self.validation_fraction) else "train"
                 if chosen != source.split:
                     continue
-            yield self._reference(f"{source.split}/{place}", source.tag, file, member)
+            row = self._reference(f"{source.split}/{place}", class_name, file, member)
+            yield _zipped(row, member) if source.kind == "zip" else row
 
     def _reference(self, key: str, class_name: str, file: File, member: Member) -> Reference:
         error = member_error(member) if class_name else "a file beside the class folders: it has no class"
         label = _LABEL_BASE + position(self.classes, class_name) if not error else 0
-        return Reference(key, file, 0, member.size, error, {"label": label, "class": class_name.encode()})
+        return Reference(key, file, member.offset, member.size, error, {"label": label, "class": class_name.encode()})
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter: right for what stays as it is; for what is encoded again, the size of the original."""
-        return predicted_bytes(_BYTES_AROUND, refs, "class")
+        sizes = refs.columns.get("unpacked_bytes", refs.size)
+        return predicted_bytes(_BYTES_AROUND, refs, "class") + sizes - refs.size
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter."""
+        if "unpacked_bytes" in ref.columns:
+            data = unpacked(data, _number(ref, "unpacked_bytes"), _number(ref, "crc32"))
         image = self.to_jpeg(data)
-        class_name, label = ref.columns["class"], ref.columns["label"]
+        class_name = ref.columns["class"]
         assert isinstance(class_name, bytes)
-        assert isinstance(label, int)
-        return Converted(_features(image, ref.key, class_name, label), image.fixups)
+        return Converted(_features(image, ref.key, class_name, _number(ref, "label")), image.fixups, image.notes)
+
+
+def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:
+    """The class, "" for none, the file to read, and the member of that class's folder."""
+    if source.kind != "folder":
+        file = File(source.uri, source.stat)
+        yield from ((class_name, file, member) for class_name, member in class_files(storage, source))
+        return
+    for file, member in folder_members(storage, source.uri):
+        if not is_hidden(member.name) and (member.kind != "folder" or source.tag):
+            yield source.tag, file, member
+
+
+def _zipped(row: Reference, member: Member) -> Reference:
+    """The row with what is read in place of the content, and what `unpacked` needs to know."""
+    span, crc32 = (member.span, member.crc32) if isinstance(member, ZipMember) else (0, 0)
+    return replace(row, size=span, columns={**row.columns, "unpacked_bytes": member.size, "crc32": crc32})
+
+
+def _number(ref: Reference, column: str) -> int:
+    value = ref.columns[column]
+    assert isinstance(value, int)
+    return value
 
 
 def is_validation(place: str, fraction: float) -> bool:

@@ -2,14 +2,20 @@
 
     folders by split      <split>/<class>/*, the split being train, validation (or val) or test
     one set of folders    <class>/*, of which a fraction is for validation
+    archives              <split>.zip (.tar, .tar.gz) with <class>/* in it; or one that holds either of the above
 
-The command says which of the two: a class may be called train. What is hidden (.name) is not looked at."""
+The command says whether there are splits: a class may be called train. What is hidden (.name, __MACOSX) is not read."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import filterfalse
 
 from beam_jobs.converter import Source
-from pipeline.shards.errors import OptionError, RawDataError
+from beam_jobs.summary import empty_classes
+from converters.image_archives import KNOWN_SUFFIXES, Archive, PackedFolder, archive_stem, is_hidden, open_archive
+from converters.table_hints import hint_of_tables
+from pipeline.shards.errors import OptionError, RawDataError, StorageError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, join
 
@@ -21,10 +27,14 @@ _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validatio
 
 @dataclass(frozen=True)
 class RawFolders:
-    """The units to scan, and all classes, sorted: also those of splits that are not converted now."""
+    """The units to scan, and all classes, sorted: also those of splits that are not converted now.
+
+    scratch: temporary files among the sources. notices: what a user should know of what was found."""
 
     sources: tuple[Source, ...]
     classes: tuple[str, ...]
+    scratch: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,85 +43,175 @@ class _Folder:
 
     path: str
     classes: tuple[str, ...]
-    stray: bool  # whether there are files beside the class folders
+    files: Sequence[str]  # beside the class folders
 
     def sources(self, split: str) -> Iterator[Source]:
-        if self.stray:
+        if self.files:
             yield Source(split, self.path, Stat(0), kind="folder")
         for name in self.classes:
             yield Source(split, join(self.path, name), Stat(0), tag=name, kind="folder")
 
 
-def find_folders(raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None) -> RawFolders:
+_Folders = Mapping[str, _Folder | PackedFolder]  # by split
+
+
+def find_folders(
+    raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None, scratch_dir: str | None = None
+) -> RawFolders:
     """The sources of the chosen splits; of all that there are if none is chosen.
 
-    validation_fraction: None for folders by split. Raises RawDataError saying what is missing, OptionError."""
+    validation_fraction: None for folders by split. scratch_dir: the output directory, under which a .tar.gz is
+    uncompressed; None forbids writing. Raises RawDataError saying what is missing, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
-    if validation_fraction is None:
-        folders = _by_split(storage, raw_data_dir)
-    else:
-        folders = _one_set(storage, raw_data_dir, validation_fraction)
+    if validation_fraction is not None and not 0 <= validation_fraction < 1:
+        raise OptionError(f"--validation_fraction={validation_fraction}: allowed are 0 and above, and less than 1.")
+    find = _by_split if validation_fraction is None else _one_set
+    raw = _Raw(storage, raw_data_dir, scratch_dir)
+    folders, notices = find(raw)
+    for folder in folders.values():
+        _check_classes(folder, storage)
+    if validation_fraction:
+        folders = {**folders, "validation": folders["train"]}
     for split in splits:
         if split not in folders:
             raise RawDataError(f"{raw_data_dir} does not have the {split} split. It has: {', '.join(folders)}.")
     chosen = [split for split in folders if split in splits or not splits]
-    sources = (source for split in chosen for source in folders[split].sources(split))
-    return RawFolders(tuple(sources), tuple(sorted({name for folder in folders.values() for name in folder.classes})))
+    archives = {folder.archive for folder in folders.values() if isinstance(folder, PackedFolder)}
+    return RawFolders(
+        tuple(source for split in chosen for source in folders[split].sources(split)),
+        tuple(sorted({name for folder in folders.values() for name in folder.classes})),
+        tuple(sorted(archive.uri for archive in archives if archive.uri != archive.name)),
+        (*notices, *_of_tables(raw, folders), *_of_empty_classes(folders)),
+    )
 
 
-def _by_split(storage: Storage, raw_data_dir: str) -> Mapping[str, _Folder]:
-    files, names = storage.entries(raw_data_dir)
-    found: dict[str, _Folder] = {}
+@dataclass(frozen=True)
+class _Raw:
+    """The raw data: a directory, or an archive. files and folders: names of what is in the directory."""
+
+    storage: Storage
+    path: str
+    scratch_dir: str | None
+
+    @cached_property
+    def is_archive(self) -> bool:
+        if not self.path.endswith(KNOWN_SUFFIXES):
+            return False
+        try:
+            return bool(self.storage.stat(self.path))
+        except StorageError:  # a directory
+            return False
+
+    @cached_property
+    def entries(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Visible files and folders."""
+        files, folders = ((), ()) if self.is_archive else self.storage.entries(self.path)
+        return tuple(filterfalse(is_hidden, files)), tuple(filterfalse(is_hidden, folders))
+
+    def only_archive(self) -> Archive | None:
+        """The archive that the path names, or the only one in the directory."""
+        packed = [name for name in self.entries[0] if name.endswith(KNOWN_SUFFIXES)]
+        if self.is_archive:
+            return open_archive(self.storage, self.path, self.scratch_dir)
+        return self.open(packed[0]) if len(packed) == 1 else None
+
+    def open(self, name: str) -> Archive:
+        return open_archive(self.storage, join(self.path, name), self.scratch_dir)
+
+
+def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
+    files, names = raw.entries
+    found: dict[str, _Folder | PackedFolder] = {}
+    for split, name in _named_by_split(raw.path, names, "folders").items():
+        found[split] = _folder(raw.storage, join(raw.path, name))
+    stems = {stem: name for name in files if (stem := archive_stem(name))}
+    notices = []
+    for split, stem in _named_by_split(raw.path, stems, "archives").items():
+        if split in found:  # it may well be what the archive was unpacked to
+            notices.append(f"{join(raw.path, stems[stem])} is not read: {found[split].path} is the {split} split.")
+        else:
+            found[split] = raw.open(stems[stem]).class_folders(until=())
+    if not found and (archive := raw.only_archive()):
+        top = archive.class_folders(until=_FOLDER_NAMES)
+        found = {
+            split: archive.folder(*top.place, name)
+            for split, name in _named_by_split(top.path, top.classes, "folders").items()
+        }
+        names, files = top.classes, top.files
+        if not found and any(map(archive_stem, files)):
+            raise RawDataError(
+                f"{top.path} has archives in it ({_some(filter(archive_stem, files))}), which cannot be read there. "
+                "Unpack it, and give the directory of these."
+            )
+    if not found:
+        raise RawDataError(
+            f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), nor an archive of one. "
+            f"There is: {_some([*names, *files])}. If these are the class folders, give --validation_fraction "
+            f"(0 for train alone). {hint_of_tables(raw.storage, raw.path, raw.entries[0])}".rstrip()
+        )
+    return {split: found[split] for split in SPLITS if split in found}, notices
+
+
+def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str]:
+    found: dict[str, str] = {}
     for name in names:
         split = _FOLDER_NAMES.get(name)
         if split and split in found:
-            raise RawDataError(f"{raw_data_dir} has two folders for the {split} split. Rename or remove one of them.")
+            raise RawDataError(f"{path} has two {what} for the {split} split. Rename or remove one of them.")
         if split:
-            found[split] = _folder(storage, join(raw_data_dir, name))
-    if not found:
-        raise RawDataError(
-            f"{raw_data_dir} has no folder of a split ({', '.join(_FOLDER_NAMES)}). "
-            f"There is: {_some([*names, *files])}. If these are the class folders, give --validation_fraction "
-            "(0 for train alone)."
-        )
-    return {split: found[split] for split in SPLITS if split in found}
+            found[split] = name
+    return found
 
 
-def _one_set(storage: Storage, raw_data_dir: str, fraction: float) -> Mapping[str, _Folder]:
-    if not 0 <= fraction < 1:
-        raise OptionError(f"--validation_fraction={fraction}: allowed are 0 and above, and less than 1.")
-    folder = _folder(storage, raw_data_dir)
-    if set(folder.classes) <= set(_FOLDER_NAMES):
+def _one_set(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
+    archive = None if raw.entries[1] else raw.only_archive()
+    folder = archive.class_folders(until=_FOLDER_NAMES) if archive else _folder(raw.storage, raw.path)
+    if folder.classes and set(folder.classes) <= set(_FOLDER_NAMES):
         raise RawDataError(
-            f"{raw_data_dir} has folders by split ({', '.join(folder.classes)}). Leave out --validation_fraction."
+            f"{folder.path} has folders by split ({', '.join(folder.classes)}). Leave out --validation_fraction."
         )
-    return {"train": folder, "validation": folder} if fraction else {"train": folder}
+    return {"train": folder}, ()
 
 
 def _folder(storage: Storage, path: str) -> _Folder:
     files, folders = storage.entries(path)
-    classes = _visible(folders)
-    if not classes:
-        raise RawDataError(f"{path} has no class folders in it. There is: {_some(files)}.")
-    for name in classes:
-        _check_name(path, name)
-    return _Folder(path, classes, bool(_visible(files)))
+    return _Folder(path, tuple(filterfalse(is_hidden, folders)), tuple(filterfalse(is_hidden, files)))
 
 
-def _visible(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if not name.startswith("."))
-
-
-def _check_name(path: str, name: str) -> None:
+def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
     """A class's name becomes text in records and a line in a file of names."""
-    try:
-        fits = name.encode().decode().splitlines() == [name]
-    except UnicodeEncodeError:
-        fits = False
-    if not fits:
-        raise RawDataError(f"{path} has a class folder {name!r}: its name must be UTF-8 text in one line. Rename it.")
+    if not folder.classes:
+        hint = hint_of_tables(storage, folder.path, folder.files) if isinstance(folder, _Folder) else ""
+        raise RawDataError(
+            f"{folder.path} has no class folders in it. There is: {_some(folder.files)}. {hint}".rstrip()
+        )
+    for name in folder.classes:
+        try:
+            fits = name.encode().decode().splitlines() == [name]
+        except UnicodeEncodeError:
+            fits = False
+        if not fits:
+            raise RawDataError(
+                f"{folder.path} has a class folder {name!r}: its name must be UTF-8 text in one line. Rename it."
+            )
+
+
+def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
+    """On tables in the directory, or among class folders, where people keep labels."""
+    places = {raw.path: raw.entries[0]}
+    places |= {folder.path: folder.files for folder in folders.values() if isinstance(folder, _Folder)}
+    for path, files in places.items():
+        if hint := hint_of_tables(raw.storage, path, files):
+            yield f"classes are the names of folders. {hint}"
+
+
+def _of_empty_classes(folders: _Folders) -> Iterator[str]:
+    """Of archives, whose files are known by now; those of folders show in the scan."""
+    for folder in {folder.path: folder for folder in folders.values()}.values():
+        if isinstance(folder, PackedFolder) and folder.empty:
+            yield empty_classes(folder.path, folder.empty)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from rich.console import Console
+
 from beam_jobs.launch import exit_with
 from converters.command_line import add_conversion_options, chosen_splits, run
 from converters.image_folder import ImageFolderConverter
@@ -20,18 +22,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     args, rest = _parser().parse_known_args(argv)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
-    raw = find_folders(args.raw_data_dir, splits, args.validation_fraction)
-    run(args, rest, ImageFolderConverter(raw.classes, args.validation_fraction, to_jpeg), raw.sources)
+    scratch_dir = None if args.dry_run else args.gcs_output_path
+    with Console().status("looking for class folders"):  # an archive is read to its end for them
+        raw = find_folders(args.raw_data_dir, splits, args.validation_fraction, scratch_dir)
+    converter = ImageFolderConverter(raw.classes, args.validation_fraction, to_jpeg)
+    run(args, rest, converter, raw.sources, raw.scratch, notices=raw.notices)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m converters.image_folder_to_gcs",
-        description="Converts folders of JPEG, PNG and WebP images, one a class, into shards in tensorflow/tpu's keys.",
+        description="Converts folders of JPEG, PNG, WebP and GIF files, a class each, into shards.",
         allow_abbrev=False,
     )
     add_conversion_options(
-        parser, SPLITS, "directory of train/, validation/ (or val/) and test/, or of the class folders themselves"
+        parser,
+        SPLITS,
+        "directory of train/, validation/ (or val/) and test/, or of the class folders; or of .zip, .tar or .tar.gz "
+        "files with them inside, one for each split or one for all",
     )
     parser.add_argument(
         "--validation_fraction",

@@ -18,7 +18,10 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
         "--apply_orientation", action="store_true", help="turn images as their EXIF says, and encode these again"
     )
     images.add_argument(
-        "--jpeg_quality", type=int, default=95, help="of images that are encoded: PNG, WebP, changed ones (default: 95)"
+        "--jpeg_quality",
+        type=int,
+        default=95,
+        help="of images that are encoded: PNG, WebP, GIF, changed ones (default: 95)",
     )
 
 

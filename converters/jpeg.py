@@ -27,12 +27,13 @@ _BARE_MARKERS = frozenset(range(0xD0, 0xD8)) | {0x01}  # RSTn, TEM: no length fo
 
 @dataclass(frozen=True)
 class Jpeg:
-    """An RGB or grey JPEG file, and what was done to get there."""
+    """An RGB or grey JPEG file, and what was done to get there. notes: see Converted."""
 
     data: bytes
     height: int
     width: int
     fixups: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:

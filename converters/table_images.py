@@ -62,7 +62,7 @@ class ImageTableConverter(TableConverter):
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter."""
         image = self.to_jpeg(data)
-        return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups)
+        return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups, image.notes)
 
     def _content(self, row: Row) -> str:
         name = text_in(row, self.column)

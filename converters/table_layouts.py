@@ -23,10 +23,13 @@ _MAX_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class RawTables:
-    """The tables to scan, and the paths of all: also of splits that are not converted now."""
+    """The tables to scan, and the paths of all: also of splits that are not converted now.
+
+    others: those beside them that are of no split."""
 
     sources: tuple[Source, ...]
     paths: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
 
 def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None) -> RawTables:
@@ -54,7 +57,8 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
         for name in tables[split]
     ]
     paths = sorted({join(raw_data_dir, name) for names in tables.values() for name in names})
-    return RawTables(tuple(sources), tuple(paths))
+    others = {join(raw_data_dir, name) for name in names} - set(paths)
+    return RawTables(tuple(sources), tuple(paths), tuple(sorted(others)))
 
 
 def _by_split(raw_data_dir: str, names: Sequence[str]) -> Mapping[str, Sequence[str]]:

@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
+from rich.console import Console
+
 from beam_jobs.launch import exit_with
 from converters.class_names import read_class_names
 from converters.command_line import add_conversion_options, chosen_splits, run
@@ -28,13 +30,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
     tables = find_tables(args.raw_data_dir, splits, args.validation_fraction)
     check_columns(tables.paths, wanted, args.delimiter)
-    target = _target(args, wanted["--target_columns"], tables.paths)
+    with Console().status("looking for classes"):  # in every row of every table
+        target = _target(args, wanted["--target_columns"], tables.paths)
     shared = (target, args.key_column, args.delimiter, args.validation_fraction)
     if args.text_column:
         converter = TextTableConverter(args.text_column, *shared)
     else:
         converter = ImageTableConverter(args.image_column, *shared, to_jpeg)
-    run(args, rest, converter, tables.sources)
+    others = [path for path in tables.others if path != args.label_file]
+    run(args, rest, converter, tables.sources, notices=list(map(_not_converted, others)))
+
+
+def _not_converted(path: str) -> str:
+    return (
+        f"{path} is not converted: its name begins with no split. If it lists the classes, one a line, give "
+        f"--label_file={path}; if its rows are records, rename it (train-1.csv), or give --validation_fraction to take "
+        "all tables as one set."
+    )
 
 
 def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:

@@ -39,6 +39,7 @@ RAW_DATA = {
     "imagenet tars": lambda directory: imagenet_with_a_bad_image(directory).write(),
     "imagenet folders": lambda directory: imagenet_with_a_bad_image(directory).write_folders(),
     "image folder by split": lambda directory: RawImageFolder(directory).write("train").write("val"),
+    "image folder archives": lambda directory: RawImageFolder(directory).write_archives(),
     "image folder": lambda directory: RawImageFolder(directory).write(),
     "idx": lambda directory: RawMnist(directory).write(),
     "csv of images": lambda directory: RawTables(directory).write(),

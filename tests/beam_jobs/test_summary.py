@@ -9,11 +9,15 @@ import sys
 import pytest
 from rich.progress import Progress
 
+from beam_jobs.converter import Source
+from beam_jobs.counts import Counts, counts_of, read_counts
+from beam_jobs.job import Job
 from beam_jobs.progress import _Bar, _update
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import plan_file, receipt_file
+from pipeline.shards.storage import Stat
 
 
 def read_summary(out, split="train"):
@@ -96,16 +100,62 @@ def test_a_name_that_would_move_the_cursor_is_printed_as_an_escape(raw_imagenet,
 
 def test_the_bar_begins_again_when_an_overwrite_replaces_the_claim_and_bears_a_damaged_one(tmp_path):
     storage, out = LocalStorage(), str(tmp_path)
+    job = Job(None, (Source("train", "raw", Stat(0)),), out, counts_dir=str(tmp_path / "nowhere"))
     with Progress() as progress:
-        bar = _Bar(type("Job", (), {"output_dir": out}), "train", progress)
+        bar = _Bar(job, "train", progress)
         for plan, shards in (("old", 2), ("new", 7)):
             with storage.publish(f"{out}/{plan_file('train')}") as sink:
-                sink.write(json.dumps({"plan": plan, "num_shards": shards}).encode())
+                sink.write(json.dumps({"plan": plan, "num_shards": shards, "bytes": 1000}).encode())
             receipt = receipt_file("train", 0, shards)
-            bar.update(storage, {plan_file("train"), receipt})
+            bar.update(storage, {plan_file("train"), receipt}, Counts())
             assert (progress.tasks[0].total, progress.tasks[0].completed) == (shards, 1)
     (tmp_path / plan_file("train")).write_text("{")
-    _update(type("Job", (), {"output_dir": out}), [bar])
+    _update(job, [bar])
+
+
+def test_the_bar_moves_with_what_workers_count_in_a_scan_and_within_a_shard(tmp_path):
+    storage, out = LocalStorage(), str(tmp_path)
+    job = Job(None, tuple(Source("train", name, Stat(0)) for name in "abcd"), out)
+    receipts = [receipt_file("train", shard, 2) for shard in range(2)]
+    (tmp_path / "_shards").mkdir()
+    (tmp_path / plan_file("train")).write_text(json.dumps({"plan": "p", "num_shards": 2, "bytes": 2000}))
+    (tmp_path / receipts[0]).write_text(json.dumps({"records": 10, "bytes": 1200}))
+    with Progress() as progress:
+        bar, task = _Bar(job, "train", progress), progress.tasks[0]
+        bar.update(storage, set(), Counts(sources=1, scanned=12_345))
+        assert (task.total, task.completed, task.fields["rate"]) == (4, 1, "12,345 records found")
+        claimed = {plan_file("train")}
+        bar.update(storage, claimed, Counts(sources=3, scanned=20_000))  # by an earlier run
+        assert (task.description, task.completed) == ("train: scanning", 3)
+        scanned = Counts(sources=4, scanned=20_000)
+        shown = []
+        for names, counts in [
+            (claimed, Counts()),  # of workers elsewhere, which are not counted
+            (claimed, scanned),
+            (claimed, scanned._replace(records=2, bytes=250)),
+            (claimed, scanned._replace(records=9, bytes=5000)),
+            ({*claimed, receipts[0]}, scanned._replace(records=9, bytes=1100)),
+            ({*claimed, receipts[0]}, scanned._replace(records=15, bytes=1800)),
+            ({*claimed, *receipts[:1]}, Counts()),
+        ]:
+            bar.update(storage, names, counts)
+            shown.append(progress.tasks[0].completed)
+        assert shown == [0, 0, 0.25, 1.98, 1, 1.5, 1]
+        assert progress.tasks[0].description == "train: shards"
+
+
+def test_workers_of_this_machine_add_up_what_they_do_and_others_count_nowhere(tmp_path, monkeypatch):
+    first, nowhere = counts_of(str(tmp_path)), counts_of(str(tmp_path / "elsewhere"))
+    for counts in (first, nowhere, counts_of("")):
+        counts.add("train", scanned=5)
+        counts.add("train", scanned=2)  # too soon after the other: written with the next
+        assert read_counts(str(tmp_path)) == {"train": Counts(scanned=5)}
+    first.add("train", sources=1)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    counts_of.cache_clear()
+    counts_of(str(tmp_path)).add("train", records=3, bytes=300)
+    assert read_counts(str(tmp_path)) == {"train": Counts(sources=1, scanned=7, records=3, bytes=300)}
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_on_a_terminal_a_bar_shows_shards_and_speed(digits, tmp_path):

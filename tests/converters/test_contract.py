@@ -139,6 +139,7 @@ CONVERTERS = {
     "imagenet tars": Row(find_imagenet, IMAGENET),
     "imagenet folders": Row(find_imagenet, IMAGENET),
     "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
+    "image folder archives": Row(find_image_folder(None), IMAGE_FOLDER),
     "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER, beside=()),
     "csv of images": Row(find_image_tables, (*IMAGE_TABLES, *IMAGE_FOLDER[1:])),
     "jsonl of texts": Row(find_text_tables, TEXT_TABLES),

@@ -56,9 +56,11 @@ def test_a_jpeg_that_needs_nothing_stays_byte_for_byte(mode, options, verify):
         ("PNG", "1", "L", {}),
         ("WEBP", "RGB", "RGB", {}),
         ("WEBP", "RGBA", "RGB", {"lossless": True}),
+        ("GIF", "P", "RGB", {}),
+        ("GIF", "P", "RGB", {"interlace": False}),
     ],
 )
-def test_png_and_webp_become_jpegs_in_grey_or_rgb_that_look_the_same(form, source, mode, options):
+def test_png_webp_and_gif_become_jpegs_in_grey_or_rgb_that_look_the_same(form, source, mode, options):
     data = encode(SMOOTH, form, source, **options)
     image = ToJpeg()(data)
     decoded = decode(image.data)
@@ -68,13 +70,25 @@ def test_png_and_webp_become_jpegs_in_grey_or_rgb_that_look_the_same(form, sourc
     assert np.abs(np.asarray(decoded, int) - expected).mean() < (3 if source not in "1P" else 12)
 
 
+@pytest.mark.parametrize("cut", [None, -1, 5000])
+def test_of_an_animated_gif_the_first_frame_is_taken_and_that_there_are_others_is_said(cut):
+    first = encode(SMOOTH, "GIF", "P")
+    others = [SMOOTH.rotate(degrees).convert("P") for degrees in (90, 180)]
+    animated = encode(SMOOTH, "GIF", "P", save_all=True, append_images=others)
+    image = ToJpeg()(animated[:cut])
+    assert image.fixups == ("gif_to_jpeg", "first_frame_only")
+    assert image.data == ToJpeg()(first).data
+    assert image.notes == ("only the first frame of an animated GIF was taken",)
+    assert not ToJpeg()(first).notes
+
+
 def test_sixteen_bits_of_grey_keep_their_shades():
     pixels = np.linspace(0, 65535, 80 * 60).reshape(60, 80).astype(np.uint16)
     decoded = np.asarray(decode(ToJpeg()(encode(pixels, "PNG")).data), int)
     assert np.abs(decoded - (pixels >> 8)).max() <= 4
 
 
-@pytest.mark.parametrize("form", ["PNG", "WEBP"])
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "GIF"])
 def test_what_is_transparent_shows_white(form):
     pixels = np.zeros((32, 32, 4), np.uint8)
     pixels[:, :16, 3] = 255  # black; beside it nothing, over black
@@ -109,8 +123,12 @@ def test_orientation_is_applied_only_when_asked_for(orientation, form):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encode(LEFT_RED, form, exif=exif)
-    assert "turned_upright" not in ToJpeg()(data).fixups
+    left = ToJpeg()(data)
+    assert "turned_upright" not in left.fixups
+    assert [bool("--apply_orientation" in note) for note in left.notes] == [True] * (orientation != 1)
+    assert form != "JPEG" or left.data == data
     image = ToJpeg(apply_orientation=True)(data)
+    assert not image.notes
     assert ("turned_upright" in image.fixups) == (orientation != 1)
     pixels = np.asarray(decode(image.data), int)
     half = {"left": pixels[:, :16], "right": pixels[:, -16:], "top": pixels[:16], "bottom": pixels[-16:]}
@@ -146,8 +164,11 @@ def animation(form):
 
 
 REFUSED = [
-    (b"GIF89a...", "not a JPEG, PNG or WebP: begins with 47 49 46 38"),
-    (b"", "not a JPEG, PNG or WebP: begins with nothing"),
+    (b"BM......", "not a JPEG, PNG, WebP or GIF: begins with 42 4d 2e 2e"),
+    (b"", "not a JPEG, PNG, WebP or GIF: begins with nothing"),
+    (b"GIF89a.", "truncated GIF: no header in its 7 bytes"),
+    (b"GIF89a" + b"\xff" * 4 + bytes(30), "65535x65535 pixels; allowed are 1 to 100,000,000"),
+    (encode(SMOOTH, "GIF")[:900], "truncated or damaged image"),
     (encode(SMOOTH, "JPEG")[:-40], "truncated or damaged JPEG"),
     (encode(SMOOTH, "PNG")[:100], "truncated or damaged image"),
     (encode(SMOOTH, "PNG")[:12], "truncated PNG: no header in its 12 bytes"),
@@ -167,7 +188,7 @@ def test_what_cannot_become_a_jpeg_is_rejected_with_the_reason(data, message):
         ToJpeg()(data)
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF"])
 def test_hundreds_of_mutated_files_are_taken_or_rejected_and_never_crash(form):
     data, rng, outcomes = encode(SMOOTH.resize((24, 16)), form), random.Random(0), set()
     for case in range(400):

@@ -103,7 +103,7 @@ def test_what_is_no_image_is_listed_and_what_is_hidden_is_not(raw_image_folder, 
         "train/cat/more": "a folder, not a file",
         "train/dog/empty.png": "a file of 0 bytes; allowed are 1 to 536,870,912",
         **{
-            f"train/{name}/notes.txt": "not a JPEG, PNG or WebP: begins with 6e 6f 74 20"
+            f"train/{name}/notes.txt": "not a JPEG, PNG, WebP or GIF: begins with 6e 6f 74 20"
             for name in raw_image_folder.files
         },
     }

@@ -56,6 +56,19 @@ def test_a_layout_that_is_not_quite_right_is_one_clear_error(table, raw_tables, 
         raw_tables.convert(tmp_path / "out", "--text_column=text", "--label_column=label")
 
 
+def test_a_table_of_no_split_is_named_with_what_it_may_be_for(table, raw_tables, tmp_path, capsys):
+    table("train.csv", "text,label\nsome,b\n")
+    table("labels.csv", "a\nb\n")
+    flags = ("--text_column=text", "--label_column=label")
+    raw_tables.convert(tmp_path / "out", *flags)
+    assert (
+        f"note: {tmp_path}/raw/labels.csv is not converted: its name begins with no split. If"
+        in capsys.readouterr().out
+    )
+    raw_tables.convert(tmp_path / "named", *flags, f"--label_file={tmp_path}/raw/labels.csv")
+    assert "labels.csv" not in capsys.readouterr().out
+
+
 def test_a_column_of_too_many_classes_is_taken_for_none(table, raw_tables, tmp_path):
     table("train.csv", "text,label\n" + "".join(f"a,{i}\n" for i in range(100_001)))
     with pytest.raises(LabelError, match=r"over 100,000 different values by line 100002\. Is it a label\?"):

@@ -130,6 +130,7 @@ class Source:
 TARS = {**mutations.BYTES, "header field": mutations.header_field}
 IMAGES = {**mutations.BYTES, "absurd size": mutations.absurd_size}
 IMAGENET, FOLDERS = ("imagenet tars", find_imagenet), ("image folder by split", find_image_folder)
+ARCHIVES = ("image folder archives", find_image_folder)
 SOURCES: Mapping[str, Source] = {
     "train tar": Source(*IMAGENET, TRAIN_TAR, in_tars, TARS, 12, None),
     "validation tar": Source(*IMAGENET, VALIDATION_TAR, in_tars, TARS, 10, 4),
@@ -139,6 +140,8 @@ SOURCES: Mapping[str, Source] = {
     "JPEG files": Source(*FOLDERS, "**/*.jpeg", in_folders, IMAGES, 6),
     "PNG files": Source(*FOLDERS, "**/*.png", in_folders, IMAGES, 6),
     "WebP files": Source(*FOLDERS, "**/*.webp", in_folders, IMAGES, 6),
+    "zip of folders": Source(*ARCHIVES, "*.zip", lambda files: 0, mutations.BYTES, 8, None),
+    "tar of folders": Source(*ARCHIVES, "*.tar", lambda files: 0, TARS, 4, None),
     "idx": Source("idx", find_mnist, "*ubyte*", lambda files: 0, mutations.BYTES, 4, None),
     "CIFAR's archive": Source("cifar-10 archive", find_either_cifar, "*.gz", lambda files: 0, mutations.BYTES, 4, None),
     "CIFAR's files": Source("cifar-100 folder", find_either_cifar, "*.bin", lambda files: 0, mutations.BYTES, 4, None),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from converters import image_folder_to_gcs
+from raw_data.archives import tar_of, zip_of
 from raw_data.images import make_image
 
 
@@ -29,6 +30,14 @@ class RawImageFolder:
             folder.mkdir(parents=True, exist_ok=True)
             for file, data in files.items():
                 (folder / file).write_bytes(data)
+        return self
+
+    def write_archives(self):
+        """As train.zip and val.tar."""
+        files = {f"{name}/{file}": data for name, files in self.files.items() for file, data in files.items()}
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "train.zip").write_bytes(zip_of(files))
+        (self.directory / "val.tar").write_bytes(tar_of(files))
         return self
 
     def convert(self, out, *flags):

@@ -1,0 +1,176 @@
+"""Class folders inside a tar or zip that is read in place: the same folders and files that unpacking it would give.
+
+image_folder_layouts asks where the class folders are, image_folder for their files. Nothing is extracted. Even so, a
+name that leads out of the folder it would be unpacked in is refused."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from beam_jobs.converter import Source
+from converters.compressed import to_scratch
+from converters.tars import Member, entries
+from converters.zips import zip_members
+from pipeline.shards.errors import RawDataError
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import Stat, Storage
+
+__all__ = ["KNOWN_SUFFIXES", "Archive", "PackedFolder", "archive_stem", "class_files", "is_hidden", "open_archive"]
+
+_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+KNOWN_SUFFIXES = (*_SUFFIXES, ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
+_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+_SHOWN_FILES = 8
+_MAX_DEPTH = 20  # of folders that are told apart: a name may have thousands of parts
+
+Place = tuple[str, ...]  # a path, in parts
+
+
+@dataclass
+class _Folder:
+    folders: set[str] = field(default_factory=set)
+    files: list[str] = field(default_factory=list)  # a few of them
+    has_images: bool = False  # among its files, by their names
+
+    def add(self, file: str) -> None:
+        """Another file."""
+        self.has_images |= file.lower().endswith(_IMAGE_SUFFIXES)
+        if len(self.files) < _SHOWN_FILES:
+            self.files.append(file)
+
+
+@dataclass(frozen=True)
+class PackedFolder:
+    """A folder of class folders in an archive."""
+
+    archive: "Archive"
+    place: Place
+
+    @property
+    def path(self) -> str:
+        """For messages."""
+        return "/".join((self.archive.name, *self.place))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of its class folders, sorted."""
+        return tuple(sorted(self.archive.folders[self.place].folders))
+
+    @property
+    def files(self) -> Sequence[str]:
+        """A few of the files beside the class folders."""
+        return self.archive.folders[self.place].files
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The classes without a file."""
+        inside = ((name, self.archive.folders[*self.place, name]) for name in self.classes)
+        return tuple(name for name, folder in inside if not folder.files and not folder.folders)
+
+    def sources(self, split: str) -> Iterator[Source]:
+        """The archive, as one unit to scan."""
+        archive = self.archive
+        yield Source(split, archive.uri, archive.stat, 0, archive.stat.bytes, "/".join(self.place), archive.kind)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A tar or zip and the folders in it. name: as the user calls it; uri: what is read, uncompressed."""
+
+    name: str
+    uri: str
+    stat: Stat
+
+    @property
+    def kind(self):
+        """Of a Source."""
+        return "zip" if self.uri.endswith(".zip") else "tar"
+
+    @cached_property
+    def folders(self) -> dict[Place, _Folder]:
+        """By place; what is hidden is left out. Reads all names. Raises RawDataError."""
+        found: dict[Place, _Folder] = {(): _Folder()}
+        for place, member in _members(open_storage(self.uri), self.uri, self.kind, self.name):
+            if any(map(is_hidden, place)):
+                continue
+            folder = (place if member.kind == "folder" else place[:-1])[:_MAX_DEPTH]
+            _add(found, folder)
+            if member.kind != "folder":
+                found[folder].add(place[-1])
+        return found
+
+    def class_folders(self, until: Collection[str]) -> PackedFolder:
+        """Its folder of class folders: the topmost one, except that folders which only wrap another are passed through.
+
+        until: names of folders that no wrapper has in it."""
+        place: Place = ()
+        while len(names := self.folders[place].folders) == 1 and not names & set(until):
+            inside = (*place, *names)
+            if self.folders[inside].has_images or not self.folders[inside].folders:  # it is the only class
+                break
+            place = inside
+        return PackedFolder(self, place)
+
+    def folder(self, *place: str) -> PackedFolder:
+        """The folder of class folders at a place."""
+        return PackedFolder(self, place)
+
+
+def archive_stem(name: str) -> str | None:
+    """The name of an archive's file without its suffix; None for other files. It need not be one that can be read."""
+    return next((name.removesuffix(suffix) for suffix in KNOWN_SUFFIXES if name.endswith(suffix)), None)
+
+
+def open_archive(storage: Storage, path: str, scratch_dir: str | None) -> Archive:
+    """An archive by its path. scratch_dir: see to_scratch, which a compressed tar needs. Raises RawDataError."""
+    if not path.endswith(_SUFFIXES):
+        raise RawDataError(
+            f"{path} is in a format that cannot be read in place; {', '.join(_SUFFIXES)} can. Unpack it, or pack it "
+            "as one of these."
+        )
+    uri = to_scratch(storage, path, scratch_dir) if path.endswith((".gz", ".tgz")) else path
+    return Archive(path, uri, open_storage(uri).stat(uri))
+
+
+def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]]:
+    """(class, member) of what is in the class folders of a source, and of the files beside them with class "".
+
+    Each member has its base name. Folders in class folders are of kind "folder"."""
+    root = tuple(source.tag.split("/")) if source.tag else ()
+    nested: set[Place] = set()
+    for whole, member in _members(storage, source.uri, source.kind, source.uri):
+        place = whole[len(root) :]
+        if whole[: len(root)] != root or not place or any(map(is_hidden, place[:2])):
+            continue
+        if len(place) == 1 and member.kind != "folder":
+            yield "", replace(member, name=place[0])
+        elif len(place) == 2 and member.kind != "folder":
+            yield place[0], replace(member, name=place[1])
+        elif len(place) > 1 and place[:2] not in nested:
+            nested.add(place[:2])
+            yield place[0], Member(place[1], member.offset, 0, "folder")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is passed over: hidden ones, and what macOS adds to the zips it makes."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _members(storage: Storage, uri: str, kind: str, name: str) -> Iterator[tuple[Place, Member]]:
+    found = zip_members(storage, uri) if kind == "zip" else entries(storage, uri, 0, storage.stat(uri).bytes)
+    for member in found:
+        parts = member.name.split("/")
+        if not parts[0] or ".." in parts:
+            raise RawDataError(
+                f"{name} has a member {member.name[:300]!r}, which leads out of the folder that it would be "
+                "unpacked in. Rename the member, or unpack the archive and convert the folders."
+            )
+        if place := tuple(part for part in parts if part not in ("", ".")):
+            yield place, member
+
+
+def _add(folders: dict[Place, _Folder], place: Place) -> None:
+    if place not in folders:
+        for depth, name in enumerate(place):
+            folders.setdefault(place[:depth], _Folder()).folders.add(name)
+        folders[place] = _Folder()

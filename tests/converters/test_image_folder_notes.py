@@ -1,0 +1,88 @@
+"""What a conversion of image folders tells its user: rotated and animated images, empty classes, tables beside them."""
+
+import io
+import json
+import shutil
+
+import pytest
+from PIL import Image
+from raw_data.images import make_image
+
+from pipeline.shards.errors import RawDataError
+from pipeline.shards.manifest import read_manifest
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+
+def test_what_a_user_should_know_of_the_images_is_counted_in_the_summary(raw_image_folder, tmp_path, capsys):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    cats = raw_image_folder.files["cat"]
+    cats |= {f"turned {i}.jpg": make_image(i, "JPEG", exif=exif) for i in range(3)}
+    cats["still.gif"], cats["moving.gif"] = make_image(7, "GIF"), gif_of([0, 255])
+    flags = ("--max_bad_records=3", "--validation_fraction=0")
+    raw_image_folder.write().convert(tmp_path / "out", *flags)
+    said = [
+        "in 3 of 29 records an EXIF rotation was not applied, and most readers ignore it; --apply_orientation turns "
+        "such images upright.",
+        "in 1 of 29 records only the first frame of an animated GIF was taken.",
+    ]
+    summary = json.loads((tmp_path / "out/_summary/train.json").read_text())
+    assert summary["warnings"][:2] == said
+    printed = capsys.readouterr().out
+    assert all(f"warning: {line}\n" in printed for line in said)
+    assert (summary["fixups"]["gif_to_jpeg"], summary["fixups"]["first_frame_only"]) == (2, 1)
+    raw_image_folder.convert(tmp_path / "upright", *flags, "--apply_orientation")
+    assert read_manifest(str(tmp_path / "upright")).split("train").fixups["turned_upright"] == 3
+    assert "EXIF" not in capsys.readouterr().out
+
+
+def gif_of(greys):
+    buffer, frames = io.BytesIO(), [Image.new("L", (16, 12), grey) for grey in greys]
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+    return buffer.getvalue()
+
+
+def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_path, capsys):
+    raw_image_folder.files |= {"eel": {}, "auk": {".DS_Store": b"hidden"}}
+    flags = ("--max_bad_records=3", "--num_train_shards=1")
+    raw_image_folder.write("train").convert(tmp_path / "out", *flags)
+    assert read_manifest(str(tmp_path / "out")).labels.names == ("auk", "cat", "dog", "eel", "grey eel")
+    said = "split 'train' has no files of 2 classes 'auk', 'eel'. They keep their numbers: each folder is a class"
+    assert f"warning: {said}" in capsys.readouterr().out
+    raw_image_folder.convert(tmp_path / "out", *flags, "--dry_run")
+    assert f"warning: {said}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "command"),
+    [
+        (
+            "labels.csv",
+            "id,file,breed\n7,cat/0.jpeg,siam\n",
+            "--image_column=file --label_column=breed --validation_frac",
+        ),
+        ("train.tsv", "class\tthe file\na\tcat/0.JPG\n", "--image_column='the file' --label_column=class --gcs_output"),
+        ("labels.csv", "", "--image_column=IMAGE --label_column=LABEL --validation_fraction=0.1"),
+        (
+            "a.jsonl",
+            '{"x": "cat", "label": 3}\n',
+            "--image_column=IMAGE --label_column=label --validation_fraction=0.1",
+        ),
+    ],
+)
+def test_a_table_among_the_images_is_named_with_the_command_that_fits(
+    raw_image_folder, tmp_path, capsys, name, text, command
+):
+    raw = raw_image_folder.write().directory
+    (raw / name).write_text(text)
+    flags = ("--max_bad_records=4", "--validation_fraction=0")
+    raw_image_folder.convert(tmp_path / "out", *flags)
+    printed = capsys.readouterr().out
+    assert f"note: classes are the names of folders. If the rows of {raw}/{name} name the images, run" in printed
+    assert f"run: python -m converters.table_to_gcs --raw_data_dir={raw} {command}" in printed
+    for folder in raw_image_folder.files:
+        shutil.rmtree(raw / folder)
+    for flags in ((), ("--validation_fraction=0",)):
+        with pytest.raises(RawDataError, match=f"If the rows of .*{name} name the images, run: python"):
+            raw_image_folder.convert(tmp_path / "other", *flags)

@@ -1,0 +1,103 @@
+"""Data sets of JPEG, PNG and WebP files in folders, tables and tars keep their plan digests and bytes for good.
+
+Their values are those of the code before it knew GIFs, zips and plain tars: a conversion that it began goes on."""
+
+import base64
+import hashlib
+import io
+import tarfile
+
+import pytest
+
+from converters import image_folder_to_gcs, imagenet_to_gcs, table_to_gcs
+from pipeline.shards.manifest import read_manifest
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+JPEG = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwgJC4nICIsIxwcKDcpLDAxNDQ0Hyc5PTgyPC4z"
+    "NDL/wAALCAAIABABAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAB//EABQQAQAAAAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8ASAi//9k="
+)
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGOIAgAAXABb2LRWWgAAAABJRU5ErkJggg==")
+FILES = {
+    f"{name}/{i}{suffix}": data + bytes(i)
+    for name in ("cat", "grey eel")
+    for i, (suffix, data) in enumerate([(".jpg", JPEG), (".jpeg", JPEG), (".txt", b"no image"), (".JPG", JPEG)])
+}
+
+
+def write(directory, files):
+    for name, data in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(data)
+
+
+def tar_of(files):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def image_folders(raw):
+    write(raw, {f"{split}/{name}": data for split in ("train", "val") for name, data in FILES.items()})
+    (raw / "train/no images").mkdir()
+    return image_folder_to_gcs.main, ["--max_bad_records=2"]
+
+
+def one_set_of_folders(raw):
+    write(raw, {**FILES, "beside.txt": b"beside"})
+    return image_folder_to_gcs.main, ["--validation_fraction=0.4", "--max_bad_records=3"]
+
+
+def folders_with_a_png(raw):
+    write(raw, {"train/cat/1.jpg": JPEG, "train/cat/2.png": PNG})
+    return image_folder_to_gcs.main, ["--max_side=100", "--jpeg_quality=90"]
+
+
+def a_table(raw):
+    rows = "".join(f"{name},{name.split('/')[0]}\n" for name in FILES)
+    write(raw, {**FILES, "train.csv": f"file,animal\n{rows}".encode()})
+    return table_to_gcs.main, ["--image_column=file", "--label_column=animal", "--max_bad_records=2"]
+
+
+def imagenet(raw):
+    classes = {f"n0000000{i}.tar": tar_of({f"n0000000{i}_{j}.JPEG": JPEG + bytes(j) for j in range(3)}) for i in (1, 2)}
+    write(raw, {"ILSVRC2012_img_train.tar": tar_of(classes), "synsets.txt": b"n00000001\nn00000002\n"})
+    return imagenet_to_gcs.main, [f"--label_file={raw}/synsets.txt", "--splits=train"]
+
+
+# By layout: the plan digest of each split and the sha256 of all shards, which is None where an encoder has a say.
+UNCHANGED = {
+    image_folders: (
+        {"train": "9e476c68db72a039d4e02884ec57e248", "validation": "37aa0fcee222349cd8e2a530b92071f9"},
+        "74b14fe07c8eb032ad38d2fb97ef6ea98804b0b81fb95c187fc4b81ba10b25db",
+    ),
+    one_set_of_folders: (
+        {"train": "acac166be686a47ed67a127a1dc5ba2b", "validation": "eaef0345a52ebc3aeaf1949076ecc96b"},
+        "7a91f6d73b377fe825eceb9fe9f8bc25fc4ec276b03245e0740727183d09d4f6",
+    ),
+    folders_with_a_png: ({"train": "5df4141db7a91fec5cfd3e3814b69ea6"}, None),
+    a_table: (
+        {"train": "8b4bc4e9f0995e56f60906b4a4aead3f"},
+        "2322ea5dfad7ac4924a0df24664bd4cac826fe21c089b5d6f1dcd1ba5a242248",
+    ),
+    imagenet: (
+        {"train": "08cb4c6492b2db349ba98f17b117e3c3"},
+        "23069907101b596dc3df4447dfb5b7669d9055d2b7f7acdafac218d004c0da21",
+    ),
+}
+
+
+@pytest.mark.parametrize("write_raw", UNCHANGED, ids=lambda function: function.__name__)
+def test_what_was_begun_before_goes_on_with_the_same_bytes(tmp_path, write_raw):
+    plans, shards = UNCHANGED[write_raw]
+    main, flags = write_raw(tmp_path / "raw")
+    main([f"--raw_data_dir={tmp_path / 'raw'}", f"--gcs_output_path={tmp_path / 'out'}", *flags])
+    written = b"".join(path.read_bytes() for path in sorted((tmp_path / "out").glob("*-of-*")))
+    splits = read_manifest(str(tmp_path / "out")).splits
+    assert {split: entry.plan_digest for split, entry in splits.items()} == plans
+    assert shards in (None, hashlib.sha256(written).hexdigest())
