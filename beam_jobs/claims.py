@@ -3,14 +3,14 @@
 The same plan goes on; another one is refused, or with --overwrite replaces exactly what the claimed one wrote."""
 
 import dataclasses
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
+from beam_jobs.receipts import parse_receipt
 from pipeline.shards.errors import ConversionError
-from pipeline.shards.manifest import Manifest, read_manifest, update_manifest
+from pipeline.shards.manifest import Manifest, find_manifest, read_manifest, update_manifest
 from pipeline.shards.naming import (
     MANIFEST_FILE,
     index_file,
@@ -22,10 +22,11 @@ from pipeline.shards.naming import (
     summary_file,
 )
 from pipeline.shards.schema import SHARD_FILES
+from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
 from pipeline.shards.storage import Storage, in_parallel, join
 
-__all__ = ["Claim", "check_mergeable", "claim"]
+__all__ = ["Claim", "check_mergeable", "claim", "parse_claim"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Claim:
     seed: int
     raw_checksum: str | None = None  # of the raw files. Here and not in the plan: only gs:// has it
     files: str = SHARD_FILES  # see Schema
+    has_checksum: bool = field(default=True, compare=False)  # version 0.1 wrote none; not a field of the file
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
@@ -54,16 +56,18 @@ class Claim:
             files=job.converter.schema.files,
         )
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(dataclasses.asdict(self)) + "\n"
-
     def of_same_raw_files(self, other: "Claim") -> bool:
         """Whether both can be of the same raw files: equal checksums where both have one."""
         return None in (self.raw_checksum, other.raw_checksum) or self.raw_checksum == other.raw_checksum
 
     def __str__(self) -> str:
         return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
+
+
+def _encoded(claim: Claim) -> bytes:
+    fields = dataclasses.asdict(claim)
+    del fields["has_checksum"]
+    return sealed_line(fields)
 
 
 def claim(storage: Storage, plan: SplitPlan) -> None:
@@ -73,9 +77,9 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
         check_mergeable(read_manifest(job.output_dir, storage), job)
     if not storage.exists(path):
         _check_vacant(storage, plan)
-    if storage.create(path, mine.to_json().encode()):
+    if storage.create(path, _encoded(mine)):
         return
-    there = _read(storage, path)
+    there = _read(storage, path, plan)
     if there.plan == mine.plan and there.of_same_raw_files(mine):
         return
     if not job.overwrite and there.plan == mine.plan:
@@ -91,8 +95,12 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
             "replace the split with --overwrite."
         )
     _remove_split(storage, job.output_dir, plan.split, there)
+    _publish(storage, path, mine)
+
+
+def _publish(storage: Storage, path: str, mine: Claim) -> None:
     with storage.publish(path) as sink:
-        sink.write(mine.to_json().encode())
+        sink.write(_encoded(mine))
 
 
 def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
@@ -127,13 +135,48 @@ def check_mergeable(there: Manifest | None, job: Job) -> None:
         )
 
 
-def _read(storage: Storage, path: str) -> Claim:
+def parse_claim(data: bytes) -> Claim:
+    """Raises ValueError for a damaged one."""
+    fields, has_checksum = unsealed(data)
     try:
-        return Claim(**json.loads(storage.read(path)))
-    except (ValueError, TypeError) as e:
-        raise ConversionError(
-            f"{path} is damaged ({e}), so nobody knows whose files these are. Give another directory."
-        ) from e
+        claim = Claim(**{**fields, "has_checksum": has_checksum})
+    except TypeError as e:
+        raise ValueError(str(e)) from e
+    numbers, texts = (claim.num_shards, claim.records, claim.bytes, claim.seed), (claim.plan, claim.files)
+    if not (all(type(n) is int for n in numbers) and all(isinstance(text, str) for text in texts)):
+        raise ValueError("it has a field of a wrong type")
+    return claim
+
+
+def _read(storage: Storage, path: str, plan: SplitPlan) -> Claim:
+    try:
+        return parse_claim(storage.read(path))
+    except ValueError as e:
+        if not _is_agreed(storage, plan):
+            raise ConversionError(
+                f"{path} is damaged ({e}), and nothing intact says that these shards are of this command. Repeat the "
+                f"options that began this conversion, which rebuilds the file; or remove the shards of {plan.split!r} "
+                "and their receipts in _shards yourself, or give another directory."
+            ) from e
+        mine = Claim.of(plan)
+        _publish(storage, path, mine)
+        return mine
+
+
+def _is_agreed(storage: Storage, plan: SplitPlan) -> bool:
+    """Whether the intact receipts and the manifest agree that the split is this plan's, or there is nothing of it."""
+    output_dir, split = plan.job.output_dir, plan.split
+    receipts = f"{shard_files(split, None)}.json"
+    names = [name for name in storage.list(join(output_dir, "_shards")) if fnmatchcase(name, receipts)]
+    found = in_parallel(lambda name: parse_receipt(storage.read(join(output_dir, f"_shards/{name}"))), names)
+    plans = {receipt.plan for receipt in found if receipt and receipt.has_checksum}
+    manifest = find_manifest(output_dir, storage)
+    if manifest and split in manifest.splits:
+        plans.add(manifest.splits[split].plan_digest)
+    if plans or names:
+        return plans == {plan.digest}
+    shards = shard_files(split, None, plan.job.converter.schema.files)
+    return not any(fnmatchcase(name, shards) for name in storage.list(output_dir))
 
 
 def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> None:

@@ -9,8 +9,8 @@ from rich.console import Console
 from beam_jobs.job import Job, Waiting
 from beam_jobs.preview import preview
 from beam_jobs.progress import watching
-from beam_jobs.receipts import Verdict
 from beam_jobs.runners import Preset, find_runner
+from beam_jobs.verdicts import Verdict
 from pipeline import command
 from pipeline.quiet import quiet_stderr
 from pipeline.shards.errors import ConversionError, InfeedError, OptionError

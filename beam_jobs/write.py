@@ -17,8 +17,9 @@ from beam_jobs.counts import counts_of
 from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult
 from beam_jobs.ranks import in_order
-from beam_jobs.receipts import Receipt, Rejected, finished_shard
+from beam_jobs.receipts import Receipt, Rejected
 from beam_jobs.references import Reference, References
+from beam_jobs.resume import kept_shard
 from beam_jobs.sums import key_digest
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.example import example_pieces
@@ -33,10 +34,9 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
 
     Bad records are in the receipt. Raises StorageError, RawDataError when raw data cannot be read."""
     output_dir = plan.job.output_dir
-    done = finished_shard(output, plan, shard)
-    if done:
-        return dataclasses.replace(ShardResult.of(done), reused=True)
     refs = in_order(plan.job.seed, plan.split, refs)
+    if kept := kept_shard(output, plan, shard, refs):
+        return dataclasses.replace(ShardResult.of(kept), reused=True)
     good, bad = refs.take(refs.good), refs.take(~refs.good)
     with output.publish(join(output_dir, plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)
@@ -110,9 +110,8 @@ class _Writing:
         self.index.append((length, crc))
 
     def reject(self, ref: Reference, stage: str, error: str) -> None:
-        """One line for the ledger. Odd bytes in names are written as escapes: the ledger is UTF-8."""
-        key, uri = (text.encode("utf-8", "backslashreplace").decode() for text in (ref.key, ref.file.uri))
-        self.rejected.append(Rejected(key, uri, ref.offset, stage, error))
+        """One line for the ledger."""
+        self.rejected.append(Rejected.of(ref, stage, error))
 
     def receipt(self, shard: int, handled_digest: int) -> Receipt:
         """What was written."""

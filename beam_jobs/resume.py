@@ -1,0 +1,72 @@
+"""Which finished shards a run keeps, where size and receipt are not enough: then bytes decide."""
+
+from collections.abc import Iterator
+
+import google_crc32c
+
+from beam_jobs.plan import SplitPlan
+from beam_jobs.receipts import Receipt, Rejected, escaped, finished_shard
+from beam_jobs.references import References
+from beam_jobs.sums import key_digest
+from pipeline.shards.frames import read_frames
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["kept_shard"]
+
+_PIECE_BYTES = 8 * 1024**2
+
+
+def kept_shard(output: Storage, plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
+    """The receipt of a shard that is finished by now; None if it has to be written. refs: its rows, in order.
+
+    With --verify_existing, and where the receipt has no checksum, only after all bytes of the shard are read."""
+    receipt = finished_shard(output, plan, shard)
+    if receipt is None:
+        return None
+    if (plan.job.verify_existing or not receipt.has_checksum) and not _holds(output, plan, receipt, refs):
+        return None
+    if not receipt.has_checksum:
+        receipt.write(output, plan.job.output_dir)
+    return receipt
+
+
+def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References) -> bool:
+    """Whether the shard's bytes are records of these rows, as its receipt says.
+
+    All that it says is compared, but for the counts of repairs and the errors of conversion, which no shard holds."""
+    try:
+        rows = receipt.index_rows()
+    except ValueError:
+        return False
+    path, checksum = join(plan.job.output_dir, plan.shard_file(receipt.shard)), google_crc32c.Checksum()
+    pieces = _pieces(storage, path, receipt.bytes, checksum)
+    sound = not any(frame.problem for frame in read_frames(pieces, rows))
+    for _ in pieces:  # what comes after the last record
+        pass
+    crc = int.from_bytes(checksum.digest(), "big")
+    intact = sound and (len(rows), crc) == (receipt.records, receipt.crc32c)
+    return intact and _is_of(receipt, rows[:, 0].tolist(), refs)
+
+
+def _pieces(storage: Storage, path: str, size: int, checksum: google_crc32c.Checksum) -> Iterator[bytes]:
+    ranges = ((path, at, min(_PIECE_BYTES, size - at)) for at in range(0, size, _PIECE_BYTES))
+    for piece in storage.read_ranges(ranges):
+        checksum.update(piece)
+        yield piece
+
+
+def _is_of(receipt: Receipt, lengths: list[int], refs: References) -> bool:
+    """Whether keys, their digests, rejected rows and the largest record are those of rows in order."""
+    bad = refs.take(~refs.good)
+    found = {line.key for line in receipt.rejected[len(bad) :] if line.stage == "convert"}
+    keys = [key for key in refs.key[refs.good].tolist() if escaped(key.decode("utf-8", "surrogateescape")) not in found]
+    if len(keys) != len(lengths) or len(keys) + len(receipt.rejected) != len(refs):
+        return False
+    largest = max(zip(lengths, keys, strict=True), default=(0, b""))
+    return (
+        receipt.rejected[: len(bad)] == tuple(Rejected.of(ref, "scan", ref.error) for ref in bad)
+        and receipt.key_digest == f"{key_digest(keys):032x}"
+        and receipt.handled_digest == f"{key_digest(refs.key.tolist()):032x}"
+        and (receipt.largest_bytes, receipt.largest_key) == (largest[0], largest[1].decode("utf-8", "backslashreplace"))
+        and all(count <= len(refs) for count in (*receipt.fixups.values(), *receipt.notes.values()))
+    )
