@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from beam_jobs.claims import check_mergeable
+from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
@@ -42,6 +42,7 @@ def commit_split(
     check_scanned(plan, summaries)
     check_written(plan, results)
     whole = prove(storage, plan, results)
+    renew_claim(storage, plan)
     rejected = sorted(whole.rejected, key=lambda line: (line.key, line.uri, line.offset))
     _write_ledger(storage, job.output_dir, split, rejected)
     records = sum(result.records for result in results)

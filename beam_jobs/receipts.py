@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from beam_jobs.plan import SplitPlan
+from beam_jobs.raw_rows import RAW_ROW
 from beam_jobs.references import Reference
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.sealed import sealed_line, unsealed
@@ -58,11 +59,17 @@ class Receipt:
     largest_bytes: int = 0  # of the payload of the largest record
     largest_key: str = ""
     notes: Mapping[str, int] = field(default_factory=dict)
+    raw: str = ""  # base64 of RAW_ROW [rows that arrived], in order
+    raw_checksum: str | None = None  # of all raw files of the split at that time: see SplitPlan
     has_checksum: bool = field(default=True, compare=False)  # version 0.1 wrote none; not a field of the file
 
     def index_rows(self) -> np.ndarray:
         """uint32 [records, 2]."""
         return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
+
+    def raw_rows(self) -> np.ndarray:
+        """RAW_ROW [rows]; none of version 0.1."""
+        return np.frombuffer(base64.b64decode(self.raw), RAW_ROW)
 
     def write(self, storage: Storage, output_dir: str) -> None:
         """Publishes the receipt; the shard must be there already."""
@@ -83,7 +90,7 @@ def parse_receipt(data: bytes) -> Receipt | None:
         fields, has_checksum = unsealed(data)
         rejected = tuple(Rejected(**line) for line in fields["rejected"])
         receipt = Receipt(**{**fields, "rejected": rejected, "has_checksum": has_checksum})
-        return receipt if has_checksum or _has_its_types(receipt) else None
+        return receipt if has_checksum or (_has_its_types(receipt) and not receipt.raw) else None
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -119,9 +126,12 @@ def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt |
 
 
 def finished_shards(storage: Storage, plan: SplitPlan) -> Iterator[Receipt]:
-    """The receipts of the shards that an earlier run of the same plan finished, going by size (and crc32c on gs://)."""
+    """The receipts of the shards that an earlier run of the same plan finished, going by size (and crc32c on gs://).
+
+    Only where no raw file has changed since: else the rows of each shard have to be compared (see resume)."""
     for receipt, there in read_receipts(storage, plan):
-        if receipt and receipt.plan == plan.digest and there and there.agrees_with(receipt.stat):
+        is_of_plan = receipt and (receipt.plan, receipt.raw_checksum) == (plan.digest, plan.raw_checksum)
+        if receipt and is_of_plan and there and there.agrees_with(receipt.stat):
             yield receipt
 
 

@@ -34,6 +34,8 @@ def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str, compr
     with raw.open(uri) as compressed, output.publish(path) as sink:
         for piece in inflated(compressed, compression, uri):
             sink.write(piece)
+        if raw.stat(uri) != stat:
+            raise RawDataError(f"{uri} was written again while it was uncompressed. Run the same command again.")
     return path
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -42,7 +43,7 @@ class LocalStorage:
         with _naming(path, "find"):
             found = Path(path).stat()
         _check_regular(path, found)
-        return Stat(found.st_size)
+        return _stat(found)
 
     def exists(self, path: str) -> bool:
         """See Storage."""
@@ -114,8 +115,8 @@ class LocalStorage:
     def list(self, directory: str) -> dict[str, Stat]:
         """See Storage. What is neither file nor folder, a link to nowhere or a pipe, counts as a file of no bytes."""
         with _naming(directory, "list"):
-            sizes = {e.name: _bytes_of(e) for e in _entries(directory) if not _is_folder(e)}
-        return {name: Stat(size) for name, size in sizes.items() if size is not None}
+            stats = {e.name: _stat_of(e) for e in _entries(directory) if not _is_folder(e)}
+        return {name: stat for name, stat in stats.items() if stat is not None}
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
         """See Storage."""
@@ -153,14 +154,24 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return False
 
 
-def _bytes_of(entry: os.DirEntry[str]) -> int | None:
+def _stat_of(entry: os.DirEntry[str]) -> Stat | None:
     """None for a file that is gone since it was listed: another process has renamed what it wrote, say."""
     with _no_loop():
         try:
-            return entry.stat().st_size if entry.is_file() else 0
+            return _stat(entry.stat()) if entry.is_file() else Stat(0)
         except FileNotFoundError:
             return None
-    return 0
+    return Stat(0)
+
+
+def _stat(found: os.stat_result) -> Stat:
+    return Stat(found.st_size, stamp=_stamp(found))
+
+
+def _stamp(found: os.stat_result) -> int:
+    """A copy may keep mtime, and no program sets ctime. Inode and device would differ from host to host."""
+    times = b"%d %d" % (found.st_mtime_ns, found.st_ctime_ns)
+    return int.from_bytes(hashlib.blake2b(times, digest_size=8).digest(), "big")
 
 
 @contextlib.contextmanager
