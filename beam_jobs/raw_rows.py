@@ -50,9 +50,9 @@ def raw_crcs(job: Job, raw: Storage, refs: References) -> np.ndarray:
 def check_unchanged(job: Job, raw: Storage, refs: References) -> None:
     """Raises RawDataError naming a file that is not as it was scanned."""
     stats = in_parallel(raw.stat, [file.uri for file in refs.files])  # of folders, each record is a file
+    temporary = {source.uri for source in job.sources if source.origin}  # with the stamps of what they were made from
     for file, stat in zip(refs.files, stats, strict=True):
-        # The stamp of a temporary file is that of the file it was made from.
-        before = file.stat._replace(stamp=None) if file.uri in job.scratch else file.stat
+        before = file.stat._replace(stamp=None) if file.uri in temporary else file.stat
         if stat.agrees_with(before):
             continue
         same = Stat(stat.bytes, stat.crc32c).agrees_with(before)
