@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import re
 import secrets
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.shards.errors import StorageError
+from pipeline.shards.stamps import stamped
 from pipeline.shards.storage import Sink, Stat, join
 
 __all__ = ["LocalStorage"]
@@ -43,7 +43,7 @@ class LocalStorage:
         with _naming(path, "find"):
             found = Path(path).stat()
         _check_regular(path, found)
-        return _stat(found)
+        return stamped(found)
 
     def exists(self, path: str) -> bool:
         """See Storage."""
@@ -158,20 +158,10 @@ def _stat_of(entry: os.DirEntry[str]) -> Stat | None:
     """None for a file that is gone since it was listed: another process has renamed what it wrote, say."""
     with _no_loop():
         try:
-            return _stat(entry.stat()) if entry.is_file() else Stat(0)
+            return stamped(entry.stat()) if entry.is_file() else Stat(0)
         except FileNotFoundError:
             return None
     return Stat(0)
-
-
-def _stat(found: os.stat_result) -> Stat:
-    return Stat(found.st_size, stamp=_stamp(found))
-
-
-def _stamp(found: os.stat_result) -> int:
-    """A copy may keep mtime, and no program sets ctime. Inode and device would differ from host to host."""
-    times = b"%d %d" % (found.st_mtime_ns, found.st_ctime_ns)
-    return int.from_bytes(hashlib.blake2b(times, digest_size=8).digest(), "big")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Sixty-three kills while shards are being written, at random places; a third of them finds other raw data afterwards.
 
-.ci/sweep runs them. Exits 1 if a split was ever a mixture, or not that of a conversion that nobody disturbed. SEED and COUNT
-in the environment choose others."""
+.ci/sweep runs them. Exits 1 if a split was ever a mixture, or not that of a conversion that nobody disturbed. SEED and
+COUNT in the environment choose others."""
 
 import os
 import random
