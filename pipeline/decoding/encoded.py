@@ -51,43 +51,46 @@ def decoded_window(
     window: int32 [2], height and width of the whole image -> [y, x, h, w] inside of it. Of a JPEG only the window is
     decoded; PNG and WebP are decoded whole. InvalidArgumentError for anything else and for more pixels than max_pixels,
     with `key` and what to do, and for a damaged image."""
-    head = tf.cast(tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEAD_BYTES), tf.int32)
-    is_jpeg = tf.reduce_all(head[:3] == [0xFF, 0xD8, 0xFF])
+    is_jpeg = tf.strings.substr(encoded, 0, 3) == b"\xff\xd8\xff"
+    shape = tf.cond(is_jpeg, lambda: tf.io.extract_jpeg_shape(encoded), lambda: _shape_of_others(encoded, key))
+    small = tf.reduce_prod(tf.cast(shape[:2], tf.int64)) <= max_pixels
+    said = (
+        f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger max_pixels, or convert the data "
+        "again with a --max_side. Its height and width are"
+    )
+    # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us an image.
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=small, data=[said, shape[:2]], summarize=2)]):
+        # Outside of the branches: the graph passes through all ops of both, those of one without values.
+        chosen = window(tf.identity(shape[:2]))
 
-    def checked(size: Any) -> Any:
-        small = tf.cast(size[0], tf.int64) * tf.cast(size[1], tf.int64) <= max_pixels
-        said = (
-            f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger max_pixels, or convert the "
-            "data again with a --max_side. Its height and width are"
-        )
-        # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us an image.
-        with tf.control_dependencies([tf.raw_ops.Assert(condition=small, data=[said, size], summarize=2)]):
-            return window(tf.identity(size))
+    def cropped(channels: int) -> Any:
+        # The exact DCT, because TensorFlow's default is 0.8 levels too dark.
+        return tf.io.decode_and_crop_jpeg(encoded, chosen, channels=channels, dct_method="INTEGER_ACCURATE")
 
-    def of_jpeg() -> tuple[Any, Any]:
-        shape = tf.io.extract_jpeg_shape(encoded)
-        chosen = checked(shape[:2])
-
-        def cropped(channels: int) -> Any:
-            # The exact DCT, because TensorFlow's default is 0.8 levels too dark.
-            return tf.io.decode_and_crop_jpeg(encoded, chosen, channels=channels, dct_method="INTEGER_ACCURATE")
-
+    def of_jpeg() -> Any:
         if channels == 3:
-            return cropped(3), chosen
-        return tf.cond(shape[2] == 4, lambda: _grey(cropped(3)), lambda: cropped(1)), chosen  # 4: CMYK
+            return cropped(3)
+        return tf.cond(shape[2] == 4, lambda: _grey(cropped(3)), lambda: cropped(1))  # 4: CMYK
 
-    def of_others() -> tuple[Any, Any]:
-        is_png, whole = _header(head, encoded, key)
-        chosen = checked(whole)
-        begin, size = tf.split(chosen, 2)
-        with tf.control_dependencies([chosen]):  # or it is decoded, however large, before its header is looked at
-            data = tf.identity(encoded)
-        colours = tf.cond(is_png, lambda: tf.io.decode_png(data, channels=3), lambda: _webp(data))
-        pixels = tf.slice(colours, tf.concat([begin, [0]], 0), tf.concat([size, [3]], 0))
-        return pixels if channels == 3 else _grey(pixels), chosen
-
-    pixels, chosen = tf.cond(is_jpeg, of_jpeg, of_others)
+    # Or it is decoded, however large, before its header is looked at: within a branch no such order is kept.
+    with tf.control_dependencies([chosen]):
+        after = tf.identity(encoded)
+    pixels = tf.cond(is_jpeg, of_jpeg, lambda: _window_of_others(after, chosen, channels))
     return tf.ensure_shape(pixels, [None, None, channels]), tf.ensure_shape(chosen, [4])
+
+
+def _shape_of_others(encoded: Any, key: str) -> Any:
+    """int32 [3]: height, width and 3, of a PNG or WebP. InvalidArgumentError for anything else."""
+    head = tf.cast(tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEAD_BYTES), tf.int32)
+    return tf.concat([_size_of_others(head, encoded, key), [3]], 0)
+
+
+def _window_of_others(encoded: Any, window: Any, channels: int) -> Any:
+    begin, size = tf.split(window, 2)
+    is_png = tf.strings.substr(encoded, 0, 8) == _PNG
+    colours = tf.cond(is_png, lambda: tf.io.decode_png(encoded, channels=3), lambda: _webp(encoded))
+    pixels = tf.slice(colours, tf.concat([begin, [0]], 0), tf.concat([size, [3]], 0))
+    return pixels if channels == 3 else _grey(pixels)
 
 
 def _grey(colours: Any) -> Any:
@@ -103,9 +106,8 @@ def _webp(data: Any) -> Any:
     return tf.io.decode_webp(data, channels=0)[0]
 
 
-def _header(head: Any, encoded: Any, key: str) -> tuple[Any, Any]:
-    """Whether it is a PNG (https://www.w3.org/TR/png-3/) or a WebP (https://www.rfc-editor.org/rfc/rfc9649), and its
-    [height, width]. InvalidArgumentError if it is neither, or an animation."""
+def _size_of_others(head: Any, encoded: Any, key: str) -> Any:
+    """[height, width] of a PNG (https://www.w3.org/TR/png-3/) or a WebP (https://www.rfc-editor.org/rfc/rfc9649)."""
 
     def big_endian(at: int) -> Any:
         return tf.reduce_sum(head[at : at + 4] * [1 << 24, 1 << 16, 1 << 8, 1])
@@ -128,7 +130,7 @@ def _header(head: Any, encoded: Any, key: str) -> tuple[Any, Any]:
     size = tf.where(is_png, tf.stack([big_endian(20), big_endian(16)]), tf.where(is_webp, webp, 0))
     known = (tf.reduce_min(size) > 0) & ~animated
     with tf.control_dependencies([_assert_known(known, animated, head, encoded, key)]):
-        return is_png, tf.identity(size)
+        return tf.identity(size)
 
 
 def _assert_known(known: Any, animated: Any, head: Any, encoded: Any, key: str) -> Any:

@@ -6,7 +6,9 @@ from typing import Any
 __all__ = ["reason"]
 
 _STACK_LINE = re.compile(r'Graph execution error|Detected at node|  File "|\s*$')
-_GRAPH_NAMES = re.compile(r"\{\{(function_)?node [^}]*\}\}|\[\[.*?\]\]|\[Op:.*?\]|INVALID_ARGUMENT:")
+_GRAPH_NAMES = re.compile(
+    r"\{\{(function_)?node [^}]*\}\}|\[\[.*?\]\]|\[Op:.*?\]|INVALID_ARGUMENT:|<stack traces unavailable>"
+)
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]")
 # Of the ops that decode images; they name neither what is wrong nor what to do.
 _DAMAGED = re.compile(r"(Invalid|Failed to decode) (?P<kind>JPEG|PNG|WebP)\b")

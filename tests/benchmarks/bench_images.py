@@ -10,6 +10,8 @@ ours compares: the geometric mean of the ratios within rounds, with a 95 % inter
 train_dataset alone and under a Trainer whose step does nothing. Without --grain this Python has to have it, or it is
 left out."""
 
+# ruff: noqa: E402 (a script: it finds its packages itself)
+
 import argparse
 import json
 import os
@@ -44,7 +46,8 @@ class Process:
 
     def turn(self) -> dict[str, float]:
         """All images once: CPU and wall microseconds an image."""
-        assert self._child.stdin and self._child.stdout
+        assert self._child.stdin
+        assert self._child.stdout
         self._child.stdin.write("\n")
         self._child.stdin.flush()
         line = self._child.stdout.readline()

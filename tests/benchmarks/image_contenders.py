@@ -2,15 +2,18 @@
 
     python tests/benchmarks/image_contenders.py NAME DIR THREADS
 
-Decodes all images of DIR once for each line on stdin, then says what it took, as a line of JSON: images, CPU seconds of
-all threads, wall seconds. Random resized crops to 224, flipped, in batches of 64 in memory that the caller can keep. The
-recipes of tf.data are written after their descriptions, up to the uint8 or float image; what a device can do is left
-out, of all."""
+Decodes all images of DIR once for each line on stdin, then says what it took, as a line of JSON: images, CPU seconds
+of all threads, wall seconds. Random resized crops to 224, flipped, in batches of 64 in memory that the caller can
+keep. The recipes of tf.data are written after their descriptions, up to the uint8 or float image; what a device can do
+is left out, of all."""
+
+# ruff: noqa: E402 (a script: it finds its packages itself)
 
 import functools
 import io
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
@@ -27,6 +31,7 @@ from image_data import label_of
 __all__ = ["CONTENDERS", "Contender"]
 
 BATCH, SIZE = 64, 224
+PASSES = 16  # with windows of their own, then those again
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 IMAGE, LABEL = "image/encoded", "image/class/label"
 Run = Callable[[], Iterator[Any]]  # one pass: the images of each batch
@@ -81,16 +86,23 @@ def ours(images: Sequence[bytes], threads: int, **options: Any) -> Run:
     return run
 
 
-def tf_data(images: Sequence[bytes], threads: int, recipe: Callable[[Any, Any], Any]) -> Run:
-    """map and batch: in the caller's thread, or in so many of tf.data's."""
+def tf_data(images: Sequence[bytes], threads: int, recipe: Callable[..., Any], same_windows: bool = False) -> Run:
+    """map and batch: in the caller's thread, or in so many of tf.data's.
+
+    same_windows: those of torchvision's distribution, as ours and Pillow's. sample_distorted_bounding_box still draws,
+    for nothing: it takes a uniform height, where the area is to be uniform, so its own windows are smaller."""
     tf = _tensorflow(threads)
+    random, sizes = np.random.default_rng(0), [Image.open(io.BytesIO(image)).size for image in images]
+    tables = itertools.cycle([_windows(sizes, random) for _ in range(PASSES)]) if same_windows else None
+    given = tf.Variable(_windows(sizes, random)) if same_windows else None
     features = {IMAGE: tf.io.FixedLenFeature([], tf.string), LABEL: tf.io.FixedLenFeature([], tf.int64)}
 
-    def one(payload: Any) -> Any:
+    def one(payload: Any, number: Any) -> Any:
         parsed = tf.io.parse_single_example(payload, features)
-        return {"image": recipe(tf, parsed[IMAGE]), LABEL: parsed[LABEL]}
+        window = None if given is None else tf.gather(given, number)
+        return {"image": recipe(tf, parsed[IMAGE], window), LABEL: parsed[LABEL]}
 
-    dataset = tf.data.Dataset.from_tensor_slices(_payloads(images))
+    dataset = tf.data.Dataset.from_tensor_slices((_payloads(images), tf.range(len(images))))
     dataset = dataset.map(one, num_parallel_calls=None if threads == 1 else threads)
     dataset = dataset.batch(BATCH, drop_remainder=True)
     if threads > 1:
@@ -100,13 +112,20 @@ def tf_data(images: Sequence[bytes], threads: int, recipe: Callable[[Any, Any], 
     dataset = dataset.with_options(options)
 
     def run() -> Iterator[Any]:
+        if tables is not None:
+            given.assign(next(tables))
         for batch in dataset:
             yield batch["image"].numpy()
 
     return run
 
 
-def _distorted_window(tf: Any, shape: Any, min_object_covered: float, attempts: int) -> Any:
+def _windows(sizes: Sequence[tuple[int, int]], random: np.random.Generator) -> np.ndarray:
+    boxes = np.array([_box(width, height, random) for width, height in sizes], np.int32)
+    return np.stack([boxes[:, 1], boxes[:, 0], boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]], 1)
+
+
+def _distorted_window(tf: Any, shape: Any, given: Any, min_object_covered: float, attempts: int) -> Any:
     begin, size, _ = tf.image.sample_distorted_bounding_box(
         shape,
         tf.constant([0.0, 0.0, 1.0, 1.0], shape=[1, 1, 4]),
@@ -116,20 +135,21 @@ def _distorted_window(tf: Any, shape: Any, min_object_covered: float, attempts: 
         max_attempts=attempts,
         use_image_if_no_bounding_boxes=True,
     )
-    return tf.concat([begin[:2], size[:2]], 0)
+    drawn = tf.concat([begin[:2], size[:2]], 0)
+    return drawn if given is None else given + tf.minimum(drawn, 0)
 
 
-def big_vision(tf: Any, data: Any) -> Any:
+def big_vision(tf: Any, data: Any, given: Any) -> Any:
     """decode_jpeg_and_inception_crop(224) and flip_lr of google-research/big_vision: bilinear, cast to uint8."""
-    window = _distorted_window(tf, tf.io.extract_jpeg_shape(data), 0.0, 100)
+    window = _distorted_window(tf, tf.io.extract_jpeg_shape(data), given, 0.0, 100)
     pixels = tf.io.decode_and_crop_jpeg(data, window, channels=3)
     return tf.image.random_flip_left_right(tf.cast(tf.image.resize(pixels, (SIZE, SIZE)), tf.uint8))
 
 
-def tensorflow_tpu(tf: Any, data: Any) -> Any:
+def tensorflow_tpu(tf: Any, data: Any, given: Any) -> Any:
     """The training half of tensorflow/tpu's resnet_preprocessing: bicubic, the centre if nothing was drawn, float."""
     shape = tf.io.extract_jpeg_shape(data)
-    window = _distorted_window(tf, shape, 0.1, 10)
+    window = _distorted_window(tf, shape, given, 0.1, 10)
 
     def bicubic(window: Any) -> Any:
         pixels = tf.io.decode_and_crop_jpeg(data, window, channels=3)
@@ -143,9 +163,9 @@ def tensorflow_tpu(tf: Any, data: Any) -> Any:
     return tf.cast(tf.image.random_flip_left_right(tf.reshape(image, [SIZE, SIZE, 3])), tf.bfloat16)
 
 
-def exact(tf: Any, data: Any) -> Any:
+def exact(tf: Any, data: Any, given: Any) -> Any:
     """big_vision's, with the exact DCT and rounding, as ours: what it costs to be without their bias."""
-    window = _distorted_window(tf, tf.io.extract_jpeg_shape(data), 0.0, 10)
+    window = _distorted_window(tf, tf.io.extract_jpeg_shape(data), given, 0.0, 10)
     pixels = tf.io.decode_and_crop_jpeg(data, window, channels=3, dct_method="INTEGER_ACCURATE")
     return tf.image.random_flip_left_right(
         tf.cast(tf.round(tf.image.resize(pixels, (SIZE, SIZE))), tf.uint8),
@@ -172,27 +192,28 @@ def grain_pil(images: Sequence[bytes], threads: int) -> Run:
     return run
 
 
-def _pillow(data: bytes, rng: np.random.Generator) -> np.ndarray:
-    from PIL import Image
-
+def _pillow(data: bytes, random: np.random.Generator) -> np.ndarray:
     image = Image.open(io.BytesIO(data)).convert("RGB")
-    box = (0, 0, *image.size)
-    for _ in range(10):
-        area = image.width * image.height * rng.uniform(*AREA)
-        ratio = np.exp(rng.uniform(*np.log(RATIO)))
-        w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
-        if 0 < w <= image.width and 0 < h <= image.height:
-            x, y = rng.integers(image.width - w + 1), rng.integers(image.height - h + 1)
-            box = (x, y, x + w, y + h)
-            break
-    image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box)
-    if rng.random() < 0.5:
+    image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, _box(*image.size, random))
+    if random.random() < 0.5:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return np.asarray(image)
 
 
-def _recipe(recipe: Callable[[Any, Any], Any], own: bool = False) -> Contender:
-    return Contender("tensorflow", functools.partial(tf_data, recipe=recipe), own)
+def _box(width: int, height: int, random: np.random.Generator) -> tuple[int, int, int, int]:
+    """torchvision's RandomResizedCrop: left, upper, right, lower."""
+    for _ in range(10):
+        area = width * height * random.uniform(*AREA)
+        ratio = math.exp(random.uniform(*map(math.log, RATIO)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            x, y = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
+            return x, y, x + w, y + h
+    return 0, 0, width, height
+
+
+def _recipe(recipe: Callable[..., Any], own: bool = False, same_windows: bool = True) -> Contender:
+    return Contender("tensorflow", functools.partial(tf_data, recipe=recipe, same_windows=same_windows), own)
 
 
 CONTENDERS = {
@@ -201,6 +222,7 @@ CONTENDERS = {
     "tf.data, big_vision's recipe": _recipe(big_vision),
     "tf.data, tensorflow/tpu's recipe": _recipe(tensorflow_tpu),
     "tf.data, exact as ours": _recipe(exact, own=True),
+    "tf.data, big_vision's with its own windows": _recipe(big_vision, own=True, same_windows=False),
     "grain + PIL": Contender("grain", grain_pil),
 }
 

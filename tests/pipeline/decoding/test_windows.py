@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chi2_contingency, ks_2samp
 
-from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window
+from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window, resized_short
 from pipeline.tf_cpu import tf
 
 COUNT, ALPHA = 100_000, 1e-3  # fixed seeds: what passes once passes always
@@ -166,3 +166,14 @@ def test_the_central_square_is_that_of_the_published_code(height, width, crop):
     side = max(1, int(padded))
     expected = [((height - side) + 1) // 2, ((width - side) + 1) // 2, side, side]
     assert central_square(tf.constant([height, width]), crop, 32).numpy().tolist() == expected
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([64, 182, 256, 257, 384]))
+def test_the_shorter_side_is_resized_as_the_published_code_does_it(height, width, shorter):
+    """big_vision, pp/ops_image.py: resize_small, with its float32. Never below: the central crop has to fit."""
+    ratio = np.float32(shorter) / np.float32(min(height, width))
+    expected = [int(np.round(np.float32(side) * ratio)) for side in (height, width)]
+    found = resized_short(tf.constant([height, width]), shorter).numpy().tolist()
+    assert found == expected
+    assert min(found) == shorter
