@@ -96,8 +96,8 @@ class Decoder:
             return {}
         try:
             batch = self._graph(tf.constant(payloads, tf.string, [len(payloads)]), seeds, index)
-        except tf.errors.InvalidArgumentError as e:
-            raise SchemaError(reason(e.message)) from e
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:  # see reason
+            raise SchemaError(reason(e)) from e
         return tf.nest.map_structure(lambda value: value.numpy(), batch)
 
     def decode(self, payloads: Any, seeds: Any, index: Any) -> Features:
