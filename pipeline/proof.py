@@ -29,7 +29,7 @@ __all__ = ["Cause", "Problem", "SplitProof", "prove_sidecars"]
 PIECE_BYTES = 4 * 1024**2
 
 
-# changed: not the bytes that were converted or indexed. as converted: these bytes, but wrong, so a copy would be no better.
+# changed: not the bytes that were converted or indexed. as converted: these bytes, but wrong: a copy is no better.
 # stray: a shard too many. sidecar: a file for TFDS that disagrees with the manifest.
 Cause = Literal["changed", "as converted", "stray", "sidecar"]
 
