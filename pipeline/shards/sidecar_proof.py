@@ -25,7 +25,8 @@ def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str
         path = join(manifest.directory, name)
         try:
             found = storage.read(path).decode()
-            what = _json_problem(name, found, text) if name.endswith(".json") else _names_problem(found, text)
+            early = name == INFO_FILE and not manifest.schema.tfds  # it may be without LATER_FIELDS
+            what = _json_problem(found, text, early) if name.endswith(".json") else _names_problem(found, text)
         except StorageError as e:
             what = str(e).removeprefix(f"{path} ")
         except UnicodeDecodeError as e:
@@ -34,11 +35,11 @@ def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str
             yield path, what
 
 
-def _json_problem(name: str, found: str, expected: str) -> str:
+def _json_problem(found: str, expected: str, early: bool) -> str:
     ours = json.loads(expected)
     try:
         theirs = json.loads(found, object_pairs_hook=_object)
-        if name == INFO_FILE and isinstance(theirs, dict) and not any(field in theirs for field in LATER_FIELDS):
+        if early and isinstance(theirs, dict) and not any(field in theirs for field in LATER_FIELDS):
             ours = {key: value for key, value in ours.items() if key not in LATER_FIELDS}
         return _summary(list(_differences(theirs, ours, "")))
     except (ValueError, RecursionError) as e:

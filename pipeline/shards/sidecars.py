@@ -15,7 +15,7 @@ __all__ = ["INFO_FILE", "LATER_FIELDS", "SIDECAR_FILES", "remove_sidecars", "sid
 
 INFO_FILE = "dataset_info.json"
 SIDECAR_FILES = (INFO_FILE, "features.json")  # and <label key>.labels.txt
-LATER_FIELDS = ("citation", "location", "supervisedKeys")  # of dataset_info.json: the first conversions left them out
+LATER_FIELDS = ("citation", "description", "location", "supervisedKeys")  # that the first conversions did not write
 _CLASSES = "tensorflow_datasets.core.features"
 
 # By name of the dataset, not in its schema: that is part of plan digests. From image-net.org's page on citing it.
@@ -75,10 +75,13 @@ def _dataset_info(manifest: Manifest) -> dict[str, Any]:
 
 
 def _about(manifest: Manifest) -> dict[str, Any]:
-    """What does not depend on the splits."""
+    """What does not depend on the splits.
+
+    Every file has a description, so that one that lost another of LATER_FIELDS does not look like an early one."""
     named = {"name": manifest.name, "version": manifest.schema.version, "moduleName": "infeed"}
     keys = _supervised_keys(manifest.labels, manifest.schema.features) if manifest.labels else None
     supervised = {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}} if keys else {}
+    named["description"] = f"{manifest.name}, converted by infeed. Its manifest.json has schema, labels and checksums."
     return {**named, **_ORIGINS.get(manifest.name, {}), **supervised}
 
 

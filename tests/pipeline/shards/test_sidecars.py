@@ -137,7 +137,7 @@ def test_what_is_no_json_object_is_one_line(written, data, said):
 
 def test_files_that_came_from_tfds_stay_as_they_were(tmp_path):
     info = {"name": "ours", "version": "1.2.0", "citation": "theirs"}
-    tfds = {"dataset_info.json": json.dumps(info), "features.json": '{"theirs": 1}', "metadata.json": "{}"}
+    tfds = {"dataset_info.json": json.dumps(info), "features.json": '{"theirs": 1}', "metadata.json": '{"a": 1}'}
     manifest = dataclasses.replace(MANIFEST, schema=dataclasses.replace(SCHEMA, tfds=tfds))
     texts = sidecar_texts(manifest)
     written = json.loads(texts["dataset_info.json"])
@@ -145,8 +145,11 @@ def test_files_that_came_from_tfds_stay_as_they_were(tmp_path):
     assert "supervisedKeys" not in written
     write_sidecars(LocalStorage(), str(tmp_path), manifest)
     assert problems(tmp_path, manifest) == []
-    (tmp_path / "metadata.json").write_text('{"a": 1}')
-    assert problems(tmp_path, manifest) == ["metadata.json: a is 1, the manifest has no such field"]
+    edit(tmp_path / "dataset_info.json", lambda info: info.pop("citation"))
+    assert problems(tmp_path, manifest) == ["dataset_info.json: citation is missing, the manifest says 'theirs'"]
+    write_sidecars(LocalStorage(), str(tmp_path), manifest)
+    (tmp_path / "metadata.json").write_text('{"a": true}')
+    assert problems(tmp_path, manifest) == ["metadata.json: a is True, the manifest says 1"]
 
 
 @pytest.mark.parametrize(
