@@ -203,6 +203,7 @@ def test_memory_does_not_grow_with_the_shard(write_dataset, tmp_path, verify):
     assert peak < 20e6  # of 50e6
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_the_command_that_it_prints_repairs(raw_imagenet, tmp_path, verify):
     out = tmp_path / "out"
     raw_imagenet.convert(out, "--num_train_shards=3")
