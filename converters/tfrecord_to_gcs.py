@@ -71,12 +71,16 @@ def add_num_shards_option(parser: argparse.ArgumentParser) -> None:
 
 
 def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Puts --num_shards where `run` looks for them. Raises OptionError, also for a split that no source is of."""
-    splits = {source.split for source in sources}
+    """Puts --num_shards where `run` looks for them. Raises OptionError, also for a split that no source is of.
+
+    One that --splits leaves out is only noted: a command may be repeated with some of its splits."""
+    splits, chosen = {source.split for source in sources}, split_names(args)
     for split, number in (parse_assignment("--num_shards", text) for text in args.num_shards):
         if not number.isdecimal():
             raise OptionError(f"--num_shards={split}={number}: {number!r} is not a number.")
-        if split not in splits:
+        if chosen and split not in chosen:
+            Console(stderr=True).print(f"note: --num_shards={split}={number} has no effect: --splits leaves it out.")
+        elif split not in splits:
             raise OptionError(
                 f"--num_shards={split}={number}: no split {split!r} is here.{did_you_mean(split, splits)}"
             )
