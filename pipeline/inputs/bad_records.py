@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from pipeline.shards.errors import BadRecordsError, OptionError, StorageError
 from pipeline.shards.schemes import open_storage
+from pipeline.shards.typed_json import JsonFile
 
 __all__ = ["MAX_BAD_RECORDS", "BadRecord", "OnError", "Quarantine"]
 
@@ -89,25 +90,25 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self._path, self._storage = path, open_storage(path)
+        self._file = JsonFile(
+            f"quarantine_file={path!r} holds something else", OptionError, "Give the name of a new file."
+        )
         if self._storage.exists(path):  # another file, given by mistake, is not written over
             self._merged(self._storage.read(path), {})
 
     def add(self, new: Iterable[BadRecord]) -> None:
         """A file that cannot be written costs a warning: the run is meant to go on."""
-        lines = {bad.where: json.dumps(asdict(bad)) for bad in new}
+        lines = {bad.where: json.dumps(asdict(bad)).encode() for bad in new}
         try:
             self._storage.update(self._path, lambda old: self._merged(old or b"", lines))
         except StorageError as e:
             log.warning("bad records stand in the log only, not in the quarantine_file: %s", e)
 
-    def _merged(self, old: bytes, new: Mapping[str, str]) -> bytes:
-        lines = dict(new)
-        try:
-            # Of one place the first line stays, or hosts whose reasons differ would go on changing it.
-            lines |= {json.loads(line)["where"]: line for line in old.decode().splitlines()}
-            ordered = sorted(lines.values(), key=lambda line: (json.loads(line)["record_id"], line))
-        except (ValueError, KeyError, TypeError) as e:
-            raise OptionError(
-                f"quarantine_file={self._path!r} holds something else ({e!r}). Give the name of a new file."
-            ) from e
-        return "".join(f"{line}\n" for line in ordered).encode()
+    def _merged(self, old: bytes, new: Mapping[str, bytes]) -> bytes:
+        # Of one place the first line stays, or hosts whose reasons differ would go on changing it.
+        lines = dict(new) | {self._read(line).where: line for line in old.splitlines()}
+        ordered = sorted(lines.values(), key=lambda line: (self._read(line).record_id, line))
+        return b"".join(line + b"\n" for line in ordered)
+
+    def _read(self, line: bytes) -> BadRecord:
+        return self._file.read(line, BadRecord)
