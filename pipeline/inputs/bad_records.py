@@ -3,20 +3,20 @@
 An Input has one, recipes make it. Knows nothing of reading and decoding."""
 
 import json
-import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Literal, get_args
 
+from pipeline.logs import logger
 from pipeline.shards.errors import BadRecordsError, OptionError, StorageError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.typed_json import JsonFile
 
 __all__ = ["MAX_BAD_RECORDS", "BadRecord", "OnError", "Quarantine"]
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 MAX_BAD_RECORDS = 100
 NAMED = 3
@@ -73,14 +73,13 @@ class Quarantine:
             if new and self._file:
                 self._file.add(new)
             if len(self._met) > self._budget:
-                raise BadRecordsError(self._over_budget())
+                raise BadRecordsError(*self._over_budget())
 
-    def _over_budget(self) -> str:
-        first = sorted(self._met.values())[:NAMED]
-        listed = "".join(f"\n  {bad.reason}" for bad in first)
-        return (
-            f"{len(self._met)} records are bad on this host, and max_bad_records={self._budget}. The first are:{listed}"
-            "\nSo many are no accident: look at the disk and the conversion (python -m pipeline.verify), or raise "
+    def _over_budget(self) -> Iterator[str]:
+        yield f"{len(self._met)} records are bad on this host, and max_bad_records={self._budget}. The first are:"
+        yield from (f"  {bad.reason}" for bad in sorted(self._met.values())[:NAMED])
+        yield (
+            "So many are no accident: look at the disk and the conversion (python -m pipeline.verify), or raise "
             "max_bad_records."
         )
 
