@@ -74,7 +74,7 @@ class SplitEntry:
 
         A copied dataset has the same one, whatever its path, owner or times."""
         lines = (f"{s.file} {s.records} {s.bytes} {s.crc32c:08x}\n" for s in self.shards)
-        return hashlib.blake2b("".join(lines).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b("".join(lines).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pipeline.shards.manifest import read_manifest
 FULL = os.environ.get("FUZZ") == "full"
 SEED = int(os.environ.get("SEED", "20"))
 SAMPLE, PAIRS = 120, 600
-VALUES = (None, True, -1, 1.5, 10**30, "x", "", [], {}, ["x"], [[1]], {"x": 1}, float("nan"))
+VALUES = (None, True, -1, 1.5, 10**30, "x", "", "\udc80\ud800", [], {}, ["x"], [[1]], {"x": 1}, float("nan"))
 MISSING = object()
 UNKNOWN = "\x1b[31munknown"
 
