@@ -76,7 +76,10 @@ def test_a_hostile_manifest_is_described_and_verified_without_its_orders(write_d
             tool.main([str(directory)])
         except InfeedError as e:
             print(e)
-    for call in (lambda: eval_dataset(directory, split=BAD, global_batch=1), lambda: eval_dataset(directory, split="tarin", global_batch=1)):
+    for call in (
+        lambda: eval_dataset(directory, split=BAD, global_batch=1),
+        lambda: eval_dataset(directory, split="tarin", global_batch=1),
+    ):
         with pytest.raises(InfeedError) as caught:
             call()
         print(caught.value)
