@@ -5,11 +5,13 @@ import json
 import logging
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 from rich.live import Live
 from rich.table import Table
 
+import pipeline
 from pipeline import describe, verify
 from pipeline.command import Console, say
 from pipeline.datasets import eval_dataset
@@ -35,6 +37,16 @@ def test_each_argument_of_an_error_is_a_line_whatever_is_in_it():
     assert str(InfeedError(f"around: {error}")).count("\n") == 0
     assert str(StorageError(BAD)) == ESCAPED
     assert str(InfeedError()) == ""
+
+
+def test_no_module_prints_or_logs_another_way():
+    root = Path(pipeline.__file__).parents[1]
+    sources = [
+        path for name in ("pipeline", "trainer", "converters", "beam_jobs") for path in (root / name).rglob("*.py")
+    ]
+    another = re.compile(r"rich\.console import .*\bConsole\b|rich import print|getLogger\(\"")
+    assert [str(path) for path in sources if another.search(path.read_text())] == []
+    assert len(sources) > 100
 
 
 @pytest.mark.parametrize("terminal", [False, True])
