@@ -4,14 +4,13 @@ import contextlib
 import re
 from collections.abc import Callable
 
-from rich.console import Console
-
 from beam_jobs.job import Job, Waiting
 from beam_jobs.preview import preview
 from beam_jobs.progress import watching
 from beam_jobs.receipts import Verdict
 from beam_jobs.runners import Preset, find_runner
 from pipeline import command
+from pipeline.command import Console
 from pipeline.quiet import quiet_stderr
 from pipeline.shards.errors import ConversionError, InfeedError, OptionError
 from pipeline.shards.schemes import open_storage
@@ -66,9 +65,9 @@ def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) 
             console.print(message, markup=False, soft_wrap=True)
             for warning in verdict.warnings:
                 console.print(f"warning: {warning}", markup=False, soft_wrap=True)
-    failed = [verdict.message for verdict in verdicts if verdict and not verdict.ok]
+    failed = [line for verdict in verdicts if verdict and not verdict.ok for line in verdict.message.split("\n")]
     if failed:
-        raise ConversionError("\n".join(failed)) from failure
+        raise ConversionError(*failed) from failure
     if failure:
         raise _without_verdict(failure) from failure
     if not all(verdicts):

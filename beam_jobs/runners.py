@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-
 from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
 from beam_jobs.job import Job, Waiting
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]

@@ -3,13 +3,12 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-
 from beam_jobs.converter import Converter, Source
 from beam_jobs.job import Waiting
 from beam_jobs.launch import dry_run, launch
 from beam_jobs.options import add_options, beam_options, make_job
 from converters.jpeg import VERIFY_LEVELS
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean, printable
 
 __all__ = ["add_conversion_options", "add_verify_option", "chosen_splits", "run"]

@@ -6,13 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from beam_jobs.launch import exit_with
 from converters.command_line import add_conversion_options, chosen_splits, run
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import SPLITS, find_folders
 from converters.image_options import add_image_options, to_jpeg_of
+from pipeline.command import Console
 
 __all__ = ["main"]
 

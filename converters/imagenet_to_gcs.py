@@ -7,8 +7,6 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from beam_jobs.launch import exit_with
 from converters.boxes import read_boxes
 from converters.command_line import add_conversion_options, add_verify_option, chosen_splits, run
@@ -17,6 +15,7 @@ from converters.imagenet_full import FULL_SET, check_full_set
 from converters.imagenet_layouts import find_raw
 from converters.imagenet_records import TFDS_DIRECTORY
 from converters.synsets import ilsvrc2012_synsets, read_synsets
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join

@@ -6,8 +6,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-
 from beam_jobs.launch import exit_with
 from converters.class_names import read_class_names
 from converters.command_line import add_conversion_options, chosen_splits, run
@@ -16,6 +14,7 @@ from converters.table_images import ImageTableConverter
 from converters.table_layouts import SPLITS, check_columns, find_classes, find_tables
 from converters.table_texts import TextTableConverter
 from converters.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError
 from pipeline.shards.schemes import open_storage
 

@@ -7,13 +7,12 @@ import json
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
 from converters.command_line import add_conversion_options, run
 from converters.tfrecord import CHECKS, TfrecordConverter
 from converters.tfrecord_layouts import find_raw
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.shards.schema import Schema
 from pipeline.sources.infer import read_labels

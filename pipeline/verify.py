@@ -8,10 +8,10 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from pipeline.command import byte_bar, exit_with, say
+from pipeline.command import Console, byte_bar, exit_with, say
 from pipeline.contents import label_name
 from pipeline.dali import DALI_DIRECTORY, write_dali_index
 from pipeline.proof import Problem, SplitProof, prove_sidecars
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for problem in proof.problems():
                 problems.append(problem)
                 say(console, f"damaged: {problem}")
-            table.add_row(*_row(proof, problems, args.decode))
+            table.add_row(*map(Text, _row(proof, problems, args.decode)))
             notes += _notes(proof)
             if args.dali_index is not None:
                 notes.append(_write_dali(args.dali_index or join(args.directory, DALI_DIRECTORY), proof, problems))

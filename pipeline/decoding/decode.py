@@ -3,7 +3,6 @@
 An Input runs it from its own thread or inside tf.data: the same function, so the same batches."""
 
 import functools
-import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +17,14 @@ from pipeline.decoding.padding import PadTo, pad_rows, padded_specs, with_length
 from pipeline.decoding.parse import parse_records
 from pipeline.decoding.planning import Plan, listed, planned
 from pipeline.decoding.reason import reason
+from pipeline.logs import logger
 from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, RESERVED, SEED, ArraySpec, Layout, delivered, feature_specs, holds
 from pipeline.tf_cpu import tf
 
 __all__ = ["Decoder"]
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
 _TRACING = threading.Lock()
