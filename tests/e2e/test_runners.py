@@ -170,8 +170,9 @@ def job_service(free_port, tmp_path, monkeypatch):
     ]
     with (tmp_path / "services.txt").open("w") as out, contextlib.ExitStack() as stack:
         for command in commands:
-            command = [sys.executable, "-m", "beam_jobs.loopback", *command]
-            process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "beam_jobs.loopback", *command], cwd=ROOT, stdout=out, stderr=out
+            )
             stack.enter_context(process)
             stack.callback(process.terminate)
         for port in ports.values():
