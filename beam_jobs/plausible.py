@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from beam_jobs.plan import SplitPlan
-from pipeline.shards.errors import OptionError, StorageError
+from pipeline.shards.errors import ConversionError, OptionError, StorageError
 from pipeline.shards.naming import plan_file
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.sizes import GB, KB, MB, format_bytes
@@ -33,7 +33,7 @@ def check_places(raw_data: str, output_dir: str) -> None:
 
 
 def check_target(plan: SplitPlan) -> None:
-    """Raises OptionError where --target_shard_bytes asks for more shards than there are records."""
+    """Raises ConversionError where --target_shard_bytes asks for more shards than there are records."""
     job, records = plan.job, plan.total.records
     size = plan.sampled.scaled(plan.total.bytes)
     if plan.split in (job.num_shards or {}) or job.target_shard_bytes * records >= size:
@@ -42,7 +42,7 @@ def check_target(plan: SplitPlan) -> None:
         return
     meant = job.target_shard_bytes * (MB if job.target_shard_bytes <= 10 * KB else KB)
     hint = f" Was {format_bytes(meant).replace(' ', '')} meant?" if meant <= 10 * GB else ""
-    raise OptionError(
+    raise ConversionError(
         f"--target_shard_bytes={job.target_shard_bytes} (bytes) is less than a record of split {plan.split!r}, "
         f"{format_bytes(size / records)} in the mean: {plan.num_shards:,} shards for {records:,} records.{hint} A "
         "number without a unit counts bytes; 100MB to 1GB are usual. To have empty shards, give their number instead."

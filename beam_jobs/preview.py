@@ -36,7 +36,7 @@ class SplitPreview:
 
 
 def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
-    """A preview of each split. Raises what the scan raises, and OptionError for shards smaller than records."""
+    """A preview of each split. Raises what the scan raises, and ConversionError for shards smaller than records."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
         sources, empty = [source for source in job.sources if source.split == split], list[Source]()
