@@ -19,7 +19,7 @@ def test_shards_smaller_than_records_are_refused_with_what_was_probably_meant(
     raw_imagenet, tmp_path, target, meant, flags
 ):
     message = (
-        rf"--target_shard_bytes=\d+ \(bytes\) is less than a record of split 'train', 1.06 KB in the mean: .* shards "
+        r"--target_shard_bytes=\d+ \(bytes\) is less than a record of split 'train', 1.06 KB in the mean: .* shards "
     )
     with pytest.raises(ConversionError, match=rf"{message}for 18 records. Was {meant} meant\? A number"):
         raw_imagenet.convert(tmp_path / "out", f"--target_shard_bytes={target}", "--splits=train", *flags)

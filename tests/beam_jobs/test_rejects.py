@@ -1,4 +1,4 @@
-"""Rejects: a dry run counts those that the scan finds, and a failing run commits what is good and lists all the others."""
+"""Rejects: a dry run counts those of the scan; a failing run commits the good splits and lists the rejects of all."""
 
 import json
 

@@ -150,7 +150,8 @@ def test_ctrl_c_and_sigterm_leave_nothing_and_end_the_process_as_without_files(t
     command = [sys.executable, "-c", WAITING, str(tmp_path / "raw.gz"), str(tmp_path / "out"), moment]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout and process.stdout.readline() == b"there\n"
+        assert process.stdout
+        assert process.stdout.readline() == b"there\n"
         assert bool(left(tmp_path / "out")) == (moment != "nothing")
         process.send_signal(number)
         process.communicate(timeout=30)
