@@ -109,8 +109,10 @@ class Scratch:
                     open_storage(path).delete(path)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        if isinstance(error, _Terminated):
+        if isinstance(self._failure, _Terminated):
             os.kill(os.getpid(), signal.SIGTERM)
+        if isinstance(self._failure, KeyboardInterrupt):  # Beam makes another exception of it
+            raise self._failure
 
     def _interrupted(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGTERM and not self._paths:  # ends the process where it is, as without us

@@ -136,14 +136,23 @@ scratch.inflated = slow
 with scratch.Scratch(out) as files:
     if moment != "nothing":
         files.uncompressed(LocalStorage(), raw)
-    print("there", flush=True)
-    time.sleep(30)
+    try:
+        print("there", flush=True)
+        time.sleep(30)
+    except BaseException as e:
+        raise RuntimeError("while running 'gather'") from e  # as Beam does
 """
 
 
 @pytest.mark.parametrize(
     ("number", "moment"),
-    [(signal.SIGINT, "growing"), (signal.SIGTERM, "growing"), (signal.SIGTERM, "whole"), (signal.SIGTERM, "nothing")],
+    [
+        (signal.SIGINT, "growing"),
+        (signal.SIGINT, "whole"),
+        (signal.SIGTERM, "growing"),
+        (signal.SIGTERM, "whole"),
+        (signal.SIGTERM, "nothing"),
+    ],
 )
 def test_ctrl_c_and_sigterm_leave_nothing_and_end_the_process_as_without_files(tmp_path, number, moment):
     (tmp_path / "raw.gz").write_bytes(gzip.compress(bytes(1000)))
