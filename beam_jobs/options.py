@@ -33,6 +33,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read the shards that an earlier run finished, not only measure them, and write damaged ones again",
     )
+    compressed = parser.add_argument_group("compressed raw data")
+    compressed.add_argument(
+        "--max_uncompressed_bytes",
+        metavar="SIZE",
+        help="how large a .gz file may become in <output>/_scratch (default: 100 times its size, at least 1GiB)",
+    )
     bad = parser.add_argument_group("bad records")
     bad.add_argument(
         "--max_bad_records",

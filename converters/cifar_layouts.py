@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from beam_jobs.converter import Source
 from beam_jobs.references import File
+from beam_jobs.scratch import Scratch
 from converters.cifar import PIXEL_BYTES
 from converters.class_names import parse_class_names
 from converters.compressed import to_scratch
@@ -62,20 +63,18 @@ class RawCifar:
     sources: tuple[Source, ...]
     names: tuple[str, ...]
     coarse_names: tuple[str, ...] = ()
-    scratch: tuple[str, ...] = ()
 
 
-def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch_dir: str | None) -> RawCifar:
+def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch: Scratch | None) -> RawCifar:
     """The sources of the chosen splits; of all that there are if none is chosen.
 
-    scratch_dir: the output directory, under which a .tar.gz is uncompressed; None forbids writing.
+    scratch: where a .tar.gz is uncompressed; None forbids writing.
     Raises RawDataError saying what is missing or damaged, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
     place = _place(storage, raw_data_dir)
-    inside = to_scratch(storage, place, scratch_dir) if place.endswith(".gz") else place
-    scratch = (inside,) if inside != place else ()
+    inside = to_scratch(storage, place, scratch) if place.endswith(".gz") else place
     storage = open_storage(inside)
     files = _files(storage, inside, is_tar=place.endswith((".tar", ".tar.gz")))
     version = _version(files, place)
@@ -85,7 +84,7 @@ def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch_dir: str | None
         batches = version.batches[split]
         _check_whole(files, split, batches, place)
         sources += [_source(split, name, *files[name], len(names) + PIXEL_BYTES) for name in batches]
-    return RawCifar(tuple(sources), names[0], names[1] if len(names) > 1 else (), scratch)
+    return RawCifar(tuple(sources), names[0], names[1] if len(names) > 1 else ())
 
 
 def _place(storage: Storage, raw_data_dir: str) -> str:
