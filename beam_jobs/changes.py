@@ -12,7 +12,6 @@ from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
 from beam_jobs.receipts import parse_receipt
 from beam_jobs.references import References
-from pipeline.shards.errors import printable
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Storage, join
@@ -75,4 +74,4 @@ def _scanned(plan: SplitPlan) -> Iterator[References]:
 
 
 def _file(job: Job, refs: References, mask: np.ndarray) -> str:
-    return printable(name_of(job, refs.files[refs.file[np.flatnonzero(mask)[0]]].uri))
+    return name_of(job, refs.files[refs.file[np.flatnonzero(mask)[0]]].uri)

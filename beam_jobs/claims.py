@@ -12,7 +12,7 @@ from beam_jobs.changes import OldPlan, first_change, source_versions
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import parse_receipt
-from pipeline.shards.errors import ConversionError, printable
+from pipeline.shards.errors import ConversionError
 from pipeline.shards.manifest import Manifest, find_manifest, read_manifest, update_manifest
 from pipeline.shards.naming import (
     MANIFEST_FILE,
@@ -134,7 +134,7 @@ def renew_claim(storage: Storage, plan: SplitPlan) -> None:
 def _changed_source(there: Claim, mine: Claim) -> str:
     """The first raw file that both know and that is another one now, in words; "" if there is none."""
     changed = (name for name, version in mine.sources.items() if there.sources.get(name, version) != version)
-    return "".join(f"{printable(name)} is not the file that it was" for name in itertools.islice(changed, 1))
+    return "".join(f"{name} is not the file that it was" for name in itertools.islice(changed, 1))
 
 
 def _publish(storage: Storage, path: str, mine: Claim) -> None:

@@ -6,7 +6,7 @@ repeat it."""
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -18,7 +18,7 @@ from beam_jobs.proof import ShardResult, SourceSummary, Whole, check_scanned, ch
 from beam_jobs.receipts import Rejected
 from beam_jobs.summary import empty_folders, summarize
 from beam_jobs.verdicts import Verdict, sweep_verdicts
-from pipeline.shards.errors import ConversionError, StorageError, printable
+from pipeline.shards.errors import ConversionError, StorageError
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files
@@ -47,7 +47,7 @@ def commit_split(
     _write_ledger(storage, job.output_dir, split, rejected)
     records = sum(result.records for result in results)
     if len(rejected) > job.max_bad_records:
-        raise ConversionError(_rejected_message(job, split, rejected))
+        raise ConversionError(*_rejected_message(job, split, rejected))
     if not records:
         raise ConversionError(f"split {split!r} has no records: its sources hold nothing to convert.")
     entry = _publish_index(storage, plan, whole)
@@ -70,14 +70,12 @@ def _write_ledger(storage: Storage, output_dir: str, split: str, rejected: Seque
             sink.write(sealed_line(dataclasses.asdict(line)))
 
 
-def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> str:
-    shown = "".join(f"\n  {printable(f'{line.key}: {line.error}')}" for line in rejected[:10])
-    more = f"\n  and {len(rejected) - 10} more" if len(rejected) > 10 else ""
-    return (
-        f"split {split!r}: {len(rejected)} bad records, allowed are {job.max_bad_records} (--max_bad_records):"
-        f"{shown}{more}\n"
-        f"All are listed in {join(job.output_dir, rejects_file(split))}. Repair them, or allow that many."
-    )
+def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
+    yield f"split {split!r}: {len(rejected)} bad records, allowed are {job.max_bad_records} (--max_bad_records):"
+    yield from (f"  {line.key}: {line.error}" for line in rejected[:10])
+    if len(rejected) > 10:
+        yield f"  and {len(rejected) - 10} more"
+    yield f"All are listed in {join(job.output_dir, rejects_file(split))}. Repair them, or allow that many."
 
 
 def _publish_index(storage: Storage, plan: SplitPlan, whole: Whole) -> SplitEntry:

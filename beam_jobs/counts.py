@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.shards.errors import ConversionError
+from pipeline.shards.typed_json import JsonFile
+
 __all__ = ["Counts", "counts_of", "read_counts"]
 
 _WRITE_SECONDS = 0.25  # at the soonest: a file system may be slow, and a bar is no reason to wait
@@ -64,6 +67,7 @@ def read_counts(directory: str) -> Mapping[str, Counts]:
     """By split, what all processes have counted by now, but for their last quarter of a second."""
     total: dict[str, Counter[str]] = {}
     for path in Path(directory).glob("*.json"):
-        for split, numbers in json.loads(path.read_text()).items():
+        file = JsonFile(str(path), ConversionError, "It is temporary: the bar goes on without it.")
+        for split, numbers in file.read(path.read_bytes(), dict[str, dict[str, int]]).items():
             total.setdefault(split, Counter()).update(numbers)
     return {split: Counts(**numbers) for split, numbers in total.items()}

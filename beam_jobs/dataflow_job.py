@@ -6,12 +6,10 @@ import contextlib
 import time
 from typing import Any
 
-from rich.console import Console
-
 from beam_jobs.dataflow import prepared
 from beam_jobs.dataflow_errors import advice, as_ours, reason_of
 from beam_jobs.job import Job, Waiting
-from pipeline.command import say
+from pipeline.command import Console, say
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import join

@@ -21,6 +21,7 @@ from beam_jobs.converter import Source
 from beam_jobs.counts import counts_of
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
+from beam_jobs.plausible import check_target
 from beam_jobs.proof import ShardResult, SourceSummary, check_scanned, distrusting_receipts
 from beam_jobs.receipts import finished_shards
 from beam_jobs.references import References, concat
@@ -29,7 +30,7 @@ from beam_jobs.sums import BucketSums, add_sums, key_digest, measure
 from beam_jobs.verdicts import verdict_on_error
 from beam_jobs.write import write_shard
 from pipeline.background import Background
-from pipeline.shards.errors import StorageError
+from pipeline.shards.errors import InfeedError, StorageError
 from pipeline.shards.schemes import is_remote, open_storage
 
 __all__ = ["build", "pipeline_of"]
@@ -178,6 +179,7 @@ class _Assign(beam.DoFn):
             plan = _plan(self.job, split, sums, sampled)
             with verdict_on_error(self.job, split):
                 check_scanned(plan, [s for s in summaries if self.job.sources[s.source].split == split])
+                check_target(plan)
                 finished = self._claim(plan)
             for shard in range(plan.num_shards):  # so that a shard without rows is written too
                 yield _key(self.job, split, shard), finished.get(shard, References.of([]))
@@ -228,18 +230,19 @@ class _Commit(beam.DoFn):
 
     def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[str]:
         _, values = element
-        arrived, output = list(values), open_storage(self.job.output_dir)
+        arrived, output, failures = list(values), open_storage(self.job.output_dir), list[InfeedError]()
         plans = [_plan(self.job, split, sums, sampled) for split in self.job.splits]
         for plan in plans:
             split, sources = plan.split, self.job.sources
-            with verdict_on_error(self.job, split), distrusting_receipts(output, plans):
-                verdict = commit_split(
-                    output,
-                    plan,
-                    [v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split],
-                    [v for v in arrived if isinstance(v, ShardResult) and v.split == split],
-                )
-            yield verdict.message
+            summaries = [v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split]
+            results = [v for v in arrived if isinstance(v, ShardResult) and v.split == split]
+            try:
+                with verdict_on_error(self.job, split), distrusting_receipts(output, plans):
+                    yield commit_split(output, plan, summaries, results).message
+            except InfeedError as e:  # the other splits may be good, and have rejects to list
+                failures.append(e)
+        if failures:
+            raise failures[0]
         for path in self.job.scratch:
             with contextlib.suppress(StorageError):  # there are buckets that let nothing be deleted
                 open_storage(path).delete(path)

@@ -2,16 +2,15 @@
 
 import contextlib
 import re
-from collections.abc import Callable
-
-from rich.console import Console
+from collections.abc import Callable, Iterator
 
 from beam_jobs.job import Job, Waiting
-from beam_jobs.preview import preview
+from beam_jobs.preview import SplitPreview, preview
 from beam_jobs.progress import watching
 from beam_jobs.runners import Preset, find_runner
 from beam_jobs.verdicts import Verdict
 from pipeline import command
+from pipeline.command import Console
 from pipeline.quiet import quiet_stderr
 from pipeline.shards.errors import ConversionError, InfeedError, OptionError
 from pipeline.shards.schemes import open_storage
@@ -22,10 +21,11 @@ __all__ = ["dry_run", "exit_with", "launch"]
 _TO_ITS_END = Waiting()
 
 
-def dry_run(job: Job, console: Console) -> None:
-    """Prints what the conversion would do."""
+def dry_run(job: Job, console: Console) -> bool:
+    """Prints what the conversion would do. False if it would fail, as far as the scan alone can tell."""
     with console.status("scanning the raw data"):
         previews = list(preview(job))
+    failures = [failure for p in previews for failure in _predicted_failures(job, p)]
     for p in previews:
         sizes = f"{format_bytes(min(p.shard_bytes))}..{format_bytes(max(p.shard_bytes))}"
         console.print(
@@ -38,7 +38,19 @@ def dry_run(job: Job, console: Console) -> None:
             console.print(f"  rejected: {line}", markup=False, soft_wrap=True)
         for warning in p.warnings:
             console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    for failure in failures:
+        console.print(f"{failure}: this would fail.", markup=False, highlight=False, soft_wrap=True)
     console.print("Dry run: nothing was written.")
+    return not failures
+
+
+def _predicted_failures(job: Job, preview: SplitPreview) -> Iterator[str]:
+    rejects = len(preview.rejected)
+    if rejects > job.max_bad_records:
+        what = "reject" if rejects == 1 else "rejects"
+        yield f"{preview.split}: at least {rejects} {what}, more than --max_bad_records={job.max_bad_records}"
+    if not preview.records:
+        yield f"{preview.split}: no records"
 
 
 def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:
@@ -66,9 +78,9 @@ def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) 
             console.print(message, markup=False, soft_wrap=True)
             for warning in verdict.warnings:
                 console.print(f"warning: {warning}", markup=False, soft_wrap=True)
-    failed = [verdict.message for verdict in verdicts if verdict and not verdict.ok]
+    failed = [line for verdict in verdicts if verdict and not verdict.ok for line in verdict.message.split("\n")]
     if failed:
-        raise ConversionError("\n".join(failed)) from failure
+        raise ConversionError(*failed) from failure
     if failure:
         raise _without_verdict(failure) from failure
     if not all(verdicts):
@@ -96,8 +108,8 @@ def _quiet_workers(preset: Preset) -> contextlib.AbstractContextManager[None]:
     return quiet_stderr() if preset.quiet else contextlib.nullcontext()
 
 
-def exit_with(main: Callable[[], None]) -> None:
-    """Runs a command line's main; an InfeedError becomes one message on stderr and exit status 2."""
+def exit_with(main: Callable[[], int | None]) -> None:
+    """Runs a command line's main; exits as pipeline.command does."""
     command.exit_with(main, "interrupted. Run the same command again: it goes on.")
 
 

@@ -34,6 +34,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="read the shards that an earlier run finished and their raw data, not only sizes and times; write damaged "
         "ones again. A copy of the raw data, which has new times, needs it",
     )
+    compressed = parser.add_argument_group("compressed raw data")
+    compressed.add_argument(
+        "--max_uncompressed_bytes",
+        metavar="SIZE",
+        help="how large a .gz file may become in <output>/_scratch (default: 100 times its size, at least 1GiB)",
+    )
     bad = parser.add_argument_group("bad records")
     bad.add_argument(
         "--max_bad_records",

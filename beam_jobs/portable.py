@@ -21,7 +21,7 @@ def check_options(args: Namespace, options: Any) -> None:
     if not endpoint:
         raise OptionError(
             f"--runner={args.runner} needs --job_endpoint=host:port, the address of a job service. To start one here: "
-            f"python -m apache_beam.runners.portability.local_job_service_main --port=8099. {_PAGE}"
+            f"python -m beam_jobs.loopback job_service --port=8099. {_PAGE}"
         )
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():

@@ -10,6 +10,7 @@ import numpy as np
 from beam_jobs.converter import Source
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
+from beam_jobs.plausible import check_target, empty_shards
 from beam_jobs.proof import check_expected
 from beam_jobs.references import References
 from beam_jobs.sample import candidates, convert_sample, lowest
@@ -35,7 +36,7 @@ class SplitPreview:
 
 
 def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
-    """A preview of each split. Raises what the scan raises."""
+    """A preview of each split. Raises what the scan raises, and ConversionError for shards smaller than records."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
         sources, empty = [source for source in job.sources if source.split == split], list[Source]()
@@ -50,6 +51,7 @@ def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
         check_expected(job, split, add_sums(sums.values()).records)
         offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
         plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))
+        check_target(plan)
         yield _of_plan(plan, pieces, tuple(empty_folders(split, empty)))
 
 
@@ -59,12 +61,13 @@ def _scan(job: Job, source: Source) -> list[tuple[int, References]]:
 
 
 def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]], warnings: tuple[str, ...]) -> SplitPreview:
-    shard_bytes = np.zeros(plan.num_shards, np.int64)
-    rejected, records = [], 0
+    shard_bytes, shard_records = np.zeros((2, plan.num_shards), np.int64)
+    rejected = []
     for bucket, batch in sorted(pieces.items()):
         for shard, refs in plan.assign(bucket, batch):
             shard_bytes[shard] += framed_bytes(plan.job.converter, refs).sum()
-            records += int(refs.good.sum())
+            shard_records[shard] += refs.good.sum()
             rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
     scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
+    records, warnings = int(shard_records.sum()), (*warnings, *empty_shards(plan, shard_records.tolist()))
     return SplitPreview(plan.split, plan.digest, records, tuple(sorted(rejected)), scaled, records, warnings)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,6 +22,7 @@ from rich.progress import (
 
 from beam_jobs.counts import Counts, read_counts
 from beam_jobs.job import Job
+from pipeline.command import Console
 from pipeline.shards.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.shards.schemes import is_remote, open_storage

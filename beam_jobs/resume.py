@@ -13,7 +13,7 @@ from beam_jobs.raw_rows import name_of, raw_crcs, raw_rows
 from beam_jobs.receipts import Receipt, Rejected, escaped, finished_shard
 from beam_jobs.references import Reference, References
 from beam_jobs.sums import key_digest
-from pipeline.shards.errors import RawDataError, printable
+from pipeline.shards.errors import RawDataError
 from pipeline.shards.frames import read_frames
 from pipeline.shards.naming import plan_file
 from pipeline.shards.storage import Storage, join
@@ -66,7 +66,7 @@ def _refuse_other_bytes(output: Storage, plan: SplitPlan, receipt: Receipt, chan
     if not job.verify_existing or job.overwrite or _claim(output, plan).raw_checksum != receipt.raw_checksum:
         return
     raise RawDataError(
-        f"{job.output_dir} holds split {plan.split!r} of other raw data: {printable(name_of(job, changed.file.uri))} "
+        f"{job.output_dir} holds split {plan.split!r} of other raw data: {name_of(job, changed.file.uri)} "
         f"has other bytes than when {plan.shard_file(receipt.shard)} was written. Put it back, give another directory, "
         "or replace the shards with --overwrite --verify_existing."
     )

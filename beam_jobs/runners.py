@@ -6,14 +6,14 @@ functions: --help and --dry_run work without it."""
 import contextlib
 import importlib
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-
 from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
 from beam_jobs.job import Job, Waiting
+from beam_jobs.loopback import on_loopback
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
@@ -56,10 +56,12 @@ def _local_flags(args: Namespace) -> Sequence[str]:
     return ("--direct_running_mode=multi_processing", f"--direct_num_workers={args.local_processes}")
 
 
-def _local_around(_options: Any) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _local_around(_options: Any) -> Iterator[None]:
     from beam_jobs.local_workers import watched_workers
 
-    return watched_workers()
+    with on_loopback(), watched_workers():
+        yield
 
 
 RUNNERS: Mapping[str, Preset] = {
@@ -96,6 +98,7 @@ RUNNERS: Mapping[str, Preset] = {
         "apache_beam.runners.portability.portable_runner.PortableRunner",
         "the job service of --job_endpoint, with --environment_type for its workers",
         check=portable.check_options,
+        around=lambda _options: on_loopback(),  # --environment_type=LOOPBACK starts workers in this process
     ),
 }
 

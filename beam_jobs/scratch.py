@@ -1,42 +1,128 @@
 """Compressed raw files: streamed once to an uncompressed temporary file, which can then be read by ranges.
 
 Records of a .tar.gz, or any .gz or zlib stream, cannot be found without reading everything before them. The temporary
-file stands in <output>/_scratch until the commit removes it; an interrupted run finds it there and goes on."""
+file is in <output>/_scratch until the commit, or the end of a command that failed, removes it. Only kill -9 leaves it;
+the next run uses it, or overwrites what is not complete."""
 
+import contextlib
 import hashlib
+import os
+import signal
+import threading
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from types import FrameType
+from typing import BinaryIO, Self
 
 from pipeline.shards.errors import RawDataError, StorageError
 from pipeline.shards.frames import Compression
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Storage, join
 from pipeline.sources import inflating
 
-__all__ = ["inflated", "uncompressed"]
+__all__ = ["Scratch", "inflated"]
 
 _PIECE_BYTES = 1 << 20
 _TAIL_BYTES = 8  # gzip ends with crc32 and size, zlib with its adler32: a repaired file may be as long as the old one
+_RATIO, _LEAST_BYTES = 100, 1 << 30  # text compresses to a tenth, at most to a thousandth: then it holds nothing
 
 
-def uncompressed(raw: Storage, uri: str, output: Storage, output_dir: str, compression: Compression = "gzip") -> str:
-    """The path of the uncompressed file. Raises RawDataError when the compressed one is damaged; nothing stays then."""
-    stat = raw.stat(uri)
-    tail = min(stat.bytes, _TAIL_BYTES)
-    end = b"".join(raw.read_ranges([(uri, stat.bytes - tail, tail)]))
-    version = f"{uri}\0{stat}\0".encode("utf-8", "surrogateescape") + end
-    source = hashlib.blake2b(version, digest_size=8).hexdigest()
-    directory = join(output_dir, "_scratch")
-    path = join(directory, source)
-    output.sweep(directory, {source})
-    if output.exists(path):  # it appears whole or not at all
+class _Terminated(BaseException):
+    """SIGTERM, on its way out of the block."""
+
+
+class Scratch:
+    """The temporary files of one conversion. Leaving the block by an error, Ctrl-C or SIGTERM removes them.
+
+    max_bytes: of each uncompressed file; None: 100 times its compressed size, and at least 1 GiB."""
+
+    def __init__(self, output_dir: str, max_bytes: int | None = None):
+        self.output_dir = output_dir
+        self.max_bytes = max_bytes
+        self._paths = set[str]()
+        self._kept = False
+        self._failure: BaseException | None = None  # files that other threads uncompress end with it, too
+        self._handlers = dict[signal.Signals, signal.Handlers]()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that are there, sorted."""
+        return tuple(sorted(self._paths))
+
+    def keep(self) -> None:
+        """Leaves the files to a job that runs elsewhere; its commit removes them."""
+        self._kept = True
+
+    def limit(self, compressed_bytes: int) -> int:
+        """How large a file of this compressed size may become."""
+        return self.max_bytes or max(_LEAST_BYTES, _RATIO * compressed_bytes)
+
+    def uncompressed(self, raw: Storage, uri: str, compression: Compression = "gzip") -> str:
+        """The path of the uncompressed file. Raises RawDataError when the compressed one is damaged or too large."""
+        output, stat = open_storage(self.output_dir), raw.stat(uri)
+        tail = min(stat.bytes, _TAIL_BYTES)
+        end = b"".join(raw.read_ranges([(uri, stat.bytes - tail, tail)]))
+        version = f"{uri}\0{stat}\0".encode("utf-8", "surrogateescape") + end
+        source = hashlib.blake2b(version, digest_size=8).hexdigest()
+        directory = join(self.output_dir, "_scratch")
+        path = join(directory, source)
+        output.sweep(directory, {source})
+        self._paths.add(path)
+        if output.exists(path):  # it appears whole or not at all
+            return path
+        try:
+            with raw.open(uri) as compressed, output.publish(path) as sink:
+                for piece in self._bounded(inflated(compressed, compression, uri), uri, stat.bytes):
+                    sink.write(piece)
+                if raw.stat(uri) != stat:
+                    raise RawDataError(f"{uri} changed while it was uncompressed. Run the same command again.")
+        except BaseException as e:
+            self._failure = self._failure or e
+            raise
         return path
-    with raw.open(uri) as compressed, output.publish(path) as sink:
-        for piece in inflated(compressed, compression, uri):
-            sink.write(piece)
-        if raw.stat(uri) != stat:
-            raise RawDataError(f"{uri} was written again while it was uncompressed. Run the same command again.")
-    return path
+
+    def _bounded(self, pieces: Iterator[bytes], uri: str, compressed_bytes: int) -> Iterator[bytes]:
+        written, limit = 0, self.limit(compressed_bytes)
+        for piece in pieces:
+            written += len(piece)
+            if self._failure:
+                raise self._failure
+            if written > limit:
+                raise RawDataError(
+                    f"{uri} has {format_bytes(compressed_bytes)} and uncompresses to more than "
+                    f"{format_bytes(limit)}: it may be a decompression bomb. If its content is known to be larger, "
+                    "allow it: --max_uncompressed_bytes=SIZE."
+                )
+            yield piece
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+            for number in (number for number, handler in usual.items() if signal.getsignal(number) == handler):
+                signal.signal(number, self._interrupted)
+                self._handlers[number] = usual[number]
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error and not self._kept:
+            for path in self._paths:
+                with contextlib.suppress(StorageError):  # the first error counts
+                    open_storage(path).delete(path)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if isinstance(self._failure, _Terminated):
+            os.kill(os.getpid(), signal.SIGTERM)
+        if isinstance(self._failure, KeyboardInterrupt):  # Beam makes another exception of it
+            raise self._failure
+
+    def _interrupted(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGTERM and not self._paths:  # ends the process where it is, as without us
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self._failure = KeyboardInterrupt() if number == signal.SIGINT else _Terminated()
+        raise self._failure
 
 
 def inflated(file: BinaryIO, compression: Compression, name: str) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from beam_jobs.converter import Source
 from beam_jobs.plan import SplitPlan
+from beam_jobs.plausible import empty_shards
 from beam_jobs.proof import Whole
 from pipeline.shards.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
@@ -92,7 +93,12 @@ def summarize(
         seconds=round(seconds, 3),
         records_per_second=round(sum(shard.records for shard in fresh) / seconds, 3),
         bytes_per_second=round(sum(shard.bytes for shard in fresh) / seconds, 3),
-        warnings=(*warnings, *_of_notes(entry, whole.notes), *_of_size(plan, *whole.largest)),
+        warnings=(
+            *warnings,
+            *_of_notes(entry, whole.notes),
+            *empty_shards(plan, [shard.records for shard in entry.shards]),
+            *_of_size(plan, *whole.largest),
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from beam_jobs.converter import Source
 from beam_jobs.references import File
+from beam_jobs.scratch import Scratch
 from converters.cifar import PIXEL_BYTES
 from converters.class_names import parse_class_names
 from converters.compressed import stat_of, to_scratch
@@ -63,20 +64,18 @@ class RawCifar:
     sources: tuple[Source, ...]
     names: tuple[str, ...]
     coarse_names: tuple[str, ...] = ()
-    scratch: tuple[str, ...] = ()
 
 
-def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch_dir: str | None) -> RawCifar:
+def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch: Scratch | None) -> RawCifar:
     """The sources of the chosen splits; of all that there are if none is chosen.
 
-    scratch_dir: the output directory, under which a .tar.gz is uncompressed; None forbids writing.
+    scratch: where a .tar.gz is uncompressed; None forbids writing.
     Raises RawDataError saying what is missing or damaged, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
     place = _place(storage, raw_data_dir)
-    inside = to_scratch(storage, place, scratch_dir) if place.endswith(".gz") else place
-    scratch = (inside,) if inside != place else ()
+    inside = to_scratch(storage, place, scratch) if place.endswith(".gz") else place
     stat = stat_of(storage, place, inside) if place.endswith((".tar", ".tar.gz")) else None
     storage = open_storage(inside)
     files = _files(storage, inside, stat)
@@ -87,8 +86,8 @@ def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch_dir: str | None
         batches = version.batches[split]
         _check_whole(files, split, batches, place)
         found = (_source(split, name, *files[name], len(names) + PIXEL_BYTES) for name in batches)
-        sources += [dataclasses.replace(source, origin=place if scratch else "") for source in found]
-    return RawCifar(tuple(sources), names[0], names[1] if len(names) > 1 else (), scratch)
+        sources += [dataclasses.replace(source, origin=place if inside != place else "") for source in found]
+    return RawCifar(tuple(sources), names[0], names[1] if len(names) > 1 else ())
 
 
 def _place(storage: Storage, raw_data_dir: str) -> str:

@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from beam_jobs.launch import exit_with
 from converters.cifar import CifarConverter
 from converters.cifar_layouts import SPLITS, find_cifar
-from converters.command_line import add_conversion_options, chosen_splits, run
+from converters.command_line import add_conversion_options, chosen_splits, run, scratch_of
 
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
-    raw = find_cifar(args.raw_data_dir, splits, None if args.dry_run else args.gcs_output_path)
-    run(args, rest, CifarConverter(raw.names, raw.coarse_names), raw.sources, raw.scratch)
+    with scratch_of(args, args.raw_data_dir) as scratch:
+        raw = find_cifar(args.raw_data_dir, splits, scratch)
+        return run(args, rest, CifarConverter(raw.names, raw.coarse_names), raw.sources, scratch)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,18 +1,22 @@
 """What the command lines of all converters share: where from, where to, which splits, and then run or --dry_run."""
 
 import argparse
-from collections.abc import Mapping, Sequence
-
-from rich.console import Console
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 from beam_jobs.converter import Converter, Source
 from beam_jobs.job import Waiting
 from beam_jobs.launch import dry_run, launch
 from beam_jobs.options import add_options, beam_options, make_job
+from beam_jobs.plausible import check_places
+from beam_jobs.runners import find_runner
+from beam_jobs.scratch import Scratch
 from converters.jpeg import VERIFY_LEVELS
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean, printable
+from pipeline.shards.sizes import parse_bytes
 
-__all__ = ["add_conversion_options", "add_verify_option", "chosen_splits", "run"]
+__all__ = ["add_conversion_options", "add_verify_option", "chosen_splits", "run", "scratch_of"]
 
 
 def add_conversion_options(parser: argparse.ArgumentParser, splits: Sequence[str], raw_data: str) -> None:
@@ -47,26 +51,44 @@ def chosen_splits(text: str, known: Sequence[str]) -> list[str]:
     return splits
 
 
+@contextlib.contextmanager
+def scratch_of(args: argparse.Namespace, raw_data: str) -> Iterator[Scratch | None]:
+    """Where compressed raw data is uncompressed to, for the block of a conversion; None in a dry run.
+
+    Raises OptionError where raw data and output are in each other, before anything is written."""
+    check_places(raw_data, args.gcs_output_path)
+    if args.dry_run:
+        yield None
+        return
+    most = args.max_uncompressed_bytes
+    with Scratch(args.gcs_output_path, parse_bytes(most) if most else None) as scratch:
+        yield scratch
+
+
 def run(
     args: argparse.Namespace,
     rest: Sequence[str],
     converter: Converter,
     sources: Sequence[Source],
-    scratch: Sequence[str] = (),
+    scratch: Scratch | None = None,
     expected: Mapping[str, int] | None = None,
     notices: Sequence[str] = (),
-) -> None:
-    """Converts, or with --dry_run says what it would do.
+) -> int:
+    """Converts, or with --dry_run says what it would do. Returns the exit status: 1 if a dry run foresees a failure.
 
-    rest: options for Beam. scratch: temporary files. expected: how many records a split must have. notices: printed
-    first."""
+    rest: options for Beam. scratch: with the temporary files among the sources. expected: how many records a split must
+    have. notices: printed first."""
     splits = {source.split for source in sources}
     wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
     num_shards = {split: number for split, number in wanted.items() if number is not None}
-    job, console = make_job(args, converter, sources, num_shards, scratch, expected), Console()
+    paths = scratch.paths if scratch else ()
+    job, console = make_job(args, converter, sources, num_shards, paths, expected), Console()
     for notice in notices:
         console.print(f"note: {printable(notice)}", markup=False, soft_wrap=True)
     if args.dry_run:
-        dry_run(job, console)
-    else:
-        launch(job, beam_options(args, rest), console, Waiting(args.detach, args.cancel_on_interrupt))
+        return 0 if dry_run(job, console) else 1
+    options = beam_options(args, rest)
+    if scratch and find_runner(args.runner).leaves:
+        scratch.keep()
+    launch(job, options, console, Waiting(args.detach, args.cancel_on_interrupt))
+    return 0

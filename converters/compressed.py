@@ -1,6 +1,6 @@
 """Compressed raw files become uncompressed ones that can be read by ranges; or, in a --dry_run, one clear error."""
 
-from beam_jobs.scratch import uncompressed
+from beam_jobs.scratch import Scratch
 from pipeline.shards.errors import OptionError
 from pipeline.shards.frames import Compression
 from pipeline.shards.schemes import open_storage
@@ -9,13 +9,13 @@ from pipeline.shards.storage import Stat, Storage
 __all__ = ["stat_of", "to_scratch"]
 
 
-def to_scratch(storage: Storage, path: str, scratch_dir: str | None, compression: Compression = "gzip") -> str:
+def to_scratch(storage: Storage, path: str, scratch: Scratch | None, compression: Compression = "gzip") -> str:
     """The path of the uncompressed temporary file.
 
-    scratch_dir: the output directory; None forbids writing. Raises OptionError then, and RawDataError."""
-    if scratch_dir is None:
+    scratch: None forbids writing. Raises OptionError then, and RawDataError."""
+    if scratch is None:
         raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry_run writes nothing.")
-    return uncompressed(storage, path, open_storage(scratch_dir), scratch_dir, compression)
+    return scratch.uncompressed(storage, path, compression)
 
 
 def stat_of(storage: Storage, path: str, place: str) -> Stat:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
+from beam_jobs.scratch import Scratch
 from converters.compressed import stat_of, to_scratch
 from converters.idx import HEADER_BYTES, LABELS_HEADER_BYTES, ImagesHeader, labels_count
 from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
@@ -31,14 +32,13 @@ class RawIdx:
 
     sources: tuple[Source, ...]
     labels: Mapping[str, bytes]
-    scratch: tuple[str, ...] = ()
 
 
-def find_idx(raw_data_dir: str, splits: Sequence[str], prefix: str | None, scratch_dir: str | None) -> RawIdx:
+def find_idx(raw_data_dir: str, splits: Sequence[str], prefix: str | None, scratch: Scratch | None) -> RawIdx:
     """The sources of the chosen splits; of all that there are if none is chosen.
 
-    prefix: which data set, where there are several. scratch_dir: the output directory, under which a .gz is
-    uncompressed; None forbids writing. Raises RawDataError saying what is missing or damaged, OptionError."""
+    prefix: which data set, where there are several. scratch: where a .gz is uncompressed; None
+    forbids writing. Raises RawDataError saying what is missing or damaged, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
@@ -47,7 +47,7 @@ def find_idx(raw_data_dir: str, splits: Sequence[str], prefix: str | None, scrat
         if (split, "images") not in files:
             there = ", ".join(name for name, what in files if what == "images")
             raise RawDataError(f"{raw_data_dir} does not have the {split} split. It has: {there}.")
-    sources, labels, scratch = [], {}, []
+    sources, labels = [], {}
     for split in (split for split in SPLITS if (split, "images") in files):
         path = join(raw_data_dir, files[split, "images"])
         header = ImagesHeader.parse(_begin(storage, path, HEADER_BYTES), path)
@@ -55,10 +55,9 @@ def find_idx(raw_data_dir: str, splits: Sequence[str], prefix: str | None, scrat
             header.check_size(storage.stat(path).bytes, path)
         labels[split] = _labels(storage, raw_data_dir, files.get((split, "labels")), header.count, path)
         if split in splits or not splits:
-            if path.endswith(".gz"):
-                scratch.append(to_scratch(storage, path, scratch_dir))
-            sources.append(_source(split, scratch[-1] if path.endswith(".gz") else path, header, path))
-    return RawIdx(tuple(sources), labels, tuple(scratch))
+            readable = to_scratch(storage, path, scratch) if path.endswith(".gz") else path
+            sources.append(_source(split, readable, header, path))
+    return RawIdx(tuple(sources), labels)
 
 
 def _files(storage: Storage, raw_data_dir: str, prefix: str | None) -> Mapping[tuple[str, str], str]:

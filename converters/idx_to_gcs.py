@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from beam_jobs.launch import exit_with
 from converters.class_names import read_class_names
-from converters.command_line import add_conversion_options, chosen_splits, run
+from converters.command_line import add_conversion_options, chosen_splits, run, scratch_of
 from converters.idx import IdxConverter
 from converters.idx_layouts import SPLITS, find_idx
 from pipeline.shards.schemes import open_storage
@@ -16,14 +16,15 @@ from pipeline.shards.schemes import open_storage
 __all__ = ["class_names", "main"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
     names = read_class_names(open_storage(args.label_file), args.label_file) if args.label_file else ()
-    raw = find_idx(args.raw_data_dir, splits, args.prefix, None if args.dry_run else args.gcs_output_path)
-    converter = IdxConverter(names or class_names(raw.labels.values()), raw.labels, args.transpose)
-    run(args, rest, converter, raw.sources, raw.scratch)
+    with scratch_of(args, args.raw_data_dir) as scratch:
+        raw = find_idx(args.raw_data_dir, splits, args.prefix, scratch)
+        converter = IdxConverter(names or class_names(raw.labels.values()), raw.labels, args.transpose)
+        return run(args, rest, converter, raw.sources, scratch)
 
 
 def class_names(labels: Iterable[bytes]) -> tuple[str, ...]:

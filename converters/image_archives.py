@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from beam_jobs.converter import Source
+from beam_jobs.scratch import Scratch
 from converters.compressed import stat_of, to_scratch
 from converters.tars import Member, entries
 from converters.zips import zip_members
@@ -123,14 +124,14 @@ def archive_stem(name: str) -> str | None:
     return next((name.removesuffix(suffix) for suffix in KNOWN_SUFFIXES if name.endswith(suffix)), None)
 
 
-def open_archive(storage: Storage, path: str, scratch_dir: str | None) -> Archive:
-    """An archive by its path. scratch_dir: see to_scratch, which a compressed tar needs. Raises RawDataError."""
+def open_archive(storage: Storage, path: str, scratch: Scratch | None) -> Archive:
+    """An archive by its path. scratch: see to_scratch, which a compressed tar needs. Raises RawDataError."""
     if not path.endswith(_SUFFIXES):
         raise RawDataError(
             f"{path} is in a format that cannot be read in place; {', '.join(_SUFFIXES)} can. Unpack it, or pack it "
             "as one of these."
         )
-    uri = to_scratch(storage, path, scratch_dir) if path.endswith((".gz", ".tgz")) else path
+    uri = to_scratch(storage, path, scratch) if path.endswith((".gz", ".tgz")) else path
     return Archive(path, uri, stat_of(storage, path, uri))
 
 

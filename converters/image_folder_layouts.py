@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import filterfalse
 
 from beam_jobs.converter import Source
+from beam_jobs.scratch import Scratch
 from beam_jobs.summary import empty_classes
 from converters.image_archives import KNOWN_SUFFIXES, Archive, PackedFolder, archive_stem, is_hidden, open_archive
 from converters.table_hints import hint_of_tables
@@ -29,11 +30,10 @@ _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validatio
 class RawFolders:
     """The units to scan, and all classes, sorted: also those of splits that are not converted now.
 
-    scratch: temporary files among the sources. notices: what a user should know of what was found."""
+    notices: what a user should know of what was found."""
 
     sources: tuple[Source, ...]
     classes: tuple[str, ...]
-    scratch: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
 
 
@@ -56,19 +56,19 @@ _Folders = Mapping[str, _Folder | PackedFolder]  # by split
 
 
 def find_folders(
-    raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None, scratch_dir: str | None = None
+    raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None, scratch: Scratch | None = None
 ) -> RawFolders:
     """The sources of the chosen splits; of all that there are if none is chosen.
 
-    validation_fraction: None for folders by split. scratch_dir: the output directory, under which a .tar.gz is
-    uncompressed; None forbids writing. Raises RawDataError saying what is missing, OptionError."""
+    validation_fraction: None for folders by split. scratch: where a .tar.gz is uncompressed; None forbids
+    writing. Raises RawDataError saying what is missing, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
     if validation_fraction is not None and not 0 <= validation_fraction < 1:
         raise OptionError(f"--validation_fraction={validation_fraction}: allowed are 0 and above, and less than 1.")
     find = _by_split if validation_fraction is None else _one_set
-    raw = _Raw(storage, raw_data_dir, scratch_dir)
+    raw = _Raw(storage, raw_data_dir, scratch)
     folders, notices = find(raw)
     for folder in folders.values():
         _check_classes(folder, storage)
@@ -78,11 +78,9 @@ def find_folders(
         if split not in folders:
             raise RawDataError(f"{raw_data_dir} does not have the {split} split. It has: {', '.join(folders)}.")
     chosen = [split for split in folders if split in splits or not splits]
-    archives = {folder.archive for folder in folders.values() if isinstance(folder, PackedFolder)}
     return RawFolders(
         tuple(source for split in chosen for source in folders[split].sources(split)),
         tuple(sorted({name for folder in folders.values() for name in folder.classes})),
-        tuple(sorted(archive.uri for archive in archives if archive.uri != archive.name)),
         (*notices, *_of_tables(raw, folders), *_of_empty_classes(folders)),
     )
 
@@ -93,7 +91,7 @@ class _Raw:
 
     storage: Storage
     path: str
-    scratch_dir: str | None
+    scratch: Scratch | None
 
     @cached_property
     def is_archive(self) -> bool:
@@ -114,11 +112,11 @@ class _Raw:
         """The archive that the path names, or the only one in the directory."""
         packed = [name for name in self.entries[0] if name.endswith(KNOWN_SUFFIXES)]
         if self.is_archive:
-            return open_archive(self.storage, self.path, self.scratch_dir)
+            return open_archive(self.storage, self.path, self.scratch)
         return self.open(packed[0]) if len(packed) == 1 else None
 
     def open(self, name: str) -> Archive:
-        return open_archive(self.storage, join(self.path, name), self.scratch_dir)
+        return open_archive(self.storage, join(self.path, name), self.scratch)
 
 
 def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:

@@ -6,27 +6,26 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from beam_jobs.launch import exit_with
-from converters.command_line import add_conversion_options, chosen_splits, run
+from converters.command_line import add_conversion_options, chosen_splits, run, scratch_of
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import SPLITS, find_folders
 from converters.image_options import add_image_options, to_jpeg_of
+from pipeline.command import Console
 
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
-    scratch_dir = None if args.dry_run else args.gcs_output_path
-    with Console().status("looking for class folders"):  # an archive is read to its end for them
-        raw = find_folders(args.raw_data_dir, splits, args.validation_fraction, scratch_dir)
-    converter = ImageFolderConverter(raw.classes, args.validation_fraction, to_jpeg)
-    run(args, rest, converter, raw.sources, raw.scratch, notices=raw.notices)
+    with scratch_of(args, args.raw_data_dir) as scratch:
+        with Console().status("looking for class folders"):  # an archive is read to its end for them
+            raw = find_folders(args.raw_data_dir, splits, args.validation_fraction, scratch)
+        converter = ImageFolderConverter(raw.classes, args.validation_fraction, to_jpeg)
+        return run(args, rest, converter, raw.sources, scratch, notices=raw.notices)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
+from beam_jobs.scratch import Scratch
 from converters.class_names import label_text
 from converters.compressed import stat_of, to_scratch
 from converters.imagenet import SPLITS, VALIDATION_LABELS
@@ -36,37 +37,34 @@ _KAGGLE_IMAGES, _KAGGLE_LABELS = "ILSVRC/Data/CLS-LOC", "LOC_val_solution.csv"
 
 @dataclass(frozen=True)
 class RawImagenet:
-    """What was found: the units to scan, the synset of each validation image, temporary files among them."""
+    """What was found: the units to scan, the synset of each validation image."""
 
     sources: tuple[Source, ...]
     validation_labels: tuple[str, ...]
-    scratch: tuple[str, ...] = ()
 
 
-def find_raw(raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], scratch_dir: str | None) -> RawImagenet:
+def find_raw(raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], scratch: Scratch | None) -> RawImagenet:
     """The sources of the chosen splits.
 
-    scratch_dir: the output directory, under which a .tar.gz is uncompressed; None forbids writing.
+    scratch: where a .tar.gz is uncompressed; None forbids writing.
     Raises RawDataError naming what is missing, LabelError naming a class that is not in the list."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
     sources: list[Source] = []
-    scratch: list[str] = []
     for split in (split for split in SPLITS if split in splits):
         tar = join(raw_data_dir, _TARS[split])
         if storage.exists(tar):
             sources += _in_tar(storage, split, tar, synsets)
         elif storage.exists(f"{tar}.gz"):
-            scratch.append(to_scratch(storage, f"{tar}.gz", scratch_dir))
-            sources += _in_tar(storage, split, scratch[-1], synsets, origin=f"{tar}.gz")
+            sources += _in_tar(storage, split, to_scratch(storage, f"{tar}.gz", scratch), synsets, origin=f"{tar}.gz")
         elif folder := _folder(storage, raw_data_dir, split):
             sources += _in_folder(storage, split, folder, synsets)
         else:
             raise RawDataError(_missing(storage, raw_data_dir, split))
     by_number = any(source.split == "validation" and not source.tag for source in sources)
     labels = _validation_labels(storage, raw_data_dir, synsets) if by_number else ()
-    return RawImagenet(tuple(sources), labels, tuple(scratch))
+    return RawImagenet(tuple(sources), labels)
 
 
 def _folder(storage: Storage, raw_data_dir: str, split: str) -> str | None:

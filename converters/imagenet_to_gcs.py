@@ -7,16 +7,15 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from beam_jobs.launch import exit_with
 from converters.boxes import read_boxes
-from converters.command_line import add_conversion_options, add_verify_option, chosen_splits, run
+from converters.command_line import add_conversion_options, add_verify_option, chosen_splits, run, scratch_of
 from converters.imagenet import SPLITS, ImagenetConverter
 from converters.imagenet_full import FULL_SET, check_full_set
 from converters.imagenet_layouts import find_raw
 from converters.imagenet_records import TFDS_DIRECTORY
 from converters.synsets import ilsvrc2012_synsets, read_synsets
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
@@ -34,8 +33,8 @@ _ANCESTOR = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
     console = Console(stderr=True)
@@ -49,12 +48,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     converter = _converter(args)
     if args.schema == "tfds":
         args.gcs_output_path = join(args.gcs_output_path, TFDS_DIRECTORY)
-    raw = find_raw(args.raw_data_dir, splits, converter.synsets, None if args.dry_run else args.gcs_output_path)
-    if args.full_set:
-        check_full_set(raw, splits)
-    converter = dataclasses.replace(converter, validation_labels=raw.validation_labels)
-    expected = {split: FULL_SET[split] for split in splits} if args.full_set else None
-    run(args, rest, converter, raw.sources, raw.scratch, expected)
+    with scratch_of(args, args.raw_data_dir) as scratch:
+        raw = find_raw(args.raw_data_dir, splits, converter.synsets, scratch)
+        if args.full_set:
+            check_full_set(raw, splits)
+        converter = dataclasses.replace(converter, validation_labels=raw.validation_labels)
+        expected = {split: FULL_SET[split] for split in splits} if args.full_set else None
+        return run(args, rest, converter, raw.sources, scratch, expected)
 
 
 def _converter(args: argparse.Namespace) -> ImagenetConverter:

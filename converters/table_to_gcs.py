@@ -6,9 +6,8 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-
 from beam_jobs.launch import exit_with
+from beam_jobs.plausible import check_places
 from converters.class_names import read_class_names
 from converters.command_line import add_conversion_options, chosen_splits, run
 from converters.image_options import add_image_options, to_jpeg_of
@@ -16,18 +15,20 @@ from converters.table_images import ImageTableConverter
 from converters.table_layouts import SPLITS, check_columns, find_classes, find_tables
 from converters.table_texts import TextTableConverter
 from converters.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError
 from pipeline.shards.schemes import open_storage
 
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     wanted = _wanted_columns(args)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
+    check_places(args.raw_data_dir, args.gcs_output_path)
     tables = find_tables(args.raw_data_dir, splits, args.validation_fraction)
     check_columns(tables.paths, wanted, args.delimiter)
     with Console().status("looking for classes"):  # in every row of every table
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         converter = ImageTableConverter(args.image_column, *shared, to_jpeg)
     others = [path for path in tables.others if path != args.label_file]
-    run(args, rest, converter, tables.sources, notices=list(map(_not_converted, others)))
+    return run(args, rest, converter, tables.sources, notices=list(map(_not_converted, others)))
 
 
 def _not_converted(path: str) -> str:

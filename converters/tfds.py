@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from beam_jobs.scratch import Scratch
 from converters.tfrecord_layouts import RawTfrecords, chosen_files, sources_of
 from pipeline.shards.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
@@ -43,8 +44,8 @@ class DatasetName:
         return self.name + (f"/{self.config}" if self.config else "") + (f":{self.version}" if self.version else "")
 
 
-def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch_dir: str | None) -> RawTfrecords:
-    """The sources, schema and labels of a dataset that TFDS has prepared. Splits and scratch_dir: see find_raw.
+def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch: Scratch | None) -> RawTfrecords:
+    """The sources, schema and labels of a dataset that TFDS has prepared. Splits and scratch: see find_raw.
 
     Raises RawDataError when it is not there or not whole, OptionError, InfeedError without TFDS."""
     storage = open_storage(data_dir)
@@ -61,8 +62,8 @@ def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratc
         )
     described = described_by_tfds(directory, tfds)
     files = chosen_files(directory, _files(directory, described.splits, listed), splits)
-    sources, scratch = sources_of(storage, directory, files, scratch_dir)
-    return RawTfrecords(sources, dataset.name, described.schema, tfds_labels(tfds), scratch)
+    sources = sources_of(storage, directory, files, scratch)
+    return RawTfrecords(sources, dataset.name, described.schema, tfds_labels(tfds))
 
 
 def _directory(storage: Storage, data_dir: str, dataset: DatasetName) -> str:

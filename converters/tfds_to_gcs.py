@@ -11,24 +11,26 @@ from pathlib import Path
 
 from beam_jobs.launch import exit_with
 from beam_jobs.options import add_options
-from converters.command_line import run
+from converters.command_line import run, scratch_of
 from converters.tfds import DatasetName, find_tfds, prepare
 from converters.tfrecord import TfrecordConverter
 from converters.tfrecord_to_gcs import add_check_option, add_num_shards_option, set_num_shards, split_names
+from pipeline.shards.storage import join
 
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     dataset = DatasetName.parse(args.dataset)
     data_dir = args.data_dir or os.environ.get("TFDS_DATA_DIR") or str(Path("~/tensorflow_datasets").expanduser())
     if args.download:
         prepare(dataset, data_dir)
-    raw = find_tfds(dataset, data_dir, split_names(args), None if args.dry_run else args.gcs_output_path)
-    set_num_shards(args, raw.sources)
-    run(args, rest, TfrecordConverter(raw.name, raw.schema, raw.labels, args.check), raw.sources, raw.scratch)
+    with scratch_of(args, join(data_dir, dataset.name)) as scratch:
+        raw = find_tfds(dataset, data_dir, split_names(args), scratch)
+        set_num_shards(args, raw.sources)
+        return run(args, rest, TfrecordConverter(raw.name, raw.schema, raw.labels, args.check), raw.sources, scratch)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from beam_jobs.converter import Source
-from beam_jobs.scratch import inflated
+from beam_jobs.scratch import Scratch, inflated
 from converters.compressed import stat_of, to_scratch
 from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
 from pipeline.shards.frames import Compression, Frame, compression_of, read_frames
@@ -49,19 +49,18 @@ class RawTfrecords:
     name: str
     schema: Schema
     labels: Labels | None
-    scratch: tuple[str, ...] = ()
 
 
 def find_raw(
     raw_data_dir: str,
     splits: Sequence[str],
     patterns: Sequence[tuple[str, str]],
-    scratch_dir: str | None,
+    scratch: Scratch | None,
     schema_file: str | None = None,
 ) -> RawTfrecords:
     """The sources of the chosen splits, or of all that there are if none is chosen.
 
-    scratch_dir: the output directory, under which compressed files are uncompressed; None forbids writing.
+    scratch: where compressed files are uncompressed; None forbids writing.
     schema_file: in place of the schema that is there, or is seen in a sample of the records.
     Raises RawDataError saying what is missing, OptionError."""
     storage = open_storage(raw_data_dir)
@@ -76,14 +75,12 @@ def find_raw(
     else:
         files = files_by_name(raw_data_dir, listed)
     schema = _schema(storage, raw_data_dir, files, manifest, schema_file)
-    sources, scratch = sources_of(storage, raw_data_dir, chosen_files(raw_data_dir, files, splits), scratch_dir)
+    sources = sources_of(storage, raw_data_dir, chosen_files(raw_data_dir, files, splits), scratch)
     if manifest:
-        return RawTfrecords(sources, manifest.name, schema, manifest.labels, scratch)
+        return RawTfrecords(sources, manifest.name, schema, manifest.labels)
     tfds = tfds_files(storage, raw_data_dir, listed)
     name = json.loads(tfds.get("dataset_info.json", "{}")).get("name")
-    return RawTfrecords(
-        sources, str(name or "tfrecord"), replace(schema, tfds=kept_of_tfds(tfds)), tfds_labels(tfds), scratch
-    )
+    return RawTfrecords(sources, str(name or "tfrecord"), replace(schema, tfds=kept_of_tfds(tfds)), tfds_labels(tfds))
 
 
 def _schema(
@@ -94,12 +91,12 @@ def _schema(
     return replace(manifest.schema, name=PASSED_ON) if manifest else infer_schema(storage, raw_data_dir, files)
 
 
-def _refuse_own_place(directory: str, files: Files, scratch_dir: str | None) -> None:
+def _refuse_own_place(directory: str, files: Files, scratch: Scratch | None) -> None:
     folders = {join(directory, path).rpartition("/")[0] or "/" for named in files.values() for path in named}
-    if scratch_dir is not None and any(_same_place(folder, scratch_dir) for folder in {directory, *folders}):
+    if scratch and any(_same_place(folder, scratch.output_dir) for folder in {directory, *folders}):
         raise OptionError(
-            f"--gcs_output_path={scratch_dir} is where the raw data is: shards and dataset_info.json would replace "
-            "what is read. Give another directory."
+            f"--gcs_output_path={scratch.output_dir} is where the raw data is: shards and dataset_info.json would "
+            "replace what is read. Give another directory."
         )
 
 
@@ -134,26 +131,23 @@ def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> File
     return {split: files[split] for split in files if split in splits or not splits}
 
 
-def sources_of(
-    storage: Storage, directory: str, files: Files, scratch_dir: str | None
-) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    """A source for each file, and the temporary files among them.
+def sources_of(storage: Storage, directory: str, files: Files, scratch: Scratch | None) -> tuple[Source, ...]:
+    """A source for each file.
 
     Raises RawDataError; OptionError also if the output directory is one that is read."""
-    _refuse_own_place(directory, files, scratch_dir)
+    _refuse_own_place(directory, files, scratch)
     places = [(split, path, stat) for split, named in files.items() for path, stat in named.items()]
     heads = storage.read_ranges(
         (join(directory, path), 0, min(HEADER_BYTES, stat.bytes)) for _, path, stat in places if stat.bytes
     )
     forms: list[Compression | None] = [compression_of(next(heads)) if stat.bytes else None for _, _, stat in places]
-    expand = functools.partial(_expanded, storage, directory, scratch_dir)
+    expand = functools.partial(_expanded, storage, directory, scratch)
     wanted: list[tuple[str, Compression | None]] = [
         (path, form) for (_, path, _), form in zip(places, forms, strict=True)
     ]
-    sources, scratch = [], []
+    sources: list[Source] = []
     for (split, name, stat), form, path in zip(places, forms, in_parallel(expand, wanted), strict=True):
         if form:
-            scratch.append(path)
             stat = stat_of(storage, join(directory, name), path)  # noqa: PLW2901 - of the file that is read
         origin = join(directory, name) if form else ""
         sources.append(Source(split, path, stat, 0, stat.bytes, name, "file", origin))
@@ -161,15 +155,15 @@ def sources_of(
         if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:  # a shard reads from one
             raise OptionError(
                 f"some files of {split!r} are compressed and some are not, so they would be read from {directory} and "
-                f"from {scratch_dir}. Give an output directory in the same storage."
+                f"from {scratch.output_dir if scratch else directory}. Give an output directory in the same storage."
             )
-    return tuple(sources), tuple(scratch)
+    return tuple(sources)
 
 
-def _expanded(storage: Storage, directory: str, scratch_dir: str | None, file: tuple[str, Compression | None]) -> str:
+def _expanded(storage: Storage, directory: str, scratch: Scratch | None, file: tuple[str, Compression | None]) -> str:
     name, compression = file
     path = join(directory, name)
-    return to_scratch(storage, path, scratch_dir, compression) if compression else path
+    return to_scratch(storage, path, scratch, compression) if compression else path
 
 
 def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:

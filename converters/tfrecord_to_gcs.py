@@ -7,13 +7,12 @@ import json
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
-from converters.command_line import add_conversion_options, run
+from converters.command_line import add_conversion_options, run, scratch_of
 from converters.tfrecord import CHECKS, TfrecordConverter
 from converters.tfrecord_layouts import find_raw
+from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.shards.schema import Schema
 from pipeline.sources.infer import read_labels
@@ -22,21 +21,21 @@ from pipeline.sources.named_splits import parse_assignment
 __all__ = ["add_check_option", "add_num_shards_option", "main", "report_schema", "set_num_shards", "split_names"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Converts, or with --dry_run says what it would do. Raises InfeedError."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     patterns = [parse_assignment("--pattern", text) for text in args.pattern]
     if (args.labels_file is None) != (args.label_key is None):
         raise OptionError("--labels_file and --label_key belong together: give both, or neither.")
-    scratch_dir = None if args.dry_run else args.gcs_output_path
-    raw = find_raw(args.raw_data_dir, split_names(args), patterns, scratch_dir, args.schema_file)
-    set_num_shards(args, raw.sources)
-    report_schema(raw.schema, args.dry_run)
-    labels = raw.labels
-    if args.labels_file:
-        labels = read_labels(args.labels_file, args.label_key, args.label_base, raw.schema)
-    converter = TfrecordConverter(args.name or raw.name, raw.schema, labels, args.check)
-    run(args, rest, converter, raw.sources, raw.scratch)
+    with scratch_of(args, args.raw_data_dir) as scratch:
+        raw = find_raw(args.raw_data_dir, split_names(args), patterns, scratch, args.schema_file)
+        set_num_shards(args, raw.sources)
+        report_schema(raw.schema, args.dry_run)
+        labels = raw.labels
+        if args.labels_file:
+            labels = read_labels(args.labels_file, args.label_key, args.label_base, raw.schema)
+        converter = TfrecordConverter(args.name or raw.name, raw.schema, labels, args.check)
+        return run(args, rest, converter, raw.sources, scratch)
 
 
 def report_schema(schema: Schema, whole: bool) -> None:
@@ -71,12 +70,16 @@ def add_num_shards_option(parser: argparse.ArgumentParser) -> None:
 
 
 def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Puts --num_shards where `run` looks for them. Raises OptionError, also for a split that no source is of."""
-    splits = {source.split for source in sources}
+    """Puts --num_shards where `run` looks for them. Raises OptionError, also for a split that no source is of.
+
+    One that --splits leaves out is only noted: a command may be repeated with some of its splits."""
+    splits, chosen = {source.split for source in sources}, split_names(args)
     for split, number in (parse_assignment("--num_shards", text) for text in args.num_shards):
         if not number.isdecimal():
             raise OptionError(f"--num_shards={split}={number}: {number!r} is not a number.")
-        if split not in splits:
+        if chosen and split not in chosen:
+            Console(stderr=True).print(f"note: --num_shards={split}={number} has no effect: --splits leaves it out.")
+        elif split not in splits:
             raise OptionError(
                 f"--num_shards={split}={number}: no split {split!r} is here.{did_you_mean(split, splits)}"
             )

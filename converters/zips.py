@@ -1,7 +1,7 @@
 """Members of a zip as byte ranges of the file that it is.
 
-Nothing is extracted: a scan reads the central directory alone, however large the members are. Member names are data
-here, never paths. Layout: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT"""
+Nothing is extracted: a scan reads the central directory alone, however large the members are. It streams: zipfile keeps
+640 bytes of each member in memory, 800 MB for ImageNet's. Member names are data here, never paths. Layout: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT"""
 
 import contextlib
 import itertools

@@ -2,16 +2,15 @@
 
 Unlike an order, these may differ between hosts and change between runs: the batches are the same."""
 
-import logging
-
 from pipeline.hosts import Hosts
+from pipeline.logs import logger
 from pipeline.shards.errors import OptionError
 from pipeline.shards.sizes import format_bytes
 from pipeline.sources.records import Records
 
 __all__ = ["READ_AHEAD_BYTES", "check_hosts", "training_bytes"]
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 READ_AHEAD_BYTES = 256_000_000
 MAX_WINDOW_BYTES = 3 * 1024**3

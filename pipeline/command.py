@@ -1,14 +1,28 @@
-"""What command lines share: an error of ours is one line on stderr and exit code 2, never a traceback; a bar."""
+"""What command lines share: an error of ours is one line on stderr and exit code 2, never a traceback; a bar.
+
+Whatever they print goes through the Console here: names in raw data reach no terminal as they are."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from rich.console import Console
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.segment import Segment
 
-from pipeline.shards.errors import InfeedError
+from pipeline.shards.errors import InfeedError, printable
 
-__all__ = ["byte_bar", "exit_with", "say"]
+__all__ = ["Console", "byte_bar", "exit_with", "say"]
+
+
+class Console(rich.console.Console):
+    """rich's, but that of what it prints only its own codes have control characters; newlines stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich's."""
+        for segment in super().render(renderable, options):
+            lines = segment.text.split("\n")
+            yield segment if segment.control else segment._replace(text="\n".join(map(printable, lines)))
 
 
 def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:
@@ -25,12 +39,12 @@ def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.")
         sys.exit(status)
 
 
-def byte_bar(console: Console) -> Progress:
+def byte_bar(console: rich.console.Console) -> Progress:
     """A bar of bytes below what is printed, on a terminal alone."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
 
 
-def say(console: Console, line: str) -> None:
-    """Prints a line as it is: no markup, no folding."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+def say(console: rich.console.Console, line: str) -> None:
+    """Prints a line as it is: no markup, no folding, one line whatever is in it."""
+    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

@@ -2,7 +2,6 @@
 
 Two recipes that read as the data flows. Both return an Input; the trainer takes it as it is."""
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
 from pipeline.inputs.decoded import DecodedInput
 from pipeline.inputs.input import Batches, Input, Order
+from pipeline.logs import logger
 from pipeline.orders.order import EvalOrder, Position
 from pipeline.plans import Mixture, mixture, plan_mixture, plan_records
 from pipeline.shards.errors import OptionError
@@ -43,7 +43,7 @@ __all__ = [
     "train_dataset",
 ]
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 STALL_SECONDS = 600.0
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from rich.console import Console, Group
+from rich.console import Group
 from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.command import exit_with
+from pipeline.command import Console, exit_with
 from pipeline.contents import label_name, labels_of
 from pipeline.orders.hashing import splitmix64
-from pipeline.shards.errors import OptionError
+from pipeline.shards.errors import OptionError, printable
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import Feature, Labels
@@ -89,7 +89,7 @@ def _table(title: str, *columns: str) -> Table:
 
 def _add(table: Table, *cells: str) -> None:
     """A row of plain text: what comes out of data is never markup, nor an order to the terminal."""
-    table.add_row(*(Text("".join(c if c.isprintable() else ascii(c)[1:-1] for c in cell)) for cell in cells))
+    table.add_row(*(Text(printable(cell)) for cell in cells))
 
 
 def _shard_bars(split: str, sizes: Sequence[int]) -> Group:

@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 
-from rich.console import Console
-
-from pipeline.command import byte_bar, exit_with, say
+from pipeline.command import Console, byte_bar, exit_with, say
 from pipeline.indexing import IndexedSplit, index_files
 from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.shards.frames import compression_of

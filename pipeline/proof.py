@@ -2,13 +2,12 @@
 
 verify prints what it finds. Memory is a few MB a thread, however large the split."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -20,14 +19,20 @@ from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.frames import Frame, read_frames
 from pipeline.shards.index import SplitIndex, load_index
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file
+from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_pattern
 from pipeline.shards.schema import PASSED_ON
+from pipeline.shards.sidecar_proof import has_sidecars, sidecar_problems
 from pipeline.shards.storage import Stat, Storage, files_at_once, join
 from pipeline.sources.keys import key_of
 
-__all__ = ["Problem", "SplitProof"]
+__all__ = ["Cause", "Problem", "SplitProof", "prove_sidecars"]
 
 PIECE_BYTES = 4 * 1024**2
+
+
+# changed: not the bytes that were converted or indexed. as converted: these bytes, but wrong: a copy is no better.
+# stray: a shard too many. sidecar: a file for TFDS that disagrees with the manifest.
+Cause = Literal["changed", "as converted", "stray", "sidecar"]
 
 
 class Problem(NamedTuple):
@@ -35,7 +40,7 @@ class Problem(NamedTuple):
 
     where: str  # file; of a record also its number in the shard and its offset
     what: str
-    as_converted: bool = False  # the bytes are those that the conversion wrote: a copy would not be better
+    cause: Cause = "changed"  # decides what repairs it
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}"
@@ -49,6 +54,12 @@ class _ShardProof:
     labels: Counter[int] = field(default_factory=Counter)
     key_digest: int | None = 0  # None: some record does not hold its key
     problems: list[Problem] = field(default_factory=list)
+
+
+def prove_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
+    """What is wrong with the files for TFDS; nothing where no conversion wrote any."""
+    for path, what in sidecar_problems(storage, manifest) if has_sidecars(manifest) else ():
+        yield Problem(path, what, "sidecar")
 
 
 class SplitProof:
@@ -92,7 +103,7 @@ class SplitProof:
     def key_verdict(self) -> str:
         """What is known of the key digest."""
         if self.key_digest is None:
-            return "unknown"
+            return "not kept" if self.records == self.entry.num_records else "unknown"
         return "proven" if f"{self.key_digest:032x}" == self.entry.key_digest else "wrong"
 
     def _open_index(self) -> Iterator[Problem]:
@@ -105,11 +116,11 @@ class SplitProof:
     def _strays(self) -> Iterator[Problem]:
         """Shards that the manifest does not know."""
         ours = {shard.file for shard in self.entry.shards}
-        name = re.compile(rf"{re.escape(self.split)}-\d{{5,}}-of-\d{{5,}}")
-        for file in self._there:
+        name = shard_pattern(self.split, self.manifest.schema.files)
+        for file in sorted(self._there):
             if name.fullmatch(file) and file not in ours:
-                what = "is not in the manifest, but readers that go by names will read it: remove it"
-                yield Problem(join(self.manifest.directory, file), what)
+                what = "is not in the manifest, but readers that go by file names read it"
+                yield Problem(join(self.manifest.directory, file), what, "stray")
 
     def _check_ledger(self) -> Iterator[Problem]:
         directory = self.manifest.directory
@@ -161,7 +172,7 @@ class SplitProof:
         proof.records += 1
         inside = "; ".join(self._problems_inside(proof, frame.payload))
         if inside:
-            proof.problems.append(Problem(where, inside, as_converted=True))
+            proof.problems.append(Problem(where, inside, "as converted"))
 
     def _problems_inside(self, proof: _ShardProof, payload: bytes) -> Iterator[str]:
         schema, labels = self.manifest.schema, self.manifest.labels
@@ -171,6 +182,7 @@ class SplitProof:
         try:
             layout, values = example_layout(payload), decode_example(payload)
         except SchemaError as e:
+            proof.key_digest = None
             yield str(e).rstrip(".")
             return
         yield from schema_problems(schema, layout)

@@ -1,9 +1,11 @@
 """Silence on stderr, of whatever writes there: libraries and child processes that take no option against it."""
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 __all__ = ["quiet_libraries", "quiet_stderr"]
 
@@ -26,9 +28,23 @@ def quiet_stderr() -> Iterator[None]:
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
     """The same, but what Python prints is shown: another thread may just then say why the process ends."""
-    with (
-        os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace") as heard,
-        quiet_stderr(),
-        contextlib.redirect_stderr(heard),
-    ):
-        yield
+    with os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace") as heard:
+        shown = _Shown(heard)
+        with quiet_stderr(), contextlib.redirect_stderr(shown):
+            try:
+                yield
+            finally:
+                shown.stream = None
+
+
+class _Shown(io.TextIOBase):
+    """A stderr for a while. Loggers that a library makes meanwhile keep it: later it is whatever sys.stderr is then."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream: TextIO | None = stream
+
+    def write(self, text: str) -> int:
+        return (self.stream or sys.stderr).write(text)
+
+    def flush(self) -> None:
+        (self.stream or sys.stderr).flush()

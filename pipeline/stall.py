@@ -2,14 +2,16 @@
 
 Whoever waits with a bound uses it. Stdlib only, and it reads nothing from disk, which may be what stalls."""
 
-import logging
 import sys
 import threading
 import traceback
 
+from pipeline.logs import logger
 from pipeline.shards.errors import OptionError, StallError
 
 __all__ = ["checked_stall_seconds", "stacks", "stalled"]
+
+log = logger("pipeline")
 
 
 def checked_stall_seconds(stall_seconds: float) -> float:
@@ -30,7 +32,8 @@ def stalled(awaited: str, seconds: float) -> StallError:
         f"waited {seconds:g} s for {awaited}, and nothing came. The log has the stack of every thread (reading is in "
         "'infeed-read'): see what it hangs in. Check the storage; if it is only slow, pass a larger stall_seconds."
     )
-    logging.getLogger("pipeline").error("%s\n%s", error, stacks())
+    lines = stacks().split("\n")
+    log.error("\n".join(["%s"] * (1 + len(lines))), error, *lines)
     return error
 
 

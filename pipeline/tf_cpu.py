@@ -12,7 +12,11 @@ __all__ = ["tf"]
 
 
 # TensorFlow's libraries say a lot as they load (CPU features, no GPU driver), before they read any log level.
-_wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0"
+_level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
+_wanted = _level == "0"
+if _level is None:
+    # Its errors come as exceptions, too. In the log each damaged image is up to four lines, which name no record.
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 with contextlib.nullcontext() if _wanted else quiet_libraries():
     try:
@@ -24,6 +28,8 @@ with contextlib.nullcontext() if _wanted else quiet_libraries():
             "Reading shards needs TensorFlow, which is not installed: pip install 'infeed[read]'.", name="tensorflow"
         ) from e
     tf.config.list_physical_devices()  # loads the rest
+    if _level is None:
+        del os.environ["TF_CPP_MIN_LOG_LEVEL"]  # it is read by now; JAX has its own copy of the log, and reads it later
 
 for _kind in ("GPU", "TPU"):
     try:

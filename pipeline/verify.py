@@ -5,21 +5,23 @@ needs neither TensorFlow nor Beam."""
 
 import argparse
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from pipeline.command import byte_bar, exit_with, say
+from pipeline.command import Console, byte_bar, exit_with, say
 from pipeline.contents import label_name
 from pipeline.dali import DALI_DIRECTORY, write_dali_index
-from pipeline.proof import Problem, SplitProof
+from pipeline.proof import Problem, SplitProof, prove_sidecars
+from pipeline.repairs import repairs
 from pipeline.shards.errors import ManifestError, OptionError, did_you_mean
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, read_manifest
 from pipeline.shards.schemes import open_storage
+from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import join
+from pipeline.shards.storage import Storage, join
 
 __all__ = ["main"]
 
@@ -30,6 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     storage, manifest = open_storage(args.directory), read_manifest(args.directory)
     splits = _splits(args.split, manifest)
+    if args.write_sidecars:
+        _write_sidecars(console, storage, manifest)
+    sidecars = list(prove_sidecars(storage, manifest))
+    for problem in sidecars:
+        say(console, f"damaged: {problem}")
     table, notes, found = _table(), [], {}
     with byte_bar(console) as progress:
         bar = progress.add_task("verifying", total=sum(manifest.splits[split].num_bytes for split in splits))
@@ -40,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             for problem in proof.problems():
                 problems.append(problem)
                 say(console, f"damaged: {problem}")
-            table.add_row(*_row(proof, problems, args.decode))
+            table.add_row(*map(Text, _row(proof, problems, args.decode)))
             notes += _notes(proof)
             if args.dali_index is not None:
                 notes.append(_write_dali(args.dali_index or join(args.directory, DALI_DIRECTORY), proof, problems))
     console.print(table)
-    for line in (*notes, *_repairs(manifest, found)):
+    for line in (*notes, *repairs(manifest, found, sidecars)):
         say(console, line)
-    return int(any(found.values()))
+    return int(any(found.values()) or bool(sidecars))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
     parser.add_argument("--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)")
     parser.add_argument("--decode", action="store_true", help="decode every image, too (~1 ms for one of 500x375)")
+    parser.add_argument(
+        "--write_sidecars",
+        action="store_true",
+        help="first write the files by which TFDS reads DIR again (dataset_info.json, features.json, label names): the "
+        "manifest has all that is in them",
+    )
     parser.add_argument(
         "--dali_index",
         nargs="?",
@@ -64,6 +77,16 @@ def _parser() -> argparse.ArgumentParser:
         f"is intact (default: into DIR/{DALI_DIRECTORY}). Write it again after a conversion that replaces shards",
     )
     return parser
+
+
+def _write_sidecars(console: Console, storage: Storage, manifest: Manifest) -> None:
+    if manifest.writer.startswith(INDEX_WRITER):
+        raise OptionError(
+            f"--write_sidecars: {manifest.directory} was indexed, not converted, so the files for TFDS in it, if any, "
+            "are not infeed's. Leave the option out."
+        )
+    write_sidecars(storage, manifest.directory, manifest)
+    say(console, f"wrote {', '.join(sorted(sidecar_texts(manifest)))} -> {manifest.directory}")
 
 
 def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
@@ -106,8 +129,8 @@ def _notes(proof: SplitProof) -> Iterator[str]:
         yield f"{proof.split}: {classes}{each}" + (f"; {outside:,} labels are outside the range." if outside else ".")
     if proof.key_digest is None and proof.records == proof.entry.num_records:
         yield (
-            f"{proof.split}: the digest of the keys could not be recomputed, because the records of "
-            f"{proof.manifest.name!r} do not hold their keys. All else is proven without it."
+            f"{proof.split}: records of {proof.manifest.name!r} do not hold their keys, so there is no key digest to "
+            "compare. This is normal: lengths and checksums cover every byte of them."
         )
 
 
@@ -116,28 +139,6 @@ def _write_dali(directory: str, proof: SplitProof, problems: Sequence[Problem]) 
         return f"{proof.split}: no DALI index, because the split is damaged."
     paths = write_dali_index(directory, proof.entry, proof.index)
     return f"{proof.split}: DALI index of {len(paths):,} shards -> {directory}"
-
-
-def _repairs(manifest: Manifest, found: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
-    """What to do: bytes can be written or copied again, unless they are still those that the conversion wrote."""
-    directory = manifest.directory
-    if manifest.writer.startswith(INDEX_WRITER):
-        if any(found.values()):
-            yield "To repair: copy the files that are named above again; or, if they were replaced, index them again."
-        return
-    damaged = ",".join(split for split, problems in found.items() if not all(p.as_converted for p in problems))
-    wrong = ",".join(split for split, problems in found.items() if any(p.as_converted for p in problems))
-    again = f"run the conversion again, its command with --gcs_output_path={directory} --splits="
-    if damaged:
-        yield (
-            f"To repair {damaged}: {again}{damaged} --verify_existing (it writes what is damaged and keeps the rest); "
-            "or copy the files that are named above again."
-        )
-    if wrong:
-        yield (
-            f"Records of {wrong} are wrong though their bytes are as they were converted: repair the raw data or the "
-            f"label file, and {again}{wrong} --overwrite."
-        )
 
 
 if __name__ == "__main__":

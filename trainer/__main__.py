@@ -6,7 +6,7 @@ import sys
 from dataclasses import make_dataclass
 from typing import Any, NoReturn
 
-from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
+from pipeline.shards.errors import InfeedError, OptionError, did_you_mean, printable
 from trainer.exits import EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end
 
 JAX_NOTE = "-----"  # how it begins what it adds to an error inside a program: that its own frames are left out
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_USER_ERROR
     except InfeedError as error:
         ours = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
-        notes = "".join(f" ({note})" for note in ours)
+        notes = "".join(f" ({printable(note)})" for note in ours)
         print(f"error: {error}{notes}", file=sys.stderr)
         return EXIT_USER_ERROR
     except Preempted as preempted:

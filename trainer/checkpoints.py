@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.command import exit_with, say
+from pipeline.command import Console, exit_with, say
 from pipeline.shards.errors import CheckpointError, OptionError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
@@ -155,7 +154,8 @@ def _print_array(
         print(json.dumps(what | {"values": numbers.tolist()}))
     else:
         say(console, f"{name}: {what['dtype']} {what['shape']}, step {step}")
-        say(console, str(numbers))
+        for line in str(numbers).splitlines():
+            say(console, line)
 
 
 if __name__ == "__main__":

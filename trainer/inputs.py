@@ -54,9 +54,9 @@ class Input(Protocol):
 
     spec: key -> object with .shape (host batch first) and .dtype; `_mask` float32 [b], `_index` int32 [b] (-1 on
     padding) and `_crc` uint32 [b] (0 on padding) are part of it, in training `_seed` uint32 [b, 2], too (another for
-    each record and epoch, 0 on padding), from which Task.augment draws. num_records: records of one epoch, over all
-    hosts. steps_per_epoch: batches of one epoch. expected_crc: sum of the crcs of the records due in one exact epoch,
-    mod 2**32; None where it cannot be proven. Positions are opaque; an array once yielded is not written again."""
+    each record and epoch, 0 on padding), from which Task.augment draws. num_records: of one epoch, over all hosts.
+    steps_per_epoch: batches of one. expected_crc: sum of the crcs of the records due in one exact epoch, mod 2**32;
+    None where it cannot be proven. Positions are opaque; an array once yielded is not written again."""
 
     @property
     def spec(self) -> Mapping[str, Any]: ...  # noqa: D102

@@ -1,6 +1,5 @@
 """What all calls share: a task, its settings, its devices, its callbacks, and how an input is opened for them."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from typing import Any, Literal
 
 import jax
 
+from pipeline.logs import logger
 from pipeline.shards.errors import InputError
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
@@ -23,7 +23,7 @@ from trainer.task import Step, Task
 
 __all__ = ["Job", "Opened"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 Mode = Literal["train", "eval", "predict"]
 OWN_BOUND_SECONDS = 1.0  # an input with a bound of its own knows more, so its error should come first

@@ -1,12 +1,12 @@
 """The Trainer: trains a Task, evaluates it, predicts with it, from any input. The front door of the package."""
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pipeline.logs import logger
 from pipeline.shards.errors import OptionError
 from trainer.callbacks import Callback
 from trainer.calls.alternating import Alternating, check_name, tell
@@ -31,7 +31,7 @@ from trainer.task import Task
 
 __all__ = ["Trainer"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 class Trainer:

@@ -4,7 +4,6 @@ Each record's frame has a place of its own, known beforehand, and its checksum t
 a record or a flipped bit does not have it. So nothing is ever locked, repaired or thrown away, whatever was killed,
 and any number of processes may fill one cache at once: they write the same bytes to the same places. NumPy only."""
 
-import logging
 import os
 import shutil
 import weakref
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.logs import logger
 from pipeline.shards.errors import OptionError, StorageError
 from pipeline.shards.index import SplitIndex
 from pipeline.shards.local import LocalStorage
@@ -27,7 +27,7 @@ RECORDS_FILE = "records"  # the frame of each record at its place
 PRESENT_FILE = "present"  # a byte a record, not 0 once it was written: where to look first, no proof
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 
 class DiskStore:

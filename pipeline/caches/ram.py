@@ -1,12 +1,12 @@
 """Payloads in memory: what a RAM cache keeps. pipeline.caches.cache fills and reads it. NumPy only."""
 
-import logging
 import threading
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from pipeline.caches.memory import room_for_a_cache
+from pipeline.logs import logger
 from pipeline.shards.errors import OptionError
 from pipeline.shards.sizes import format_bytes
 from pipeline.sources.records import Group, Proven, Record, Records
@@ -15,7 +15,7 @@ __all__ = ["RamStore"]
 
 RECORD_BYTES = 64  # beside its payload, of each record: the object, its place in the list, its checksum
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 
 class RamStore:

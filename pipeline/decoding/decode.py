@@ -3,7 +3,6 @@
 An Input runs it from its own thread or inside tf.data: the same function, so the same batches."""
 
 import functools
-import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +17,14 @@ from pipeline.decoding.padding import PadTo, pad_rows, padded_specs, with_length
 from pipeline.decoding.parse import parse_records
 from pipeline.decoding.planning import Plan, listed, planned
 from pipeline.decoding.reason import reason
+from pipeline.logs import logger
 from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, RESERVED, SEED, ArraySpec, Layout, delivered, feature_specs, holds
 from pipeline.tf_cpu import tf
 
 __all__ = ["Decoder"]
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
 _TRACING = threading.Lock()
@@ -96,8 +96,8 @@ class Decoder:
             return {}
         try:
             batch = self._graph(tf.constant(payloads, tf.string, [len(payloads)]), seeds, index)
-        except tf.errors.InvalidArgumentError as e:
-            raise SchemaError(reason(e.message)) from e
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:  # see reason
+            raise SchemaError(reason(e)) from e
         return tf.nest.map_structure(lambda value: value.numpy(), batch)
 
     def decode(self, payloads: Any, seeds: Any, index: Any) -> Features:

@@ -8,7 +8,7 @@ from pipeline.decoding.encoded import decoded_window, pixels_spec
 from pipeline.decoding.image_op import ImageOp
 from pipeline.decoding.op import Specs
 from pipeline.decoding.resizing import Method, check_resizing, flipped, resized
-from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window, whole
+from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window, resized_short, whole
 from pipeline.shards.errors import OptionError
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
@@ -108,8 +108,7 @@ class DecodeCentralCrop(_Photo):
             pixels, _ = self._window(encoded, lambda size: central_square(size, side, self.border))
             return self._resized(pixels)
         pixels, window = self._window(encoded, whole)
-        ratio = tf.cast(self.resize_short, tf.float32) / tf.cast(tf.reduce_min(window[2:]), tf.float32)
-        small = tf.cast(tf.round(tf.cast(window[2:], tf.float32) * ratio), tf.int32)
+        small = resized_short(window[2:], self.resize_short)
         y, x = tf.unstack((small - side) // 2)
         return tf.slice(self._resized(pixels, small), [y, x, 0], [side, side, self.channels])
 

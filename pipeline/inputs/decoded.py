@@ -2,7 +2,6 @@
 
 eval_dataset returns it for cache="decoded". Only an evaluation can: its batches are the same every time."""
 
-import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -13,6 +12,7 @@ import numpy as np
 from pipeline.caches.memory import room_for_a_cache
 from pipeline.inputs.batches import Batch, Batches
 from pipeline.inputs.input import Input
+from pipeline.logs import logger
 from pipeline.orders.order import Position
 from pipeline.shards.errors import OptionError
 from pipeline.shards.sizes import format_bytes
@@ -21,7 +21,7 @@ from pipeline.tf_cpu import tf
 __all__ = ["DecodedInput"]
 
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 
 class DecodedInput(Input):

@@ -1,8 +1,10 @@
 """The one exception tree. Every error a user can cause or meet is an InfeedError.
 
-A message says what, got, allowed and what to do. Command lines print it without a traceback and exit 2."""
+A message says what, got, allowed and what to do. Command lines print it without a traceback and exit 2. Names in raw
+data may be anything, so no message has a control character: neither str() of an error nor `printable`."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 __all__ = [
@@ -32,8 +34,17 @@ __all__ = [
 ]
 
 
+# C0, DEL, C1; marks and overrides of direction; separators of lines; and what UTF-8 cannot hold.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
 class InfeedError(Exception):
-    """The root: catch it to catch whatever infeed itself raises."""
+    """The root: catch it to catch whatever infeed itself raises.
+
+    Each argument is a line of the message. A newline inside one is part of a name, and is escaped like all others."""
+
+    def __str__(self) -> str:
+        return "\n".join(printable(str(line)) for line in self.args)
 
 
 class OptionError(InfeedError, ValueError):
@@ -125,5 +136,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with escapes for what no terminal or UTF-8 file should get: names in raw data may be anything."""
-    return repr(text)[1:-1]
+    r"""The text with \x1b, \n, \u202e and so on for what orders a terminal about or what UTF-8 cannot hold."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

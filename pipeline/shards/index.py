@@ -76,7 +76,10 @@ def encode_index(rows: np.ndarray) -> bytes:
 
 def decode_rows(data: bytes) -> np.ndarray:
     """The rows of an index file. Raises ValueError on anything but uint32 [N, 2]."""
-    rows = np.load(io.BytesIO(data), allow_pickle=False)
+    try:
+        rows = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    except Exception as e:  # of any class: NumPy evaluates the header as Python
+        raise ValueError(f"no array of NumPy: {type(e).__name__}: {e}") from e
     if rows.dtype != np.uint32 or rows.ndim != 2 or rows.shape[1] != 2:
         raise ValueError(f"{rows.dtype} {rows.shape} instead of uint32 (N, 2)")
     return rows

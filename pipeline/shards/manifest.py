@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, SchemaError, did_you_mean
+from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, did_you_mean
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sealed import CHECKSUM, checksum_of, sealed
 from pipeline.shards.storage import Storage, join
+from pipeline.shards.typed_json import Count, JsonFile, NonEmpty
 
 __all__ = [
     "FORMAT_VERSION",
@@ -30,7 +31,6 @@ __all__ = [
 
 FORMAT_VERSION = 1
 INDEX_WRITER = "infeed index"  # how `writer` begins where the shards were found, not written
-_FIELDS = {"format_version", "name", "writer", "schema", "labels", "splits", CHECKSUM}
 _MEND = "Copy it again; or delete it and run what wrote it again for all its splits: shards that are finished stay."
 
 
@@ -39,21 +39,21 @@ class ShardEntry:
     """One shard file: its name, and what it must hold to be that shard."""
 
     file: str
-    records: int
-    bytes: int
-    crc32c: int  # of the whole file
+    records: Count
+    bytes: Count
+    crc32c: Count  # of the whole file
 
 
 @dataclass(frozen=True)
 class SplitEntry:
     """One finished split."""
 
-    shards: tuple[ShardEntry, ...]
-    index_crc32c: int  # of the index file
+    shards: NonEmpty[ShardEntry]
+    index_crc32c: Count  # of the index file
     plan_digest: str  # the conversion plan that wrote it
     key_digest: str  # order-free digest of the records' keys
     seed: int  # of the order in the shards
-    rejected: int = 0  # inputs that could not be converted; the ledger lists them
+    rejected: Count = 0  # inputs that could not be converted; the ledger lists them
     fixups: Mapping[str, int] = field(default_factory=dict)  # records that were re-encoded, by kind
     sources: Mapping[str, int] = field(default_factory=dict)  # inventory of what was read: {"inputs", "bytes"}
 
@@ -73,7 +73,7 @@ class SplitEntry:
 
         A copied dataset has the same one, whatever its path, owner or times."""
         lines = (f"{s.file} {s.records} {s.bytes} {s.crc32c:08x}\n" for s in self.shards)
-        return hashlib.blake2b("".join(lines).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b("".join(lines).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -109,31 +109,37 @@ class Manifest:
 
     @staticmethod
     def from_json(data: Mapping[str, Any], directory: str = "") -> "Manifest":
-        """The inverse of to_json. Raises ManifestError for another version, a missing or an unknown field."""
+        """The inverse of to_json. Raises ManifestError for another version, or a key or value that does not fit."""
+        file = _file(directory)
         version = data.get("format_version")
-        if version != FORMAT_VERSION:
+        if isinstance(version, int) and version != FORMAT_VERSION:
             raise ManifestError(
                 f"{directory}: the manifest has format_version {version!r}; this infeed reads {FORMAT_VERSION}. "
                 "A newer infeed wrote it: upgrade."
             )
-        if unknown := sorted(data.keys() - _FIELDS):
-            raise ManifestError(f"{directory}: malformed manifest: it has an unknown field {unknown[0]!r}. {_MEND}")
-        try:
-            labels = data["labels"]
-            return Manifest(
-                name=data["name"],
-                schema=Schema.from_json(data["schema"]),
-                splits={name: _split_entry(entry) for name, entry in data["splits"].items()},
-                labels=labels and Labels(labels["key"], labels["base"], tuple(labels["names"])),
-                writer=data["writer"],
-                directory=directory,
-            )
-        except (KeyError, TypeError, AttributeError, SchemaError) as e:
-            raise ManifestError(f"{directory}: malformed manifest: {e!r}. {_MEND}") from e
+        fields = file.typed(data, _Fields)
+        for name, text in fields.schema.tfds.items():
+            if name.endswith(".json"):
+                inside = dataclasses.replace(file, path=f"{file.path}: the text of schema.tfds[{name!r}]")
+                inside.read(text, dict[str, Any])
+        return Manifest(fields.name, fields.schema, fields.splits, fields.labels, fields.writer, directory)
 
 
-def _split_entry(data: Mapping[str, Any]) -> SplitEntry:
-    return SplitEntry(**{**data, "shards": tuple(ShardEntry(**shard) for shard in data["shards"])})
+@dataclass(frozen=True)
+class _Fields:
+    """manifest.json, key by key."""
+
+    format_version: int
+    name: str
+    writer: str
+    schema: Schema
+    labels: Labels | None
+    splits: Mapping[str, SplitEntry]
+    checksum: str = ""
+
+
+def _file(directory: str) -> JsonFile:
+    return JsonFile(join(directory, MANIFEST_FILE), ManifestError, _MEND)
 
 
 def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:
@@ -152,11 +158,8 @@ def find_manifest(directory: str, storage: Storage) -> Manifest | None:
 
 
 def _decoded(encoded: bytes, directory: str) -> Manifest:
-    path = join(directory, MANIFEST_FILE)
-    try:
-        data = json.loads(encoded)
-    except ValueError as e:
-        raise ManifestError(f"{path} is not JSON: {e}. {_MEND}") from e
+    file = _file(directory)
+    path, data = file.path, file.parse(encoded)
     if not isinstance(data, dict):
         raise ManifestError(f"{path} holds a {type(data).__name__}, not a manifest.")
     # First of all, so that damage is told from another version.

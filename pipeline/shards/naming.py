@@ -16,6 +16,7 @@ __all__ = [
     "rejects_file",
     "shard_file",
     "shard_files",
+    "shard_pattern",
     "summary_file",
     "validate_split",
     "verdict_file",
@@ -45,6 +46,12 @@ def shard_files(split: str, num_shards: int | None, files: str = SHARD_FILES) ->
     """A glob pattern of all shards of a split, of however many if None; hidden temporary ones not among them."""
     count = "*" if num_shards is None else f"{num_shards:05d}"
     return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"*-of-{count}")
+
+
+def shard_pattern(split: str, files: str = SHARD_FILES) -> re.Pattern[str]:
+    """Matches the name of any shard of a split, of however many."""
+    pattern = re.escape(files).replace(re.escape("{SPLIT}"), re.escape(split))
+    return re.compile(pattern.replace(re.escape("{SHARD_X_OF_Y}"), r"\d{5,}-of-\d{5,}"))
 
 
 def index_file(split: str) -> str:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from pipeline.shards.errors import SchemaError
+from pipeline.shards.typed_json import REQUIRED, Count, JsonFile
 
 __all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
 
@@ -27,7 +28,7 @@ class Feature:
     channels: of an image, where that is the same in all records: TFDS decodes to so many."""
 
     dtype: Dtype
-    shape: tuple[int | None, ...] = ()
+    shape: tuple[Count | None, ...] = field(default=(), metadata=REQUIRED)
     optional: bool = False
     content: Content = "raw"
     doc: str = ""
@@ -100,15 +101,8 @@ class Schema:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Schema":
-        """The inverse of to_json. Raises SchemaError when a field is missing or malformed."""
-        try:
-            features = {
-                key: Feature(**fields | {"shape": tuple(fields["shape"])}) for key, fields in data["features"].items()
-            }
-            named = {key: data[key] for key in ("files", "version", "tfds") if key in data}
-            return Schema(data["name"], features, **named)
-        except (KeyError, TypeError, AttributeError) as e:
-            raise SchemaError(f"malformed schema: {e!r}.") from e
+        """The inverse of to_json. Raises SchemaError for a key or value that does not fit."""
+        return JsonFile("malformed schema", SchemaError, "Compare it with one in a manifest.json.").typed(data, Schema)
 
 
 def _feature_json(feature: Feature) -> dict[str, Any]:

@@ -11,21 +11,46 @@ from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.shards.schema import Feature, Labels
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["SIDECAR_FILES", "remove_sidecars", "write_sidecars"]
+__all__ = ["INFO_FILE", "LATER_FIELDS", "SIDECAR_FILES", "remove_sidecars", "sidecar_texts", "write_sidecars"]
 
-SIDECAR_FILES = ("dataset_info.json", "features.json")  # and <label key>.labels.txt
+INFO_FILE = "dataset_info.json"
+SIDECAR_FILES = (INFO_FILE, "features.json")  # and <label key>.labels.txt
+LATER_FIELDS = ("citation", "description", "location", "supervisedKeys")  # that the first conversions did not write
 _CLASSES = "tensorflow_datasets.core.features"
 
+# By name of the dataset, not in its schema: that is part of plan digests. From image-net.org's page on citing it.
+_ORIGINS: Mapping[str, Mapping[str, Any]] = {
+    "imagenet2012": {
+        "citation": """@article{ILSVRC15,
+  author = {Olga Russakovsky and Jia Deng and Hao Su and Jonathan Krause and Sanjeev Satheesh and Sean Ma and
+    Zhiheng Huang and Andrej Karpathy and Aditya Khosla and Michael Bernstein and Alexander C. Berg and Li Fei-Fei},
+  title = {{ImageNet Large Scale Visual Recognition Challenge}},
+  journal = {International Journal of Computer Vision (IJCV)},
+  year = {2015},
+  volume = {115},
+  number = {3},
+  pages = {211-252},
+  doi = {10.1007/s11263-015-0816-y}
+}""",
+        "location": {"urls": ["https://image-net.org/"]},  # TFDS shows it as the homepage
+    }
+}
 
-def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
-    """Publishes the TFDS files for all splits of `manifest`: those in its schema, or else made from the features."""
+
+def sidecar_texts(manifest: Manifest) -> dict[str, str]:
+    """Name -> text of the TFDS files for all splits: those in the manifest's schema, or else made from its features."""
     files = dict(manifest.schema.tfds)
     if not files:
         files["features.json"] = json.dumps(_features_json(manifest), indent=4, sort_keys=True)
         if manifest.labels:
             files[_labels_file(manifest.labels)] = "\n".join(_class_names(manifest.labels)) + "\n"
-    files["dataset_info.json"] = json.dumps(_dataset_info(manifest), indent=2, sort_keys=True)
-    for name, text in files.items():
+    files[INFO_FILE] = json.dumps(_dataset_info(manifest), indent=2, sort_keys=True)
+    return files
+
+
+def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
+    """Publishes the TFDS files of `manifest`; see sidecar_texts."""
+    for name, text in sidecar_texts(manifest).items():
         with storage.publish(join(directory, name)) as sink:
             sink.write(text.encode())
 
@@ -42,12 +67,33 @@ def _labels_file(labels: Labels) -> str:
 
 
 def _dataset_info(manifest: Manifest) -> dict[str, Any]:
-    made = {"name": manifest.name, "version": manifest.schema.version, "moduleName": "infeed"}
     return {
-        **(json.loads(manifest.schema.tfds.get("dataset_info.json", "{}")) or made),
+        **(json.loads(manifest.schema.tfds.get(INFO_FILE, "{}")) or _about(manifest)),
         "fileFormat": "tfrecord",
         "splits": [_split_info(name, entry, manifest.schema.files) for name, entry in sorted(manifest.splits.items())],
     }
+
+
+def _about(manifest: Manifest) -> dict[str, Any]:
+    """What does not depend on the splits.
+
+    Every file has a description, so that one that lost another of LATER_FIELDS does not look like an early one."""
+    named = {"name": manifest.name, "version": manifest.schema.version, "moduleName": "infeed"}
+    keys = _supervised_keys(manifest.labels, manifest.schema.features) if manifest.labels else None
+    supervised = {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}} if keys else {}
+    named["description"] = f"{manifest.name}, converted by infeed. Its manifest.json has schema, labels and checksums."
+    return {**named, **_ORIGINS.get(manifest.name, {}), **supervised}
+
+
+def _supervised_keys(labels: Labels, features: Mapping[str, Feature]) -> tuple[str, str] | None:
+    """The (input, label) of as_supervised=True: the only image, or without images the only text, and the label.
+
+    None where a key is nested: TFDS looks for them at the top level only."""
+    contents = [[key for key, feature in features.items() if feature.content == kind] for kind in ("image", "text")]
+    inputs = next(filter(None, contents), [])
+    keys = (*inputs, labels.key)
+    usable = all("/" not in key and key in features and not features[key].optional for key in keys)
+    return (inputs[0], labels.key) if len(inputs) == 1 and usable else None
 
 
 def _split_info(name: str, entry: SplitEntry, files: str) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 The tfrecord converter shows it a sample, pipeline.index every record. What it cannot know: (1,) is seen as one value,
 and two dimensions as one. No TensorFlow."""
 
-import json
 from collections.abc import Iterable
 
 from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.shards.example_decoding import FeatureLayout, Layout, example_layout
 from pipeline.shards.schema import PASSED_ON, Content, Feature, Labels, Schema
 from pipeline.shards.schemes import open_storage
+from pipeline.shards.typed_json import JsonFile
 
 __all__ = ["SchemaGuess", "joined", "read_labels", "read_schema"]
 
@@ -103,11 +103,10 @@ def _joined_feature(key: str, one: Feature | None, other: Feature | None) -> Fea
 
 def read_schema(path: str) -> Schema:
     """The schema in a JSON file: a schema as a manifest holds it, or a whole manifest. Raises OptionError."""
-    try:
-        data = json.loads(open_storage(path).read(path))
-        schema = Schema.from_json(data.get("schema", data))
-    except (ValueError, AttributeError, SchemaError) as e:
-        raise OptionError(f"--schema_file={path} holds no schema: {e}") from e
+    remedy = "Give a manifest.json, or the schema out of one."
+    file = JsonFile(f"--schema_file={path} holds no schema", OptionError, remedy)
+    data = file.parse(open_storage(path).read(path))
+    schema = file.typed(data["schema"] if isinstance(data, dict) and "schema" in data else data, Schema)
     return Schema(PASSED_ON, schema.features, schema.files, schema.version, schema.tfds)
 
 

@@ -4,7 +4,6 @@ The Records that open_dataset makes where nothing says where records begin. How 
 epochs, positions and exact evaluation need it. Order, hosts and TensorFlow are unknown here."""
 
 import itertools
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from pipeline.logs import logger
 from pipeline.shards.errors import EmptySplitError, SchemaError
 from pipeline.shards.frames import Compression, compression_of
 from pipeline.shards.record import HEADER_BYTES
@@ -29,7 +29,7 @@ SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # files, evenly spaced, and the first r
 SAMPLE_READ_BYTES = 1 << 20
 _COUNTED = "when it was counted, at opening, it had"
 
-log = logging.getLogger("pipeline")
+log = logger("pipeline")
 
 
 def open_tfrecords(

@@ -78,7 +78,7 @@ def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), r"--runner=portable needs --job_endpoint=host:port, .*local_job_service_main --port=8099"),
+        ((), r"--runner=portable needs --job_endpoint=host:port, .*beam_jobs.loopback job_service --port=8099"),
         (("--job_endpoint=8099",), r"--job_endpoint=8099: allowed is host:port, as in localhost:8099"),
         (
             ("--job_endpoint=localhost:1",),

@@ -1,14 +1,27 @@
-"""Compressed raw files: the temporary file is that of the content, not of a name."""
+"""Compressed raw files: the temporary file is that of the content, bounded, and gone however the command ends."""
 
 import gzip
+import os
+import signal
+import subprocess
+import sys
 import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from beam_jobs.scratch import uncompressed
+from beam_jobs.scratch import Scratch
+from converters import idx_to_gcs, tfrecord_to_gcs
+from pipeline.shards.errors import ConversionError, InfeedError, RawDataError
 from pipeline.shards.local import LocalStorage
 
 STORAGE = LocalStorage()
+MB, GIB = 10**6, 1 << 30
+
+
+def left(out):
+    return [str(path) for path in out.glob("_scratch/*")] + [str(path) for path in out.glob("_scratch/.*")]
 
 
 @pytest.mark.parametrize(
@@ -16,12 +29,140 @@ STORAGE = LocalStorage()
     [("gzip", lambda data: gzip.compress(data, 0)), ("zlib", lambda d: zlib.compress(d, 0))],
 )
 def test_a_repaired_file_of_the_same_size_is_uncompressed_anew(tmp_path, compression, compress):
-    raw, made = tmp_path / "raw", []
+    raw, made, scratch = tmp_path / "raw", [], Scratch(str(tmp_path / "out"))
     for content in (b"damaged" * 1000, b"mended!" * 1000):
         raw.write_bytes(compress(content))
-        path = uncompressed(STORAGE, str(raw), STORAGE, str(tmp_path / "out"), compression)
+        path = scratch.uncompressed(STORAGE, str(raw), compression)
         assert STORAGE.read(path) == content
         made.append((path, raw.stat().st_size))
-        assert uncompressed(STORAGE, str(raw), STORAGE, str(tmp_path / "out"), compression) == path
+        assert scratch.uncompressed(STORAGE, str(raw), compression) == path
     assert made[0][0] != made[1][0]
     assert made[0][1] == made[1][1]
+    assert set(scratch.paths) == {path for path, _ in made}
+
+
+@given(st.integers(0, 1 << 45))
+def test_a_file_may_become_a_hundred_times_as_large_and_at_least_a_gigabyte_unless_an_option_says_otherwise(size):
+    assert Scratch("out").limit(size) == max(GIB, 100 * size)
+    assert Scratch("out", 7).limit(size) == 7
+
+
+@pytest.mark.parametrize("most", [8 * MB, 8 * MB - 1])
+def test_a_file_is_uncompressed_up_to_the_bound_and_not_a_byte_further(tmp_path, most):
+    (tmp_path / "raw.gz").write_bytes(gzip.compress(bytes(8 * MB)))
+    scratch = Scratch(str(tmp_path / "out"), most)
+    if most == 8 * MB:
+        assert STORAGE.stat(scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"))).bytes == most
+        return
+    message = r"raw.gz has 7.8 KB and uncompresses to more than 8 MB: .* bomb.* --max_uncompressed_bytes=SIZE"
+    with pytest.raises(RawDataError, match=message):
+        scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"))
+    assert left(tmp_path / "out") == []
+
+
+class Counting(LocalStorage):
+    """A disk that counts what is read front to back."""
+
+    taken = 0
+
+    def open(self, path):
+        file = super().open(path)
+        read = file.read
+        file.read = lambda size: (data := read(size), setattr(self, "taken", self.taken + len(data)))[0]
+        return file
+
+
+def test_a_bomb_is_stopped_while_it_grows(tmp_path):
+    (tmp_path / "raw.gz").write_bytes(gzip.compress(bytes(16 * MB), 0))
+    raw = Counting()
+    with pytest.raises(RawDataError, match="more than 2 MB"):
+        Scratch(str(tmp_path / "out"), 2 * MB).uncompressed(raw, str(tmp_path / "raw.gz"))
+    assert 2 * MB < raw.taken < 4 * MB
+
+
+def convert_idx(directory, out, *flags):
+    return idx_to_gcs.main([f"--raw_data_dir={directory}", f"--gcs_output_path={out}", *flags])
+
+
+def test_the_option_bounds_what_a_command_uncompresses(raw_mnist, tmp_path):
+    with pytest.raises(RawDataError, match=r"images-idx3-ubyte.gz has .* uncompresses to more than 100 B"):
+        convert_idx(raw_mnist.write().directory, tmp_path / "out", "--max_uncompressed_bytes=100")
+    assert left(tmp_path / "out") == []
+
+
+@pytest.mark.usefixtures("without_beam")
+def test_nothing_stays_of_a_conversion_that_fails_after_its_raw_data_was_uncompressed(raw_mnist, tmp_path):
+    with pytest.raises(InfeedError, match="target_shard_bytes=1 "):
+        convert_idx(raw_mnist.write().directory, tmp_path / "out", "--target_shard_bytes=1")
+    assert (tmp_path / "out/_scratch").exists()
+    assert left(tmp_path / "out") == []
+
+
+def test_of_several_files_one_bomb_ends_all_and_is_named(tmp_path):
+    (tmp_path / "raw").mkdir()
+    record = gzip.compress(bytes(8 * MB))
+    for name in "ab":
+        (tmp_path / f"raw/train-{name}.tfrecord").write_bytes(record)
+    flags = [f"--raw_data_dir={tmp_path}/raw", f"--gcs_output_path={tmp_path}/out", "--pattern=train=*"]
+    with pytest.raises(RawDataError, match=r"train-[ab].tfrecord has .* more than 3 MB"):
+        tfrecord_to_gcs.main([*flags, "--max_uncompressed_bytes=3MB"])
+    assert left(tmp_path / "out") == []
+
+
+def test_a_job_that_a_service_runs_keeps_its_files(tmp_path):
+    (tmp_path / "raw.gz").write_bytes(gzip.compress(b"content"))
+    for kept in (True, False):
+        with pytest.raises(ConversionError), Scratch(str(tmp_path / "out")) as scratch:
+            path = scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"))
+            if kept:
+                scratch.keep()
+            raise ConversionError("the launcher lost the service")
+        assert STORAGE.exists(path) == kept
+
+
+WAITING = """
+import sys, time
+from beam_jobs import scratch
+from pipeline.shards.local import LocalStorage
+raw, out, moment = sys.argv[1:]
+whole = scratch.inflated
+def slow(*args):
+    yield from whole(*args)
+    if moment == "growing":
+        print("there", flush=True)
+        while not time.sleep(0.01):
+            yield b"more"
+scratch.inflated = slow
+with scratch.Scratch(out) as files:
+    if moment != "nothing":
+        files.uncompressed(LocalStorage(), raw)
+    try:
+        print("there", flush=True)
+        time.sleep(30)
+    except BaseException as e:
+        raise RuntimeError("while running 'gather'") from e  # as Beam does
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGINT, "growing"),
+        (signal.SIGINT, "whole"),
+        (signal.SIGTERM, "growing"),
+        (signal.SIGTERM, "whole"),
+        (signal.SIGTERM, "nothing"),
+    ],
+)
+def test_ctrl_c_and_sigterm_leave_nothing_and_end_the_process_as_without_files(tmp_path, number, moment):
+    (tmp_path / "raw.gz").write_bytes(gzip.compress(bytes(1000)))
+    command = [sys.executable, "-c", WAITING, str(tmp_path / "raw.gz"), str(tmp_path / "out"), moment]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"there\n"
+        assert bool(left(tmp_path / "out")) == (moment != "nothing")
+        process.send_signal(number)
+        process.communicate(timeout=30)
+    assert process.returncode == -number
+    assert left(tmp_path / "out") == []

@@ -144,10 +144,11 @@ def test_a_file_that_is_not_whole_records_is_named(raw_cifar, tmp_path, change):
     ],
 )
 def test_versions_of_pickles_are_refused_with_the_one_to_take(tmp_path, name, wanted):
-    (tmp_path / name).write_bytes(b"\x80\x04.")
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / name).write_bytes(b"\x80\x04.")
     message = rf"{name} is of the Python or Matlab version\. It is not read: .* Take {wanted}\.tar\.gz, the binary"
     with pytest.raises(RawDataError, match=message):
-        cifar_to_gcs.main([f"--raw_data_dir={tmp_path}", f"--gcs_output_path={tmp_path}/out"])
+        cifar_to_gcs.main([f"--raw_data_dir={tmp_path}/raw", f"--gcs_output_path={tmp_path}/out"])
 
 
 def test_an_archive_by_the_right_name_with_other_things_inside_is_refused(raw_cifar, tmp_path):

@@ -19,6 +19,7 @@ from beam_jobs.job import Job
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.references import concat
+from beam_jobs.scratch import Scratch
 from converters import tfds, tfrecord_layouts
 from converters.cifar import CifarConverter
 from converters.cifar_layouts import find_cifar
@@ -76,18 +77,18 @@ def find_image_folder(fraction):
 
 
 def find_mnist(directory):
-    raw = find_idx(directory, [], None, f"{directory}-scratch")
+    raw = find_idx(directory, [], None, Scratch(f"{directory}-scratch"))
     names = read_class_names(open_storage(directory), f"{directory}/digits.txt")
     return IdxConverter(names, raw.labels), raw.sources
 
 
 def find_either_cifar(directory):
-    raw = find_cifar(directory, [], f"{directory}-scratch")
+    raw = find_cifar(directory, [], Scratch(f"{directory}-scratch"))
     return CifarConverter(raw.names, raw.coarse_names), raw.sources
 
 
 def find_tfrecords(directory):
-    raw = tfrecord_layouts.find_raw(directory, [], [], f"{directory}-scratch")
+    raw = tfrecord_layouts.find_raw(directory, [], [], Scratch(f"{directory}-scratch"))
     return TfrecordConverter(raw.name, raw.schema, Labels("label", 0, ("a", "b", "c"))), raw.sources
 
 

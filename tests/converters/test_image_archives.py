@@ -126,17 +126,19 @@ def test_one_archive_of_class_folders_is_cut_in_two_as_they_are(unpacked, expect
 
 
 def test_a_folder_is_read_and_the_archive_it_was_unpacked_from_is_named(unpacked, tmp_path, capsys):
-    (tmp_path / "train.zip").write_bytes(b"no zip")
-    (tmp_path / "train").symlink_to(unpacked / "train")
-    convert(tmp_path, tmp_path / "out", "--dry_run")
-    printed = capsys.readouterr().out
-    assert f"note: {tmp_path}/train.zip is not read: {tmp_path}/train is the train split." in printed
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "train.zip").write_bytes(b"no zip")
+    (raw / "train").symlink_to(unpacked / "train")
+    convert(raw, tmp_path / "out", "--dry_run")
+    assert f"note: {raw}/train.zip is not read: {raw}/train is the train split." in capsys.readouterr().out
 
 
 def test_a_compressed_tar_is_refused_by_a_dry_run_which_writes_nothing(tmp_path):
-    (tmp_path / "train.tgz").write_bytes(tar_of({"cat/1.jpg": b"x"}, mode="w:gz"))
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/train.tgz").write_bytes(tar_of({"cat/1.jpg": b"x"}, mode="w:gz"))
     with pytest.raises(OptionError, match=r"train\.tgz has to be uncompressed .* --dry_run writes nothing"):
-        convert(tmp_path, tmp_path / "out", "--dry_run")
+        convert(tmp_path / "raw", tmp_path / "out", "--dry_run")
     assert not (tmp_path / "out").exists()
 
 
@@ -190,10 +192,11 @@ def test_options_that_do_not_fit_an_archive_are_one_clear_error(tmp_path):
     (tmp_path / "a.zip").write_bytes(zip_of(BY_SPLIT))
     with pytest.raises(RawDataError, match=r"a\.zip has folders by split \(train\)\. Leave out --validation_fraction"):
         convert(tmp_path / "a.zip", tmp_path / "out", "--validation_fraction=0.1")
-    (tmp_path / "val.zip").write_bytes(zip_of(FILES))
-    (tmp_path / "validation.tar").write_bytes(tar_of(FILES))
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/val.zip").write_bytes(zip_of(FILES))
+    (tmp_path / "raw/validation.tar").write_bytes(tar_of(FILES))
     with pytest.raises(RawDataError, match="has two archives for the validation split"):
-        convert(tmp_path, tmp_path / "out")
+        convert(tmp_path / "raw", tmp_path / "out")
 
 
 def test_a_member_whose_bytes_are_damaged_is_listed_and_the_others_arrive(unpacked, tmp_path):

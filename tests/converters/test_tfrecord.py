@@ -190,11 +190,19 @@ def test_shards_never_replace_what_is_read(raw):
     (raw / "link").symlink_to(raw)
     before = {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()}
     for out in (raw, raw / ".", raw / "link"):
-        with pytest.raises(OptionError, match=r"is where the raw data is: shards and dataset_info.json would replace"):
+        with pytest.raises(
+            OptionError, match=r"is the directory of the raw data \(.*\): a second run would convert sh"
+        ):
             convert(raw, out)
-    with pytest.raises(OptionError, match="is where the raw data is"):
+    with pytest.raises(OptionError, match="is inside the raw data"):
         convert(raw.parent, raw, "--pattern=train=raw/train-*")
     assert {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()} == before
+
+
+def test_shards_of_ours_are_not_replaced_by_themselves_though_their_claim_is_there(raw, tmp_path):
+    convert(raw, tmp_path / "out")
+    with pytest.raises(OptionError, match=r"is where the raw data is: shards and dataset_info.json would replace"):
+        convert(tmp_path / "out", tmp_path / "out", "--overwrite")
 
 
 def test_other_bytes_of_the_same_size_are_another_plan_also_on_a_disk(raw, tmp_path):
@@ -246,10 +254,18 @@ def test_malformed_options_are_refused(raw, tmp_path, flag, message):
         convert(raw, tmp_path / "out", flag)
 
 
+def test_a_number_of_shards_of_a_split_that_was_not_chosen_is_only_noted(raw, tmp_path, capsys):
+    write(raw / "val.tfrecord", [encode_example(NUMBERS, {"i": 1})])
+    convert(raw, tmp_path / "out", "--splits=train", "--num_shards=val=4", "--num_shards=train=2")
+    assert [len(entry.shards) for entry in read_manifest(str(tmp_path / "out")).splits.values()] == [2]
+    assert "note: --num_shards=val=4 has no effect: --splits leaves it out." in capsys.readouterr().err
+
+
 def test_a_directory_without_tfrecords_says_what_it_looked_for(tmp_path):
-    (tmp_path / "notes.txt").write_text("nothing")
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/notes.txt").write_text("nothing")
     with pytest.raises(RawDataError, match=r"has no files that look like TFRecords .* --pattern train=PATTERN"):
-        convert(tmp_path, tmp_path / "out")
+        convert(tmp_path / "raw", tmp_path / "out")
     with pytest.raises(RawDataError, match="--raw_data_dir=.*/nowhere does not exist"):
         convert(tmp_path / "nowhere", tmp_path / "out")
 

@@ -70,6 +70,11 @@ def imagenet(raw):
     return imagenet_to_gcs.main, [f"--label_file={raw}/synsets.txt", "--splits=train"]
 
 
+def imagenet_for_tfds(raw):
+    main, flags = imagenet(raw)
+    return main, [*flags, "--schema=tfds"]
+
+
 # By layout: the plan digest of each split and the sha256 of all shards, which is None where an encoder has a say.
 UNCHANGED = {
     image_folders: (
@@ -89,6 +94,10 @@ UNCHANGED = {
         {"train": "08cb4c6492b2db349ba98f17b117e3c3"},
         "23069907101b596dc3df4447dfb5b7669d9055d2b7f7acdafac218d004c0da21",
     ),
+    imagenet_for_tfds: (
+        {"train": "348d9a937198404f67c8ec2e284d2a28"},
+        "84298d0c532cc6065d7d3037e79c22657587c4ec35d81000e39b5a9327aab06e",
+    ),
 }
 
 
@@ -97,7 +106,8 @@ def test_what_was_begun_before_goes_on_with_the_same_bytes(tmp_path, write_raw):
     plans, shards = UNCHANGED[write_raw]
     main, flags = write_raw(tmp_path / "raw")
     main([f"--raw_data_dir={tmp_path / 'raw'}", f"--gcs_output_path={tmp_path / 'out'}", *flags])
-    written = b"".join(path.read_bytes() for path in sorted((tmp_path / "out").glob("*-of-*")))
-    splits = read_manifest(str(tmp_path / "out")).splits
+    (manifest,) = (tmp_path / "out").rglob("manifest.json")  # TFDS's schema is in a directory below
+    written = b"".join(path.read_bytes() for path in sorted(manifest.parent.glob("*-of-*")))
+    splits = read_manifest(str(manifest.parent)).splits
     assert {split: entry.plan_digest for split, entry in splits.items()} == plans
     assert shards in (None, hashlib.sha256(written).hexdigest())

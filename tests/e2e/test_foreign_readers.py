@@ -1,9 +1,15 @@
 """One set of shards, every reader: TensorFlow with tensorflow/tpu's keys, and TFDS with sub-splits."""
 
+from itertools import islice
+from pathlib import Path
+
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from sidecar_mutants import Judge, mutants
+from stages import Stages
 
+from beam_jobs import graph
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.manifest import read_manifest
 
@@ -56,6 +62,26 @@ def test_tfds_reads_the_directory_with_names_and_sub_splits(dataset):
         assert e["image"]["encoded"].shape == (int(e["image"]["height"]), 16, 3)
 
 
+def test_tfds_reads_images_with_labels_from_a_directory_in_its_own_schema(raw_imagenet, tmp_path):
+    raw_imagenet.convert(tmp_path, "--schema=tfds", "--num_train_shards=4", "--splits=train")
+    builder = tfds.builder_from_directory(str(tmp_path / "imagenet2012/5.1.0"))
+    pairs = list(builder.as_dataset(split="train", as_supervised=True))
+    assert sorted(int(label) for _, label in pairs) == [0] * 7 + [1] * 5 + [2] * 6
+    assert {image.shape[1:] for image, _ in pairs} == {(16, 3)}
+    assert builder.info.homepage == "https://image-net.org/"
+    assert "ImageNet Large Scale Visual Recognition Challenge" in builder.info.citation
+
+
+def test_tfds_reads_texts_with_any_number_of_labels(raw_tables, tmp_path):
+    flags = ("--text_column=text", "--labels_column=about", "--max_bad_records=4", "--validation_fraction=0")
+    raw_tables.write_texts().convert(tmp_path / "out", *flags)
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    pairs = builder.as_dataset(split="train", as_supervised=True)
+    assert {int(text.numpy().decode().split()[2]) % 4: labels.numpy().tolist() for text, labels in pairs} == {
+        count: [0, 1, 2][:count] for count in range(4)
+    }
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_that_came_as_png_webp_or_in_grey_are_decoded_by_every_reader(raw_image_folder, tmp_path, channels):
     raw_image_folder.write("train").convert(tmp_path / "out", "--max_bad_records=3")
@@ -69,6 +95,19 @@ def test_images_that_came_as_png_webp_or_in_grey_are_decoded_by_every_reader(raw
         assert raw_image_folder.files[record["image/class/text"].numpy().decode()]
     examples = list(tfds.builder_from_directory(str(tmp_path / "out")).as_dataset(split="train"))
     assert {e["image"]["encoded"].shape[1:] for e in examples} == {(16, 3)}
+
+
+def test_no_mutant_of_sidecars_and_index_changes_what_is_read_unless_verify_says_so(dataset, monkeypatch):
+    raw, out = dataset
+    monkeypatch.setattr(graph, "pipeline_of", Stages)
+
+    def convert(*flags):
+        raw.convert(out, "--num_train_shards=4", "--num_validation_shards=2", *flags)
+
+    judge = Judge(Path(out), convert)
+    outcomes = [judge.judge(mutant) for mutant in islice(mutants(Path(out), 3), 34)]
+    assert [problem for _, problem in outcomes if problem] == []
+    assert {outcome for outcome, _ in outcomes} == {"noticed", "same"}
 
 
 def test_the_features_file_is_what_tfds_itself_would_write(dataset, tmp_path):

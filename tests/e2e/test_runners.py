@@ -1,14 +1,17 @@
 """One conversion on every runner that runs here: the same bytes, whoever dies on the way; and one that loses data."""
 
 import contextlib
+import ipaddress
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import apache_beam as beam
+import psutil
 import pytest
 from apache_beam.pipeline import PTransformOverride
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -68,8 +71,37 @@ def run_command(run_forked, raw, tmp_path):
     return run
 
 
-def test_worker_processes_write_the_same_bytes(converted, golden):
-    assert converted("--local_processes=2") == golden
+@contextlib.contextmanager
+def listeners():
+    """The (address, port) of all that this process and its children listen on while the block runs."""
+    found, ended, ours = set(), threading.Event(), psutil.Process()
+
+    def look():
+        while not ended.wait(0.05):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for process in (ours, *ours.children(recursive=True)):
+                    there = process.net_connections("tcp")
+                    found.update(tuple(each.laddr) for each in there if each.status == psutil.CONN_LISTEN)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+
+
+def exposed(found):
+    hosts = {ipaddress.ip_address(host) for host, _ in found}
+    return {host for host in hosts if not (getattr(host, "ipv4_mapped", None) or host).is_loopback}
+
+
+def test_worker_processes_write_the_same_bytes_and_listen_on_loopback_alone(converted, golden):
+    with listeners() as found:
+        assert converted("--local_processes=2") == golden
+    assert len({port for _, port in found}) >= 4  # control, data, state, logs
+    assert not exposed(found)
 
 
 @pytest.mark.parametrize("kill_at", ["half:train-00002-of-*5", "after:train.npy"], ids=["mid-shard", "in the commit"])
@@ -133,12 +165,14 @@ def job_service(free_port, tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # the pool starts `python`
     commands = [
-        ["apache_beam.runners.portability.local_job_service_main", f"--port={ports['job_service']}"],
-        ["apache_beam.runners.worker.worker_pool_main", f"--service_port={ports['worker_pool']}"],
+        ["job_service", f"--port={ports['job_service']}"],
+        ["worker_pool", f"--service_port={ports['worker_pool']}"],
     ]
     with (tmp_path / "services.txt").open("w") as out, contextlib.ExitStack() as stack:
         for command in commands:
-            process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=out, stderr=out)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "beam_jobs.loopback", *command], cwd=ROOT, stdout=out, stderr=out
+            )
             stack.enter_context(process)
             stack.callback(process.terminate)
         for port in ports.values():
@@ -165,7 +199,15 @@ def await_port(port):
 
 
 def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_bytes(converted, golden, job_service):
-    assert converted(*job_service) == golden
+    with listeners() as found:
+        assert converted(*job_service) == golden
+    assert len({port for _, port in found}) >= 6  # those of the services, and of the job
+    assert not exposed(found)
+    cards = [each for found in psutil.net_if_addrs().values() for each in found if each.family == socket.AF_INET]
+    for address in {card.address for card in cards} - {"127.0.0.1"}:
+        for port in (int(flag.rpartition(":")[2]) for flag in job_service if "localhost:" in flag):
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((address, port), timeout=5)
 
 
 class LosesSome(beam.DoFn):

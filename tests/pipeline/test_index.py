@@ -75,9 +75,7 @@ def test_verify_proves_what_was_indexed_and_says_how_to_repair_it(foreign, verif
     path.write_bytes(data)
     status, printed, _ = verify(foreign)
     assert status == 1
-    assert (
-        "To repair: copy the files that are named above again; or, if they were replaced, index them again." in printed
-    )
+    assert "To repair validation: copy the files that are named above again; or, if they were replaced" in printed
     assert "gcs_output_path" not in printed
 
 

@@ -1,3 +1,4 @@
+import logging
 import os
 import subprocess
 import sys
@@ -12,3 +13,10 @@ def test_libraries_and_children_are_not_heard_and_python_is(capfd):
         print("why the process ends", file=sys.stderr)
     print("behind", file=sys.stderr)
     assert capfd.readouterr().err == "why the process ends\nbehind\n"
+
+
+def test_a_logger_that_a_library_makes_as_it_loads_speaks_afterwards(capfd):
+    with quiet_libraries():
+        handler = logging.StreamHandler()  # takes sys.stderr as it is now
+    handler.handle(logging.makeLogRecord({"msg": "a warning"}))
+    assert capfd.readouterr().err == "a warning\n"

@@ -1,6 +1,5 @@
 """One exact epoch, and the proof that it was one; more of them to prove that padding has no part in it."""
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,6 +7,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
+from pipeline.logs import logger
 from pipeline.shards.errors import EvaluationError, InputError
 from trainer.calls.call import Call
 from trainer.calls.proof import Proof
@@ -23,7 +23,7 @@ from trainer.task import Variables
 
 __all__ = ["Evaluation", "compare_paddings"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 class Evaluation:

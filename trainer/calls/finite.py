@@ -1,9 +1,8 @@
 """What is done about steps that are not finite: TrainerConfig.on_nan."""
 
-import logging
-
 import numpy as np
 
+from pipeline.logs import logger
 from pipeline.shards.errors import NanError
 from trainer.checked import LOSS, checked_names, finder_of_broken
 from trainer.config import OnNan
@@ -15,7 +14,7 @@ __all__ = ["FiniteCheck"]
 
 MOST_IN_A_ROW = 100  # skipped steps: after so many nothing is learnt any more
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 class FiniteCheck:

@@ -3,12 +3,12 @@
 Host 0 looks for checkpoints and the others hear from it, so all evaluate the same. The rest is only read."""
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
+from pipeline.logs import logger
 from pipeline.shards.errors import CheckpointError, HostError, OptionError
 from trainer.calls.alternating import OneProgram
 from trainer.calls.call import Call
@@ -23,7 +23,7 @@ __all__ = ["Waits", "follow"]
 
 REMOVAL_SECONDS = 10.0  # what the removal of a checkpoint may take from its first file to its last
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 Begin = Callable[[], AbstractContextManager[Call]]
 Tell = Callable[[Call, EvalResult], None]

@@ -2,13 +2,13 @@
 
 All hosts dispatch alike, as the sums that prove the epoch are over all of them: whoever stops early has to say so."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from pipeline.logs import logger
 from pipeline.shards.errors import HostError, OptionError
 from trainer.calls.call import Call
 from trainer.calls.proof import Proof
@@ -22,7 +22,7 @@ from trainer.task import Task, Variables
 
 __all__ = ["Prediction", "check_predict"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 def check_predict(task: Task, keys: Sequence[str] | None) -> None:

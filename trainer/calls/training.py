@@ -1,6 +1,5 @@
 """One run of training: from the newest checkpoint to its end, with everything that happens on the way."""
 
-import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +7,7 @@ from typing import Any
 
 import jax
 
+from pipeline.logs import logger
 from trainer.callbacks import CheckpointEnd
 from trainer.calls.call import Call
 from trainer.calls.pace import Pace
@@ -27,7 +27,7 @@ from trainer.steps import train_step
 
 __all__ = ["train_run"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 def train_run(

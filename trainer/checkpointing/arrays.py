@@ -1,18 +1,18 @@
 """What a checkpoint lists of its arrays, and the two proofs that come of it: of this model, and undamaged."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
+from pipeline.logs import logger
 from pipeline.shards.errors import CheckpointError
 from trainer.checkpointing.sums import array_sums, cut_of
 from trainer.inputs import path_name
 
 __all__ = ["check_model", "check_numbers", "list_arrays", "mesh_of"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 Listed = Mapping[str, Mapping[str, Any]]  # name -> dtype, shape, partition, cut, sum
 

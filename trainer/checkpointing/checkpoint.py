@@ -1,6 +1,5 @@
 """Checkpoints: the model's state, the input's position and the settings, written by Orbax in the background."""
 
-import logging
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from pipeline.logs import logger
 from pipeline.shards.errors import CheckpointError, InfeedError, OptionError, did_you_mean
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
@@ -26,7 +26,7 @@ from trainer.state import TrainState
 
 __all__ = ["Checkpoints", "Saved"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
 """What a checkpoint says of itself: a page of JSON beside the arrays, under a checksum of its own.
 
-Who lists checkpoints reads it without jax: stdlib and our own storage only."""
+Who lists checkpoints reads it without jax: no more than our own storage needs."""
 
 import json
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pipeline.shards.errors import CheckpointError, StorageError
 from pipeline.shards.record import crc32c
 from pipeline.shards.storage import Storage, join
+from pipeline.shards.typed_json import JsonFile
 
 __all__ = ["CONTENTS", "changes", "contents_path", "read_contents", "sealed", "versions"]
 
@@ -18,6 +20,14 @@ CONTENTS = "contents"  # Orbax's item, so a directory of the checkpoint
 FORMAT = 1
 _SEAL = "crc32c"
 _PACKAGES = ("infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What pages of all formats have."""
+
+    format: int
+    versions: Mapping[str, str]
 
 
 def versions() -> dict[str, str]:
@@ -57,16 +67,15 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
         if storage.exists(path):
             raise
         raise CheckpointError(f"{path} is missing: the checkpoint is damaged, or of another program.") from error
-    try:
-        page = json.loads(data)
-    except ValueError as error:  # also of what is not UTF-8
-        raise CheckpointError(f"{path} is damaged: it is no JSON ({error}).") from error
+    file = JsonFile(f"{path} is damaged", CheckpointError, "Copy the checkpoint again, or go on from another step.")
+    page = file.parse(data)
     if not isinstance(page, dict) or page.get(_SEAL) != _checksum(page):
         raise CheckpointError(f"{path} is damaged: it does not have the checksum that it was written with.")
-    if page["format"] != FORMAT:
+    head = file.typed({name: page[name] for name in ("format", "versions") if name in page}, _Head)
+    if head.format != FORMAT:
         raise CheckpointError(
-            f"{path} has format {page['format']}; this version of infeed reads {FORMAT}. Use the version that wrote "
-            f"it: {page['versions']['infeed']}."
+            f"{path} has format {head.format}; this version of infeed reads {FORMAT}. Use the version that wrote "
+            f"it: {head.versions.get('infeed', 'unknown')}."
         )
     return page
 

@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.shards.errors import CheckpointError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
+from pipeline.shards.typed_json import JsonFile
 
 __all__ = ["Evaluations", "Keep", "Metrics", "best_step"]
 
@@ -72,9 +73,10 @@ class Evaluations:
         self._storage.update(self._path, rewrite)
 
     def _decode(self, data: bytes) -> Metrics:
+        remedy = "Remove it: it only says which checkpoint is the best."
+        file = JsonFile(f"{self._path} is damaged", CheckpointError, remedy)
+        measured = file.read(data, dict[str, dict[str, float]])
         try:
-            return {int(step): dict(metrics) for step, metrics in json.loads(data).items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{self._path} is damaged: {error}. Remove it: it only says which checkpoint is the best."
-            ) from error
+            return {int(step): metrics for step, metrics in measured.items()}
+        except ValueError as error:
+            raise CheckpointError(f"{file.path}: its keys are steps, and {error}. {remedy}") from error

@@ -2,12 +2,12 @@
 
 Host 0 traces itself and its devices: it tells for all, as all run the same program."""
 
-import logging
 import tempfile
 from pathlib import Path
 
 import jax
 
+from pipeline.logs import logger
 from pipeline.shards.errors import StorageError
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import join
@@ -15,7 +15,7 @@ from trainer.config import TrainerConfig
 
 __all__ = ["Profile"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 class Profile:

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TextIO, cast
 
-from rich.console import Console
 from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.text import Text
 
+from pipeline.command import Console
+from pipeline.logs import logger
+
 __all__ = ["ProgressLine", "Speed"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 @dataclass(frozen=True)

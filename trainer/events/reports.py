@@ -4,7 +4,6 @@ A directory of them, <workdir>/train or <workdir>/eval, is a run for TensorBoard
 metrics.jsonl. Each has one writer: an evaluation in a process of its own never meets the training's."""
 
 import json
-import logging
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pipeline.logs import logger
 from pipeline.shards.errors import StorageError
 from pipeline.shards.storage import join
 from trainer.config import TrainerConfig
@@ -20,7 +20,7 @@ from trainer.events.writer import EventWriter
 
 __all__ = ["Reports"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 class Reports:

@@ -1,9 +1,9 @@
 """What a data set says of its images and labels, so that nobody has to."""
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pipeline.logs import logger
 from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.shards.manifest import find_manifest
 from pipeline.shards.schema import Labels, Schema
@@ -14,7 +14,7 @@ from trainer.recipes.images_config import Config
 
 __all__ = ["ImageData", "find_image_data", "image_data"]
 
-log = logging.getLogger("trainer")
+log = logger("trainer")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import google_crc32c
 import mutations
 from hostile_tars import walk
 
+from beam_jobs.scratch import Scratch
 from converters import tfrecord_layouts
 from converters.cifar import CifarConverter
 from converters.cifar_layouts import find_cifar
@@ -42,7 +43,7 @@ def with_a_table(files: Files) -> Files:
 
 def find_imagenet(raw: str, out: str):
     synsets = tuple(read_synsets(open_storage(raw), f"{raw}/synsets.txt"))
-    found = find_raw(raw, ["train", "validation"], synsets, out)
+    found = find_raw(raw, ["train", "validation"], synsets, Scratch(out))
     return ImagenetConverter(synsets, found.validation_labels), found.sources
 
 
@@ -52,17 +53,17 @@ def find_image_folder(raw: str, out: str):
 
 
 def find_mnist(raw: str, out: str):
-    found = find_idx(raw, [], None, out)
+    found = find_idx(raw, [], None, Scratch(out))
     return IdxConverter(read_class_names(open_storage(raw), f"{raw}/digits.txt"), found.labels), found.sources
 
 
 def find_either_cifar(raw: str, out: str):
-    found = find_cifar(raw, [], out)
+    found = find_cifar(raw, [], Scratch(out))
     return CifarConverter(found.names, found.coarse_names), found.sources
 
 
 def find_tfrecords(raw: str, out: str):
-    found = tfrecord_layouts.find_raw(raw, [], [], out)
+    found = tfrecord_layouts.find_raw(raw, [], [], Scratch(out))
     return TfrecordConverter(found.name, found.schema, None), found.sources
 
 

@@ -144,6 +144,14 @@ def test_int64_is_delivered_as_int32_and_never_cut():
         decoded(decoder, [record(1), record(1) | {"id": 2**31}], [0, 1])
 
 
+def test_a_record_that_is_no_example_is_a_schema_error_whatever_its_bytes():
+    """TensorFlow quotes them; of bytes that are not UTF-8 it makes another exception than its own."""
+    decoder = Decoder(SCHEMA, 1, keys=("id",))
+    for payload in (b"no example", b"\xff\xfe\x86 no example"):
+        with pytest.raises(SchemaError, match="Could not parse example input"):
+            decoder([payload], np.zeros((1, 0, 2), np.int32), np.array([0]))
+
+
 def test_a_batch_without_features_still_proves_itself():
     decoder = Decoder(SCHEMA, 2, keys=())
     assert set(decoder.spec) == {"_mask", "_index", "_crc"}

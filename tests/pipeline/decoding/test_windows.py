@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import ks_2samp
+from scipy.stats import binomtest, chi2_contingency, ks_2samp
 
-from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window
+from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window, resized_short
 from pipeline.tf_cpu import tf
 
-COUNT = 4_000
+COUNT, ALPHA = 100_000, 1e-3  # fixed seeds: what passes once passes always
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
@@ -23,26 +23,103 @@ def windows(size, seeds):
     return tf.map_fn(one, seeds, fn_output_signature=tf.int32)
 
 
-def published(height, width, rng):
-    """RandomResizedCrop of torchvision, as its documentation and paper state it: [y, x, height, width]."""
+def philox(counter, key):
+    """Four numbers of 32 bits: Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011."""
+    (a, b, c, d), (left, right) = (counter, 0, 0, 0), key
     for _ in range(10):
-        target = height * width * rng.uniform(*AREA)
-        ratio = math.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
-        w, h = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return rng.integers(0, height - h + 1), rng.integers(0, width - w + 1), h, w
-    w, h = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
-    return (height - h) // 2, (width - w) // 2, h, w
+        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = second >> 32 ^ b ^ left, second % 2**32, first >> 32 ^ d ^ right, first % 2**32
+        left, right = (left + 0x9E3779B9) % 2**32, (right + 0xBB67AE85) % 2**32
+    return a, b, c, d
 
 
-@pytest.mark.parametrize("size", [(375, 500), (1000, 333)])
-def test_windows_are_distributed_as_published(size):
-    rng = np.random.default_rng(0)
-    seeds = rng.integers(-(2**31), 2**31, (COUNT, 2)).astype(np.int32)
-    ours = windows(tf.constant(size), seeds).numpy().T
-    theirs = np.array([published(*size, rng) for _ in range(COUNT)]).T
-    for of in (lambda y, x, h, w: h * w, lambda y, x, h, w: w / h, lambda y, x, h, w: y, lambda y, x, h, w: x):
-        assert ks_2samp(of(*ours), of(*theirs)).pvalue > 1e-3
+def many_bits(seeds):
+    """random_bits of many seeds, uint64 [n, 4 * TRIES + 4]: a graph would take ten seconds of CPU for 100,000."""
+    key = tuple(seeds.astype(np.int64).T % 2**32)
+    zero = np.zeros(len(seeds), np.uint64)
+    numbers = [philox(zero + np.uint64(i), tuple(part.astype(np.uint64) for part in key)) for i in range(TRIES + 1)]
+    return np.stack([bits for four in numbers for bits in four], 1)
+
+
+def seeds_of(count, number=0):
+    return np.random.default_rng(number).integers(-(2**31), 2**31, (count, 2)).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def bits():
+    """What an op draws for each of 100,000 seeds: for its window, and then for its flip."""
+    return many_bits(seeds_of(COUNT)).astype(np.uint32)
+
+
+def test_the_bits_of_many_seeds_are_those_that_an_op_draws(bits):
+    drawn = tf.map_fn(
+        lambda seed: random_bits(seed, 4 * TRIES + 1), seeds_of(COUNT)[:50], fn_output_signature=tf.uint32
+    )
+    np.testing.assert_array_equal(drawn, bits[:50, : 4 * TRIES + 1])
+
+
+def published(height, width, count, rng):
+    """[y, x, height, width], each [count]: torchvision's RandomResizedCrop, as its documentation and paper state it."""
+    h, w = (
+        np.full(count, side) for side in (min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1])))
+    )
+    left = np.ones(count, bool)
+    y, x = (height - h) // 2, (width - w) // 2
+    for _ in range(10):
+        area = height * width * rng.uniform(*AREA, count)
+        ratio = np.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1]), count))
+        tall, wide = np.sqrt(area / ratio).round().astype(int), np.sqrt(area * ratio).round().astype(int)
+        taken = left & (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
+        h, w = np.where(taken, tall, h), np.where(taken, wide, w)
+        y = np.where(taken, rng.integers(0, np.maximum(height - tall, 0) + 1), y)
+        x = np.where(taken, rng.integers(0, np.maximum(width - wide, 0) + 1), x)
+        left &= ~taken
+    return np.array([y, x, h, w])
+
+
+@tf.function(autograph=False)
+def windows_of(size, bits):
+    return tf.vectorized_map(lambda each: random_window(size, each, AREA, RATIO), bits)
+
+
+@pytest.mark.parametrize("size", [(375, 500), (1000, 333), (4000, 100)])
+def test_windows_are_distributed_as_published(bits, size):
+    ours = windows_of(tf.constant(size), bits[:, : 4 * TRIES]).numpy().T
+    theirs = published(*size, COUNT, np.random.default_rng(1))
+    for name, of in {
+        "area": lambda y, x, h, w: h * w,
+        "ratio": lambda y, x, h, w: w / h,
+        "y": lambda y, x, h, w: y,
+        "x": lambda y, x, h, w: x,
+        "y of the room": lambda y, x, h, w: y / np.maximum(size[0] - h, 1),
+        "x of the room": lambda y, x, h, w: x / np.maximum(size[1] - w, 1),
+    }.items():
+        assert ks_2samp(of(*ours), of(*theirs)).pvalue > ALPHA, name
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 4), (9, 12)])
+def test_every_window_of_a_small_image_is_as_frequent_as_published(bits, size):
+    """A corner that is short by a pixel, or by one too far, is another count at once."""
+    ours = windows_of(tf.constant(size), bits[:, : 4 * TRIES]).numpy().T
+    theirs = published(*size, COUNT, np.random.default_rng(1))
+    kinds, which = np.unique(np.concatenate([ours, theirs], 1), axis=1, return_inverse=True)
+    counts = np.stack([np.bincount(part, minlength=kinds.shape[1]) for part in np.split(which.ravel(), 2)])
+    often = counts.sum(0) >= 20
+    assert counts[:, ~often].sum() <= 0.01 * 2 * COUNT
+    assert often.sum() == 1 or chi2_contingency(counts[:, often]).pvalue > ALPHA
+    for height, width in {(h, w) for h, w in kinds[2:].T.tolist() if h * w > 1}:
+        here = (ours[2] == height) & (ours[3] == width)
+        if here.sum() > 100 * (size[0] - height + 1) * (size[1] - width + 1):
+            assert set(ours[0, here]) == set(range(size[0] - height + 1))
+            assert set(ours[1, here]) == set(range(size[1] - width + 1))
+
+
+def test_half_of_the_images_are_flipped_whatever_their_window_is(bits):
+    flips = bits[:, 4 * TRIES] & 1
+    assert binomtest(int(flips.sum()), COUNT, 0.5).pvalue > ALPHA
+    _, x, h, w = windows_of(tf.constant([375, 500]), bits[:, : 4 * TRIES]).numpy().T
+    for value in (x, w * h, w / h):
+        assert ks_2samp(value[flips == 0], value[flips == 1]).pvalue > ALPHA
 
 
 @settings(max_examples=50)
@@ -54,16 +131,6 @@ def test_every_window_is_inside_of_its_image(height, width, seed):
     assert min(h.min(), w.min()) >= 1
     assert (y + h).max() <= height
     assert (x + w).max() <= width
-
-
-def philox(counter, key):
-    """Four numbers of 32 bits: Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011."""
-    (a, b, c, d), (left, right) = (counter, 0, 0, 0), key
-    for _ in range(10):
-        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
-        a, b, c, d = second >> 32 ^ b ^ left, second % 2**32, first >> 32 ^ d ^ right, first % 2**32
-        left, right = (left + 0x9E3779B9) % 2**32, (right + 0xBB67AE85) % 2**32
-    return a, b, c, d
 
 
 def by_hand(height, width, seed):
@@ -99,3 +166,14 @@ def test_the_central_square_is_that_of_the_published_code(height, width, crop):
     side = max(1, int(padded))
     expected = [((height - side) + 1) // 2, ((width - side) + 1) // 2, side, side]
     assert central_square(tf.constant([height, width]), crop, 32).numpy().tolist() == expected
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([64, 182, 256, 257, 384]))
+def test_the_shorter_side_is_resized_as_the_published_code_does_it(height, width, shorter):
+    """big_vision, pp/ops_image.py: resize_small, with its float32. Never below: the central crop has to fit."""
+    ratio = np.float32(shorter) / np.float32(min(height, width))
+    expected = [int(np.round(np.float32(side) * ratio)) for side in (height, width)]
+    found = resized_short(tf.constant([height, width]), shorter).numpy().tolist()
+    assert found == expected
+    assert min(found) == shorter

@@ -214,7 +214,7 @@ def test_each_bad_record_is_listed_once_and_warned_of_once(pictures, tmp_path, c
     one = source.quarantine[0]
     assert isinstance(one, BadRecord)
     assert one.where.endswith("(record 3 of 'validation')")
-    assert one.reason.startswith(f"{one.where}: Invalid JPEG data")
+    assert one.reason.startswith(f"{one.where}: the JPEG image is damaged or truncated. Replace it and")
     warnings = [text for text in caplog.messages if directory in text]
     assert sorted(warnings) == sorted(f"on_error='mask' leaves out a bad record: {b.reason}" for b in source.quarantine)
 

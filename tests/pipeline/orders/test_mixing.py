@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.hosts import Hosts
+from pipeline.orders.hashing import record_seeds
 from pipeline.orders.mixing import ROUNDS, SLOTS, MixOrder, Shares, check_weights
 from pipeline.orders.order import Position
 from pipeline.orders.shuffle import Shuffle
@@ -106,6 +107,15 @@ def test_the_order_of_a_mixture_never_changes():
     assert straight(order, 6) == [
         [8, 11, 5, 2], [7, 12, 9, 6], [7, 9, 3, 10], [8, 10, 11, 6], [6, 5, 5, 12], [7, 8, 4, 12],
     ]  # fmt: skip
+
+
+def test_a_record_has_another_seed_in_every_pass_over_its_source():
+    shuffles = [Shuffle(n, np.arange(n), seed=0, streams=2, window_records=3) for n in (5, 8)]
+    order = MixOrder(shuffles, [0, 5], check_weights([1, 3]), 60, seed=42, digest="")
+    rows = order.rows(order.start, [range(60)])
+    assert len(set(rows.seeds.tolist())) == 60
+    passes = [record_seeds(42, np.full(60, number), rows.record_ids) for number in range(8)]
+    assert np.all(np.any(rows.seeds == passes, axis=0))
 
 
 @pytest.fixture

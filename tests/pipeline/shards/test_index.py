@@ -69,3 +69,19 @@ def test_an_array_that_is_no_index_is_refused_and_nothing_is_unpickled(tmp_path,
     np.save(tmp_path / "x.npy", array)
     with pytest.raises(ValueError, match=r"instead of uint32|allow_pickle=False"):
         decode_rows((tmp_path / "x.npy").read_bytes())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.replace(b"{", b"s", 1),
+        lambda data: data.replace(b"}", b"]", 1),
+        lambda data: data.replace(b"(5, 2)", b"(5, 20"),
+        lambda data: b"PK" + data[2:],
+        lambda data: data[:100],
+        lambda data: data[:-1],
+    ],
+)
+def test_a_header_that_numpy_cannot_read_is_refused_whatever_numpy_raises(change):
+    with pytest.raises(ValueError, match="no array of NumPy: "):
+        decode_rows(change(encode_index(np.zeros((5, 2), np.uint32))))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -50,15 +51,54 @@ def test_another_version_and_damage_are_refused(tmp_path):
     with pytest.raises(ManifestError, match=r"format_version 99; this infeed reads 1\. .* upgrade"):
         read_manifest(str(tmp_path))
     path.write_text(json.dumps({k: v for k, v in good.items() if k != "splits"}))
-    with pytest.raises(ManifestError, match=r"malformed manifest: KeyError\('splits'\)"):
+    with pytest.raises(ManifestError, match=r"manifest\.json: the key splits is missing\. Copy it again"):
         read_manifest(str(tmp_path))
     path.write_text(json.dumps(good | {"split": {}}))
-    with pytest.raises(ManifestError, match=r"malformed manifest: it has an unknown field 'split'\. Copy it again"):
+    with pytest.raises(
+        ManifestError, match=r"manifest\.json: the key split is unknown\. Did you mean 'splits'\? .*Copy it again"
+    ):
         read_manifest(str(tmp_path))
     for text, message in (("{", "is not JSON"), ("[]", "holds a list")):
         path.write_text(text)
         with pytest.raises(ManifestError, match=message):
             read_manifest(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (["labels"], 5, "labels is 5: expected object | null, got int."),
+        (["labels", "base"], "1", 'labels.base is "1": expected int, got str.'),
+        (
+            ["schema", "features", "a", "dtype"],
+            "int32",
+            'schema.features.a.dtype is "int32": expected one of bytes, int64',
+        ),
+        (["schema", "features", "a"], {"dtype": "int64"}, "the key schema.features.a.shape is missing."),
+        (["schema", "features", "a", "content"], "image", "schema.features.a: content 'image' of dtype int64: allowed"),
+        (["schema", "tfds"], {"x.json": "{"}, "the text of schema.tfds['x.json'] is not JSON"),
+        (["splits", "train", "shards"], [], "splits.train.shards: expected array of length >= 1."),
+        (
+            ["splits", "train", "shards", 0, "bytes"],
+            1.0,
+            "splits.train.shards[0].bytes is 1.0: expected int, got float.",
+        ),
+        (["splits", "train", "fixups", "x"], None, "splits.train.fixups.x is null: expected int, got null."),
+        (["splits", "train", "sed"], 1, "the key splits.train.sed is unknown. Did you mean 'seed'? Known:"),
+        (["format_version"], "1", 'format_version is "1": expected int, got str.'),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_by_the_path_of_its_key(tmp_path, place, value, said):
+    write(tmp_path)
+    fields = json.loads((tmp_path / "manifest.json").read_text())
+    del fields["checksum"]
+    inner = fields
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    (tmp_path / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(ManifestError, match=rf"manifest\.json: {re.escape(said)}.* Copy it again; or delete it"):
+        read_manifest(str(tmp_path))
 
 
 def test_a_manifest_that_was_changed_is_refused_until_its_checksum_is_taken_out(tmp_path):

@@ -28,10 +28,13 @@ def task(dense_task):
 
 @pytest.fixture(scope="module")
 def trained(task, vectors, vector_input, tmp_path_factory):
-    """(a trainer after one step, its logits in NumPy): 16 records a step, up to 3 steps a dispatch. Do not train it."""
+    """(a trainer after one step, its logits in NumPy): 16 records a step, up to 3 steps a dispatch. Do not train it.
+
+    The rows of a batch are not in the order of the devices' numbers."""
+    devices = [jax.devices()[number] for number in (0, 2, 1, 3)]
     workdir = str(tmp_path_factory.mktemp("trained"))
     settings = {"global_batch_size": 16, "iterations_per_loop": 3, "loop_mode": "step"}  # one program to compile
-    trainer = Trainer(task, TrainerConfig(workdir=workdir, **settings))
+    trainer = Trainer(task, TrainerConfig(workdir=workdir, **settings), devices)
     params = trainer.train(vector_input, max_steps=1).state.variables.params
     return trainer, np.tanh(vectors["x"] @ np.asarray(params["a"])) @ np.asarray(params["b"])
 

@@ -106,6 +106,15 @@ def test_the_area_is_off_by_no_more_than_it_says_for_any_scores_and_bins(seed, b
     assert abs(found["roc"] - sk.roc_auc_score(yes, scores)) <= found["roc_error"] + 1e-12
 
 
+@pytest.mark.parametrize(
+    ("scores", "roc"),
+    [((0.25, 0.49), 0.5), ((0.24, 0.25), 1.0), ((0.0, 0.24), 0.5), ((0.76, 1.0), 0.5), ((0.74, 0.75), 1.0)],
+)
+def test_two_scores_are_a_tie_where_they_share_a_bin_and_a_border_belongs_to_the_bin_above(scores, roc):
+    found = value(AUC("yes", bins=4), scores, yes=[0, 1])
+    assert (found["roc"], found["roc_error"]) == (roc, 0.5 if roc == 0.5 else 0.0)
+
+
 def test_scores_on_bins_of_any_range_are_exact():
     rng = np.random.default_rng(0)
     scores, yes = rng.integers(-300, 300, 200) / 4, rng.integers(0, 2, 200)

@@ -1,0 +1,42 @@
+"""python -m beam_jobs.loopback worker_pool --service_port=50000: Beam's services, for this machine alone.
+
+Beam binds its servers, which ask nobody who they are, to every interface and has no option against it."""
+
+import contextlib
+import runpy
+import sys
+from collections.abc import Iterator
+
+__all__ = ["on_loopback"]
+
+_SERVICES = {
+    "worker_pool": "apache_beam.runners.worker.worker_pool_main",
+    "job_service": "apache_beam.runners.portability.local_job_service_main",
+}
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """gRPC servers that are made in the block, and want every interface, get the loopback interface."""
+    import grpc
+
+    made = grpc.server
+
+    def server(*args, **kwargs):
+        new = made(*args, **kwargs)
+        bind = new.add_insecure_port
+        new.add_insecure_port = lambda address: bind(address.replace("[::]:", "localhost:"))
+        return new
+
+    grpc.server = server
+    try:
+        yield
+    finally:
+        grpc.server = made
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] not in [[name] for name in _SERVICES]:
+        sys.exit(f"error: give one of {', '.join(_SERVICES)}, and its options after it.")
+    with on_loopback():
+        runpy.run_module(_SERVICES[sys.argv.pop(1)], run_name="__main__", alter_sys=True)

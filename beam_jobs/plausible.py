@@ -1,0 +1,76 @@
+"""Options that are allowed, and cannot be meant: refused, or warned of, by a dry run as by a conversion.
+
+What was begun by a version that accepted them can go on: its claim is there."""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from beam_jobs.plan import SplitPlan
+from pipeline.shards.errors import ConversionError, OptionError, StorageError
+from pipeline.shards.naming import plan_file
+from pipeline.shards.schemes import is_remote, open_storage
+from pipeline.shards.sizes import GB, KB, MB, format_bytes
+from pipeline.shards.storage import join
+
+__all__ = ["check_places", "check_target", "empty_shards"]
+
+
+def check_places(raw_data: str, output_dir: str) -> None:
+    """Raises OptionError where one of the two directories is, or is in, the other. Links on a disk are followed.
+
+    The next run would take shards for raw data, and who removes the one removes the other."""
+    raw, output = _parts(raw_data), _parts(output_dir)
+    if raw[: len(output)] == output and len(raw) > len(output):
+        problem = f"--gcs_output_path={output_dir} has the raw data ({raw_data}) in it: shards would be mixed with them"
+    elif output[: len(raw)] == raw:
+        where = "is the directory of" if output == raw else "is inside"
+        problem = f"--gcs_output_path={output_dir} {where} the raw data ({raw_data}): a second run would convert shards"
+    else:
+        return
+    if not _is_file(raw_data) and not _begun(output_dir, "*"):
+        raise OptionError(f"{problem}. Give an output directory beside the raw data.")
+
+
+def check_target(plan: SplitPlan) -> None:
+    """Raises ConversionError where --target_shard_bytes asks for more shards than there are records."""
+    job, records = plan.job, plan.total.records
+    size = plan.sampled.scaled(plan.total.bytes)
+    if plan.split in (job.num_shards or {}) or job.target_shard_bytes * records >= size:
+        return
+    if _begun(job.output_dir, plan.split) and not job.overwrite:  # another plan is refused by its claim
+        return
+    meant = job.target_shard_bytes * (MB if job.target_shard_bytes <= 10 * KB else KB)
+    hint = f" Was {format_bytes(meant).replace(' ', '')} meant?" if meant <= 10 * GB else ""
+    raise ConversionError(
+        f"--target_shard_bytes={job.target_shard_bytes} (bytes) is less than a record of split {plan.split!r}, "
+        f"{format_bytes(size / records)} in the mean: {plan.num_shards:,} shards for {records:,} records.{hint} A "
+        "number without a unit counts bytes; 100MB to 1GB are usual. To have empty shards, give their number instead."
+    )
+
+
+def empty_shards(plan: SplitPlan, records: Sequence[int]) -> Iterator[str]:
+    """The warning that more shards were demanded than there are records, given how many records each shard has."""
+    if plan.num_shards > max(1, sum(records)):
+        yield (
+            f"{plan.num_shards:,} shards were demanded for {sum(records):,} records: {records.count(0):,} of them are "
+            "empty. These are files of 0 bytes, which the manifest lists and readers pass over; they spread no work."
+        )
+
+
+def _parts(directory: str) -> Sequence[str]:
+    if is_remote(directory):
+        return directory.rstrip("/").split("/")
+    return Path(directory).resolve().parts
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return bool(open_storage(path).stat(path))
+    except StorageError:
+        return False
+
+
+def _begun(output_dir: str, split: str) -> bool:
+    names = open_storage(output_dir).list(join(output_dir, "_shards"))
+    return any(fnmatchcase(f"_shards/{name}", plan_file(split)) for name in names)

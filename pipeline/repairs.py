@@ -1,0 +1,79 @@
+"""What verify advises for the damage that it found: commands that can be copied, with what they do."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pipeline.proof import Cause, Problem
+from pipeline.shards.manifest import INDEX_WRITER, Manifest
+from pipeline.shards.schema import SHARD_FILES
+
+__all__ = ["repairs"]
+
+Found = Mapping[str, Sequence[Problem]]
+
+
+def repairs(manifest: Manifest, found: Found, sidecars: Sequence[Problem]) -> Iterator[str]:
+    """A line for each thing to do. found: the problems of each split. sidecars: those of the files for TFDS."""
+    changed, wrong = _splits(found, "changed"), _splits(found, "as converted")
+    if manifest.writer.startswith(INDEX_WRITER):
+        yield from _of_indexed(changed, wrong)
+    else:
+        yield from _of_converted(manifest, changed, wrong)
+    strays = [problem.where for problems in found.values() for problem in problems if problem.cause == "stray"]
+    if strays:
+        yield f"To remove what is not in the manifest: {_remove(strays)}"
+    if sidecars:
+        command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --write_sidecars"
+        yield f"To repair the files for TFDS: {command} (it writes them again from the manifest, then verifies all)."
+
+
+def _splits(found: Found, cause: Cause) -> str:
+    return ",".join(split for split, problems in found.items() if any(p.cause == cause for p in problems))
+
+
+def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]:
+    again = f"run the conversion again, its command with --gcs_output_path={_output_path(manifest)} --splits="
+    if changed:
+        yield (
+            f"To repair {changed}: {again}{changed} --verify_existing (it writes what is damaged and keeps the rest); "
+            "or copy the files that are named above again."
+        )
+    if wrong:
+        yield (
+            f"Records of {wrong} are wrong though their bytes are as they were converted: repair the raw data or the "
+            f"label file, and {again}{wrong} --overwrite."
+        )
+
+
+def _of_indexed(changed: str, wrong: str) -> Iterator[str]:
+    again = "run the command again that indexed them (python -m pipeline.index)"
+    if changed:
+        yield (
+            f"To repair {changed}: copy the files that are named above again; or, if they were replaced on purpose, "
+            f"{again}."
+        )
+    if wrong:
+        yield (
+            f"Records of {wrong} are wrong though their bytes are as they were indexed: replace the files, or correct "
+            f"the label file, and {again} with --labels_file, --label_key and --label_base as they should be."
+        )
+
+
+def _output_path(manifest: Manifest) -> str:
+    """--gcs_output_path of the conversion: --schema=tfds writes into the directory below it where TFDS looks."""
+    directory = manifest.directory
+    if manifest.schema.files == SHARD_FILES:
+        return shlex.quote(directory)
+    if "://" not in directory:
+        directory = str(Path(directory).resolve())
+    below = f"/{manifest.name}/{manifest.schema.version}"
+    if directory.endswith(below):
+        return shlex.quote(directory.removesuffix(below))
+    return f"PARENT (after moving {shlex.quote(directory)} to PARENT{below})"
+
+
+def _remove(paths: Sequence[str]) -> str:
+    """The paths are of one storage."""
+    command = "gcloud storage rm" if paths[0].startswith("gs://") else "rm"
+    return f"{command} {' '.join(map(shlex.quote, paths))}"

@@ -1,0 +1,138 @@
+"""Reads our own JSON files as dataclasses. What does not fit is one line: the file, the key's path, the remedy.
+
+json parses the text: msgspec's parser refuses the lone surrogates that stand for bytes of names that are not UTF-8."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from pipeline.shards.errors import InfeedError, did_you_mean
+
+__all__ = ["REQUIRED", "Count", "JsonFile", "NonEmpty"]
+
+T = TypeVar("T")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+NonEmpty = Annotated[tuple[T, ...], msgspec.Meta(min_length=1)]
+REQUIRED = MappingProxyType({"required in JSON": True})  # metadata of a field that has a default in Python alone
+_Path = tuple[str | int, ...]
+_SHOWN = 60  # characters of a value that does not fit
+
+
+@dataclass(frozen=True)
+class JsonFile:
+    """A JSON file of ours: its path, the class of its errors, and what mends it, in whole sentences.
+
+    Types are checked strictly: 1.0 and true are no int, unknown keys are errors. A `kind` is made of dataclasses,
+    Mapping[str, ...], tuple[..., ...], `| None`, Literal, and what JSON itself has."""
+
+    path: str
+    error: type[InfeedError]
+    remedy: str
+
+    def read(self, text: bytes | str, kind: type[T]) -> T:
+        """The text as a `kind`. Raises `error`."""
+        return self.typed(self.parse(text), kind)
+
+    def parse(self, text: bytes | str) -> Any:
+        """The text as json has it. Raises `error`."""
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as e:
+            raise self.error(f"{self.path} is not JSON: {e}. {self.remedy}") from e
+
+    def typed(self, value: object, kind: type[T]) -> T:
+        """What was parsed as a `kind`. Raises `error`. Takes ~5 us for each object in it."""
+        try:
+            read = msgspec.convert(value, kind)
+        except (msgspec.ValidationError, ValueError) as e:  # ValueError: of a lone surrogate in a key or a Literal
+            raise self._misfit(_problem(value, kind, ())) from e
+        if problem := _problem(value, kind, (), fits=True):
+            raise self._misfit(problem)
+        return read
+
+    def _misfit(self, problem: str) -> InfeedError:
+        return self.error(f"{self.path}: {problem} {self.remedy}")
+
+
+def _problem(value: object, kind: Any, at: _Path, fits: bool = False) -> str:
+    """The first thing in `value` that does not fit, as a sentence; "" if all does. at: the path of its key.
+
+    fits: msgspec has taken it, so only keys are left to look at."""
+    inner = _bare(kind)
+    if problem := _problem_of_keys(value, inner, at):
+        return problem
+    for step, part, part_kind in _parts(value, inner):
+        if (not fits or isinstance(part, dict | list)) and (problem := _problem(part, part_kind, (*at, step), fits)):
+            return problem
+    if fits:
+        return ""
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, ValueError) as e:
+        allowed = ", ".join(get_args(inner)) if get_origin(inner) is Literal and isinstance(value, str) else ""
+        why = f"expected one of {allowed}" if allowed else _in_words(str(e))
+        found = "" if isinstance(value, dict | list) else f" is {json.dumps(value)[:_SHOWN]}"
+        return f"{_said(at)}{found}: {why}."
+    return ""
+
+
+def _problem_of_keys(value: object, kind: Any, at: _Path) -> str:
+    """The same of the keys alone, at this level: msgspec lets unknown keys of a dataclass pass."""
+    if not isinstance(value, dict) or not is_dataclass(kind):
+        return ""
+    known = _required_by_key(kind)
+    if value.keys() == known.keys():
+        return ""
+    for key in value:
+        if key not in known:
+            return f"the key {_said((*at, key))} is unknown.{did_you_mean(key, known)}"
+    missing = [key for key, required in known.items() if required and key not in value]
+    return f"the key {_said((*at, missing[0]))} is missing." if missing else ""
+
+
+def _parts(value: object, kind: Any) -> Iterator[tuple[str | int, object, Any]]:
+    """What is inside: its key or number, it, and the kind that it must be."""
+    of, arguments = get_origin(kind), get_args(kind)
+    if isinstance(value, dict) and is_dataclass(kind):
+        kinds = _kinds(kind)
+        yield from ((key, part, kinds[key]) for key, part in value.items())
+    elif isinstance(value, dict) and of in (dict, Mapping):
+        yield from ((key, part, arguments[1]) for key, part in value.items())
+    elif isinstance(value, list) and of in (list, tuple):
+        yield from ((number, part, arguments[0]) for number, part in enumerate(value))
+
+
+@cache
+def _kinds(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _required_by_key(kind: Any) -> Mapping[str, bool]:
+    defaults = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind)}
+    return {f.name: defaults[f.name] or f.metadata == REQUIRED for f in fields(kind)}
+
+
+def _bare(kind: Any) -> Any:
+    """Without `| None` and bounds."""
+    if get_origin(kind) in (Union, UnionType):
+        return _bare(next(one for one in get_args(kind) if one is not NoneType))
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _said(path: _Path) -> str:
+    plain = (isinstance(step, str) and step.isidentifier() for step in path)
+    steps = (f".{step}" if word else f"[{json.dumps(step)}]" for step, word in zip(path, plain, strict=True))
+    return "".join(steps).removeprefix(".") or "it"
+
+
+def _in_words(message: str) -> str:
+    """msgspec's message, without its path: the keys of mappings are not in that."""
+    said = message.partition(" - at ")[0].replace("`", "").rstrip(".")
+    return said.replace("Expected", "expected", 1)

@@ -1,0 +1,118 @@
+"""What is allowed and cannot be meant: refused by a dry run as by a conversion, and it writes nothing."""
+
+import json
+import shutil
+
+import pytest
+
+from beam_jobs.plausible import check_places
+from pipeline.shards.errors import ConversionError, OptionError
+from pipeline.shards.manifest import read_manifest
+from pipeline.shards.naming import plan_file
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+
+@pytest.mark.parametrize(("target", "meant"), [("100", "100MB"), ("1KB", "1GB"), ("1", "1MB")])
+@pytest.mark.parametrize("flags", [["--dry_run"], []], ids=["dry", "run"])
+def test_shards_smaller_than_records_are_refused_with_what_was_probably_meant(
+    raw_imagenet, tmp_path, target, meant, flags
+):
+    message = (
+        r"--target_shard_bytes=\d+ \(bytes\) is less than a record of split 'train', 1.06 KB in the mean: .* shards "
+    )
+    with pytest.raises(ConversionError, match=rf"{message}for 18 records. Was {meant} meant\? A number"):
+        raw_imagenet.convert(tmp_path / "out", f"--target_shard_bytes={target}", "--splits=train", *flags)
+    assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
+
+
+def test_a_shard_for_each_record_is_the_least_that_a_target_may_ask_for(raw_imagenet, tmp_path):
+    raw_imagenet.convert(tmp_path / "one", "--num_train_shards=1", "--splits=train")
+    claim = json.loads((tmp_path / "one" / plan_file("train")).read_text())
+    mean = -(-claim["bytes"] // claim["records"])
+    raw_imagenet.convert(tmp_path / "out", f"--target_shard_bytes={mean}", "--splits=train")
+    assert len(read_manifest(f"{tmp_path}/out").split("train").shards) == 18
+    with pytest.raises(ConversionError, match="is less than a record"):
+        raw_imagenet.convert(tmp_path / "other", f"--target_shard_bytes={mean - 1}", "--splits=train")
+
+
+def test_what_was_begun_with_too_small_shards_goes_on_but_not_by_replacing_it(raw_imagenet, tmp_path):
+    out = tmp_path / "out"
+    raw_imagenet.convert(out, "--num_train_shards=95", "--splits=train")
+    (out / "manifest.json").unlink()
+    with pytest.raises(ConversionError, match="holds split 'train' of another plan"):
+        raw_imagenet.convert(out, "--target_shard_bytes=100", "--splits=train")
+    with pytest.raises(ConversionError, match="is less than a record"):
+        raw_imagenet.convert(out, "--target_shard_bytes=100", "--splits=train", "--overwrite")
+    total = sum(json.loads(path.read_text())["bytes"] for path in out.glob("_shards/*-of-*"))
+    raw_imagenet.convert(out, f"--target_shard_bytes={round(total / 95)}", "--splits=train")
+    assert len(read_manifest(str(out)).split("train").shards) == 95
+
+
+def test_more_shards_than_records_are_a_warning_that_counts_the_empty_ones(raw_imagenet, tmp_path, capsys):
+    warning = (
+        r"warning: 30 shards were demanded for 18 records: 12 of them are empty. These are files of 0 bytes, which"
+    )
+    for flags in (["--dry_run"], []):
+        raw_imagenet.convert(tmp_path / "out", "--num_train_shards=30", "--splits=train", *flags)
+        assert warning in capsys.readouterr().out
+    shards = read_manifest(f"{tmp_path}/out").split("train").shards
+    assert sum(not shard.records for shard in shards) == sum(not shard.bytes for shard in shards) == 12
+    raw_imagenet.convert(tmp_path / "as_many", "--num_train_shards=18", "--splits=train")
+    assert "were demanded" not in capsys.readouterr().out
+
+
+PLACES = [
+    ("raw", "raw", "is the directory of the raw data"),
+    ("raw", "raw/", "is the directory of the raw data"),
+    ("raw", "raw/shards", "is inside the raw data"),
+    ("raw/deep", "raw", r"has the raw data \(.*raw/deep\) in it"),
+]
+
+
+@pytest.mark.parametrize(("raw", "out", "message"), PLACES)
+def test_an_output_that_shares_a_place_with_the_raw_data_is_refused(tmp_path, raw, out, message):
+    (tmp_path / raw).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "raw")
+    for written in (f"{tmp_path}/{out}", f"{tmp_path}/{out}".replace("raw", "link"), f"{tmp_path}/raw/../{out}"):
+        with pytest.raises(
+            OptionError, match=rf"--gcs_output_path=.*{message}.*an output directory beside the raw data"
+        ):
+            check_places(f"{tmp_path}/{raw}", written)
+
+
+@pytest.mark.parametrize(("raw", "out", "message"), PLACES)
+def test_places_in_a_bucket_are_compared_too(bucket, raw, out, message):
+    with pytest.raises(OptionError, match=message):
+        check_places(f"{bucket}/{raw}", f"{bucket}/{out}")
+
+
+@pytest.mark.parametrize("out", ["raw_shards", "ra", "out/raw", "../raw2"])
+def test_names_that_only_begin_alike_are_no_place_in_common(tmp_path, out):
+    (tmp_path / "raw").mkdir()
+    check_places(f"{tmp_path}/raw", f"{tmp_path}/{out}")
+    check_places("gs://bucket/raw", f"gs://bucket/{out}")
+    check_places(f"{tmp_path}/raw", "gs://bucket/raw")
+
+
+def test_an_archive_beside_which_shards_are_written_is_no_directory_that_they_mix_with(tmp_path):
+    (tmp_path / "images.zip").write_bytes(b"")
+    check_places(f"{tmp_path}/images.zip", str(tmp_path))
+
+
+@pytest.mark.parametrize("inner", ["", "shards"])
+def test_an_output_inside_the_raw_data_is_refused_by_commands_and_goes_on_where_it_was_begun(
+    raw_imagenet, tmp_path, inner, shard_digests
+):
+    out, flags = raw_imagenet.directory / inner, ["--splits=train", "--num_train_shards=3"]
+    before = sorted(raw_imagenet.directory.rglob("*"))
+    for more in ([], ["--dry_run"]):
+        with pytest.raises(OptionError, match="a second run would convert shards"):
+            raw_imagenet.convert(out, *flags, *more)
+    assert sorted(raw_imagenet.directory.rglob("*")) == before
+    raw_imagenet.convert(tmp_path / "elsewhere", *flags)
+    (out / "_shards").mkdir(parents=True)
+    shutil.copy(tmp_path / "elsewhere" / plan_file("train"), out / plan_file("train"))
+    raw_imagenet.convert(out, *flags)
+    digests = shard_digests(tmp_path / "elsewhere")
+    assert {name: digest for name, digest in shard_digests(out).items() if name in digests} == digests

@@ -1,0 +1,243 @@
+"""One contender of bench_images, in a process of its own: from payloads in memory to batches of pixels.
+
+    python tests/benchmarks/image_contenders.py NAME DIR THREADS
+
+Decodes all images of DIR once for each line on stdin, then says what it took, as a line of JSON: images, CPU seconds
+of all threads, wall seconds. Random resized crops to 224, flipped, in batches of 64 in memory that the caller can
+keep. The recipes of tf.data are written after their descriptions, up to the uint8 or float image; what a device can do
+is left out, of all."""
+
+# ruff: noqa: E402 (a script: it finds its packages itself)
+
+import functools
+import io
+import itertools
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+sys.path[:0] = [str(Path(__file__).parents[2])]
+
+from image_data import label_of
+
+__all__ = ["CONTENDERS", "Contender"]
+
+BATCH, SIZE = 64, 224
+PASSES = 16  # with windows of their own, then those again
+AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+IMAGE, LABEL = "image/encoded", "image/class/label"
+Run = Callable[[], Iterator[Any]]  # one pass: the images of each batch
+
+
+class Contender(NamedTuple):
+    """imports: what it needs. prepare: (images, threads) -> a pass over them. own: not a peer."""
+
+    imports: str
+    prepare: Callable[[Sequence[bytes], int], Run]
+    own: bool = False
+
+
+def _payloads(images: Sequence[bytes]) -> list[bytes]:
+    from pipeline.shards.example import encode_example
+    from pipeline.shards.schema import Feature, Schema
+
+    schema = Schema("photographs", {IMAGE: Feature("bytes"), LABEL: Feature("int64")})
+    return [encode_example(schema, {IMAGE: image, LABEL: label_of(n)}) for n, image in enumerate(images)]
+
+
+def _tensorflow(threads: int) -> Any:
+    from pipeline.tf_cpu import tf
+
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    return tf
+
+
+def ours(images: Sequence[bytes], threads: int, **options: Any) -> Run:
+    """The Decoder of train_dataset, in as many threads as it is to have."""
+    _tensorflow(threads)
+    from pipeline.decoding.decode import Decoder
+    from pipeline.ops import DecodeRandomResizedCrop
+    from pipeline.shards.schema import Feature, Schema
+
+    schema = Schema("photographs", {IMAGE: Feature("bytes"), LABEL: Feature("int64")})
+    op = DecodeRandomResizedCrop(size=(SIZE, SIZE), **options)
+    decoder = Decoder(schema, BATCH, ops=[op], keys=["image", LABEL])
+    payloads, pool, seed = _payloads(images), ThreadPoolExecutor(threads), itertools.count()
+    index = np.arange(BATCH, dtype=np.int32)
+
+    def batch(begin: int, seeds: np.ndarray) -> np.ndarray:
+        return decoder(payloads[begin : begin + BATCH], seeds, index)["image"]
+
+    def run() -> Iterator[np.ndarray]:
+        random = np.random.default_rng(next(seed))
+        begins = range(0, len(payloads) - BATCH + 1, BATCH)
+        seeds = [random.integers(-(2**31), 2**31, (BATCH, 1, 2)).astype(np.int32) for _ in begins]
+        yield from map(batch, begins, seeds) if threads == 1 else pool.map(batch, begins, seeds)
+
+    return run
+
+
+def tf_data(images: Sequence[bytes], threads: int, recipe: Callable[..., Any], same_windows: bool = False) -> Run:
+    """map and batch: in the caller's thread, or in so many of tf.data's.
+
+    same_windows: those of torchvision's distribution, as ours and Pillow's. sample_distorted_bounding_box still draws,
+    for nothing: it takes a uniform height, where the area is to be uniform, so its own windows are smaller."""
+    tf = _tensorflow(threads)
+    random, sizes = np.random.default_rng(0), [Image.open(io.BytesIO(image)).size for image in images]
+    tables = itertools.cycle([_windows(sizes, random) for _ in range(PASSES)]) if same_windows else None
+    given = tf.Variable(_windows(sizes, random)) if same_windows else None
+    features = {IMAGE: tf.io.FixedLenFeature([], tf.string), LABEL: tf.io.FixedLenFeature([], tf.int64)}
+
+    def one(payload: Any, number: Any) -> Any:
+        parsed = tf.io.parse_single_example(payload, features)
+        window = None if given is None else tf.gather(given, number)
+        return {"image": recipe(tf, parsed[IMAGE], window), LABEL: parsed[LABEL]}
+
+    dataset = tf.data.Dataset.from_tensor_slices((_payloads(images), tf.range(len(images))))
+    dataset = dataset.map(one, num_parallel_calls=None if threads == 1 else threads)
+    dataset = dataset.batch(BATCH, drop_remainder=True)
+    if threads > 1:
+        dataset = dataset.prefetch(2)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    dataset = dataset.with_options(options)
+
+    def run() -> Iterator[Any]:
+        if tables is not None:
+            given.assign(next(tables))
+        for batch in dataset:
+            yield batch["image"].numpy()
+
+    return run
+
+
+def _windows(sizes: Sequence[tuple[int, int]], random: np.random.Generator) -> np.ndarray:
+    boxes = np.array([_box(width, height, random) for width, height in sizes], np.int32)
+    return np.stack([boxes[:, 1], boxes[:, 0], boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]], 1)
+
+
+def _distorted_window(tf: Any, shape: Any, given: Any, min_object_covered: float, attempts: int) -> Any:
+    begin, size, _ = tf.image.sample_distorted_bounding_box(
+        shape,
+        tf.constant([0.0, 0.0, 1.0, 1.0], shape=[1, 1, 4]),
+        min_object_covered=min_object_covered,
+        aspect_ratio_range=RATIO,
+        area_range=AREA,
+        max_attempts=attempts,
+        use_image_if_no_bounding_boxes=True,
+    )
+    drawn = tf.concat([begin[:2], size[:2]], 0)
+    return drawn if given is None else given + tf.minimum(drawn, 0)
+
+
+def big_vision(tf: Any, data: Any, given: Any) -> Any:
+    """decode_jpeg_and_inception_crop(224) and flip_lr of google-research/big_vision: bilinear, cast to uint8."""
+    window = _distorted_window(tf, tf.io.extract_jpeg_shape(data), given, 0.0, 100)
+    pixels = tf.io.decode_and_crop_jpeg(data, window, channels=3)
+    return tf.image.random_flip_left_right(tf.cast(tf.image.resize(pixels, (SIZE, SIZE)), tf.uint8))
+
+
+def tensorflow_tpu(tf: Any, data: Any, given: Any) -> Any:
+    """The training half of tensorflow/tpu's resnet_preprocessing: bicubic, the centre if nothing was drawn, float."""
+    shape = tf.io.extract_jpeg_shape(data)
+    window = _distorted_window(tf, shape, given, 0.1, 10)
+
+    def bicubic(window: Any) -> Any:
+        pixels = tf.io.decode_and_crop_jpeg(data, window, channels=3)
+        return tf.image.resize([pixels], (SIZE, SIZE), "bicubic")[0]
+
+    def centre() -> Any:
+        side = tf.cast(SIZE / (SIZE + 32) * tf.cast(tf.minimum(shape[0], shape[1]), tf.float32), tf.int32)
+        return bicubic(tf.stack([(shape[0] - side + 1) // 2, (shape[1] - side + 1) // 2, side, side]))
+
+    image = tf.cond(tf.reduce_all(window[2:] == shape[:2]), centre, lambda: bicubic(window))
+    return tf.cast(tf.image.random_flip_left_right(tf.reshape(image, [SIZE, SIZE, 3])), tf.bfloat16)
+
+
+def exact(tf: Any, data: Any, given: Any) -> Any:
+    """big_vision's, with the exact DCT and rounding, as ours: what it costs to be without their bias."""
+    window = _distorted_window(tf, tf.io.extract_jpeg_shape(data), given, 0.0, 10)
+    pixels = tf.io.decode_and_crop_jpeg(data, window, channels=3, dct_method="INTEGER_ACCURATE")
+    return tf.image.random_flip_left_right(
+        tf.cast(tf.round(tf.image.resize(pixels, (SIZE, SIZE))), tf.uint8),
+    )
+
+
+def grain_pil(images: Sequence[bytes], threads: int) -> Run:
+    """grain with Pillow: random access by itself, or its threads. The images as they are: there is nothing to parse."""
+    import grain
+
+    class Crop(grain.transforms.RandomMap):
+        def random_map(self, element: tuple[bytes, int], rng: np.random.Generator) -> dict[str, Any]:
+            return {"image": _pillow(element[0], rng), LABEL: element[1]}
+
+    source = [(image, label_of(number)) for number, image in enumerate(images)]
+    dataset = grain.MapDataset.source(source).seed(0).random_map(Crop()).batch(BATCH, drop_remainder=True)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4)
+
+    def run() -> Iterator[np.ndarray]:
+        batches = (dataset[i] for i in range(len(dataset))) if threads == 1 else dataset.to_iter_dataset(options)
+        for batch in batches:
+            yield batch["image"]
+
+    return run
+
+
+def _pillow(data: bytes, random: np.random.Generator) -> np.ndarray:
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, _box(*image.size, random))
+    if random.random() < 0.5:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(image)
+
+
+def _box(width: int, height: int, random: np.random.Generator) -> tuple[int, int, int, int]:
+    """torchvision's RandomResizedCrop: left, upper, right, lower."""
+    for _ in range(10):
+        area = width * height * random.uniform(*AREA)
+        ratio = math.exp(random.uniform(*map(math.log, RATIO)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            x, y = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
+            return x, y, x + w, y + h
+    return 0, 0, width, height
+
+
+def _recipe(recipe: Callable[..., Any], own: bool = False, same_windows: bool = True) -> Contender:
+    return Contender("tensorflow", functools.partial(tf_data, recipe=recipe, same_windows=same_windows), own)
+
+
+CONTENDERS = {
+    "ours": Contender("tensorflow", ours, True),
+    "ours, bicubic": Contender("tensorflow", functools.partial(ours, method="bicubic"), True),
+    "tf.data, big_vision's recipe": _recipe(big_vision),
+    "tf.data, tensorflow/tpu's recipe": _recipe(tensorflow_tpu),
+    "tf.data, exact as ours": _recipe(exact, own=True),
+    "tf.data, big_vision's with its own windows": _recipe(big_vision, own=True, same_windows=False),
+    "grain + PIL": Contender("grain", grain_pil),
+}
+
+
+def main() -> None:
+    """Runs one contender, a pass for each line."""
+    name, directory, threads = sys.argv[1:]
+    images = [path.read_bytes() for path in sorted(Path(directory).glob("*.jpg"))]
+    run = CONTENDERS[name].prepare(images, int(threads))
+    for _ in sys.stdin:
+        wall, cpu = time.perf_counter(), time.process_time()
+        count = sum(len(batch) for batch in run())
+        found = {"images": count, "cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

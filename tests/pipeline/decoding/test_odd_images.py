@@ -1,0 +1,57 @@
+"""Odd and damaged images are decoded, or one error that names record, problem and remedy. .ci/sweep takes all 500."""
+
+import re
+
+import numpy as np
+import pytest
+from odd_images import KINDS, verdicts
+from pictures import picture
+
+from pipeline.datasets import eval_dataset
+from pipeline.ops import DecodeResize
+from pipeline.shards.errors import SchemaError
+from pipeline.tf_cpu import tf
+
+SMALL = {name: kind for name, kind in KINDS.items() if not kind.large}
+OF_EACH = 2
+
+
+def test_all_of_them_are_five_hundred():
+    assert sum(kind.count for kind in KINDS.values()) >= 500
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Kind -> the errors of its first images, None where one was decoded."""
+    images = [list(kind.images(OF_EACH)) for kind in SMALL.values()]
+    op = DecodeResize(size=(8, 8))
+    reasons = iter(verdicts([image for each in images for image in each], tmp_path_factory.mktemp("odd") / "data", op))
+    return {name: [next(reasons) for _ in each] for name, each in zip(SMALL, images, strict=True)}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_odd_image_is_decoded_or_an_error_that_says_what_it_is_and_what_to_do(found, name):
+    kind = SMALL[name]
+    for reason in found[name]:
+        if kind.error is None:
+            assert reason is None
+        elif reason is not None or not kind.either:
+            assert re.search(rf"record \d+ \(record \d+ of .*, split 'train'\): {kind.error}", reason)
+
+
+@pytest.mark.parametrize("name", ["interlaced PNG", "16-bit RGB PNG", "16-bit RGBA PNG, interlaced"])
+def test_a_png_of_any_depth_and_order_has_its_pixels(name):
+    data = next(KINDS[name].images())
+    pixels = DecodeResize("image", size=(80, 120))({"image": tf.constant(data)}, None)["image"]
+    np.testing.assert_array_equal(pixels, picture())
+
+
+def test_tensorflow_prints_nothing_about_an_image_that_it_cannot_decode(capfd, write_dataset, tmp_path):
+    images = [next(KINDS[name].images()) for name in ("JPEG, truncated", "PNG, truncated", "a GIF", "animated WebP")]
+    for number, image in enumerate(images):
+        record = {"image/encoded": image, "image/class/label": 1, "image/weight": [0, 0]}
+        directory = write_dataset(tmp_path / str(number), {"train": [[record]]})
+        source = eval_dataset(directory, "train", global_batch=1, ops=[DecodeResize(size=(8, 8))], keys=["image"])
+        with pytest.raises(SchemaError, match="train-00000-of-00001, record 0"):
+            next(iter(source.batches()))
+    assert capfd.readouterr().err == ""
