@@ -3,14 +3,17 @@
 The same plan goes on; another one is refused, or with --overwrite replaces exactly what the claimed one wrote."""
 
 import dataclasses
-import json
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from beam_jobs.changes import OldPlan, first_change, source_versions
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
+from beam_jobs.receipts import parse_receipt
 from pipeline.shards.errors import ConversionError
-from pipeline.shards.manifest import Manifest, read_manifest, update_manifest
+from pipeline.shards.manifest import Manifest, find_manifest, read_manifest, update_manifest
 from pipeline.shards.naming import (
     MANIFEST_FILE,
     index_file,
@@ -22,10 +25,11 @@ from pipeline.shards.naming import (
     summary_file,
 )
 from pipeline.shards.schema import SHARD_FILES
+from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
 from pipeline.shards.storage import Storage, in_parallel, join
 
-__all__ = ["Claim", "check_mergeable", "claim"]
+__all__ = ["Claim", "check_mergeable", "claim", "parse_claim", "renew_claim"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,10 @@ class Claim:
     records: int
     bytes: int
     seed: int
-    raw_checksum: str | None = None  # of the raw files. Here and not in the plan: only gs:// has it
+    raw_checksum: str | None = None  # see SplitPlan. Here and not in the digest: a copy has another one on a disk
     files: str = SHARD_FILES  # see Schema
+    sources: Mapping[str, str] = field(default_factory=dict)  # see source_versions
+    has_checksum: bool = field(default=True, compare=False)  # version 0.1 wrote none; not a field of the file
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
@@ -52,18 +58,22 @@ class Claim:
             seed=job.seed,
             raw_checksum=plan.raw_checksum,
             files=job.converter.schema.files,
+            sources=source_versions(job, plan.split),
         )
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(dataclasses.asdict(self)) + "\n"
-
-    def of_same_raw_files(self, other: "Claim") -> bool:
-        """Whether both can be of the same raw files: equal checksums where both have one."""
-        return None in (self.raw_checksum, other.raw_checksum) or self.raw_checksum == other.raw_checksum
+    @property
+    def old_plan(self) -> OldPlan:
+        """For first_change."""
+        return OldPlan(self.plan, self.num_shards, self.seed)
 
     def __str__(self) -> str:
         return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
+
+
+def _encoded(claim: Claim) -> bytes:
+    fields = dataclasses.asdict(claim)
+    del fields["has_checksum"]
+    return sealed_line(fields)
 
 
 def claim(storage: Storage, plan: SplitPlan) -> None:
@@ -73,26 +83,63 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
         check_mergeable(read_manifest(job.output_dir, storage), job)
     if not storage.exists(path):
         _check_vacant(storage, plan)
-    if storage.create(path, mine.to_json().encode()):
+    if storage.create(path, _encoded(mine)):
         return
-    there = _read(storage, path)
-    if there.plan == mine.plan and there.of_same_raw_files(mine):
+    there = _read(storage, path, plan)
+    same_raw = None in (there.raw_checksum, mine.raw_checksum) or there.raw_checksum == mine.raw_checksum
+    if there.plan == mine.plan and (same_raw or not job.overwrite):
+        _go_on(storage, plan, there)
         return
-    if not job.overwrite and there.plan == mine.plan:
-        raise ConversionError(
-            f"{job.output_dir} holds split {plan.split!r} of other raw data: since then a raw file was replaced by one "
-            f"of the same size (checksum of all: {there.raw_checksum} then, {mine.raw_checksum} now). Put it back, "
-            "give another directory, or replace the split with --overwrite."
-        )
     if not job.overwrite:
+        change = _changed_source(there, mine) or first_change(storage, plan, there.old_plan)
         raise ConversionError(
-            f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. The raw data, "
-            "label files, seed, shard size or --verify differ. Repeat the old options, give another directory, or "
+            f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. "
+            f"{f'In the raw data, {change}. Label' if change else 'The raw data, label'} files, seed, shard size or "
+            f"--verify {'may differ, too' if change else 'differ'}. Repeat the old options, give another directory, or "
             "replace the split with --overwrite."
         )
     _remove_split(storage, job.output_dir, plan.split, there)
+    _publish(storage, path, mine)
+
+
+def _go_on(storage: Storage, plan: SplitPlan, there: Claim) -> None:
+    """Renews the claim of the same plan where the changes of raw data since then concern no finished shard.
+
+    With --verify_existing the bytes decide, so the commit renews it (see resume). So it does where the claim has no
+    checksum: as long as that is so, receipts may be there that do not say of which raw data their shards are."""
+    job, mine = plan.job, Claim.of(plan)
+    if there.raw_checksum == mine.raw_checksum or job.verify_existing:
+        return
+    change = first_change(storage, plan, there.old_plan)
+    if not there.has_checksum and there.raw_checksum:
+        change = change or "a file is not what it was"
+    if change:
+        raise ConversionError(
+            f"{job.output_dir} holds split {plan.split!r} of other raw data: {change} when its shards were written. "
+            "Put it back, let --verify_existing compare the bytes (those of a copy are the same), give another "
+            "directory, or replace the split with --overwrite."
+        )
+    if there.has_checksum:
+        _publish(storage, join(job.output_dir, plan_file(plan.split)), mine)
+
+
+def renew_claim(storage: Storage, plan: SplitPlan) -> None:
+    """After all shards are proven to be of the raw data as they are now."""
+    path, mine = join(plan.job.output_dir, plan_file(plan.split)), Claim.of(plan)
+    there = _read(storage, path, plan)
+    if not there.has_checksum or there.raw_checksum != mine.raw_checksum:
+        _publish(storage, path, mine)
+
+
+def _changed_source(there: Claim, mine: Claim) -> str:
+    """The first raw file that both know and that is another one now, in words; "" if there is none."""
+    changed = (name for name, version in mine.sources.items() if there.sources.get(name, version) != version)
+    return "".join(f"{name} is not the file that it was" for name in itertools.islice(changed, 1))
+
+
+def _publish(storage: Storage, path: str, mine: Claim) -> None:
     with storage.publish(path) as sink:
-        sink.write(mine.to_json().encode())
+        sink.write(_encoded(mine))
 
 
 def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
@@ -127,13 +174,51 @@ def check_mergeable(there: Manifest | None, job: Job) -> None:
         )
 
 
-def _read(storage: Storage, path: str) -> Claim:
+def parse_claim(data: bytes) -> Claim:
+    """Raises ValueError for a damaged one."""
+    fields, has_checksum = unsealed(data)
     try:
-        return Claim(**json.loads(storage.read(path)))
-    except (ValueError, TypeError) as e:
-        raise ConversionError(
-            f"{path} is damaged ({e}), so nobody knows whose files these are. Give another directory."
-        ) from e
+        claim = Claim(**{**fields, "has_checksum": has_checksum})
+    except TypeError as e:
+        raise ValueError(str(e)) from e
+    numbers, texts = (claim.num_shards, claim.records, claim.bytes, claim.seed), (claim.plan, claim.files)
+    if not (all(type(n) is int for n in numbers) and all(isinstance(text, str) for text in texts)):
+        raise ValueError("it has a field of a wrong type")
+    return claim
+
+
+def _read(storage: Storage, path: str, plan: SplitPlan) -> Claim:
+    try:
+        return parse_claim(storage.read(path))
+    except ValueError as e:
+        agreed = _agreed(storage, plan)
+        if agreed is None:
+            raise ConversionError(
+                f"{path} is damaged ({e}), and nothing intact says that these shards are of this command. Repeat the "
+                f"options that began this conversion, which rebuilds the file; or remove the shards of {plan.split!r} "
+                "and their receipts in _shards yourself, or give another directory."
+            ) from e
+        _publish(storage, path, agreed)
+        return agreed
+
+
+def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
+    """This plan's claim, if intact receipts and manifest agree that the split is its, or if there is nothing of it."""
+    output_dir, split = plan.job.output_dir, plan.split
+    receipts = f"{shard_files(split, None)}.json"
+    names = [name for name in storage.list(join(output_dir, "_shards")) if fnmatchcase(name, receipts)]
+    found = in_parallel(lambda name: parse_receipt(storage.read(join(output_dir, f"_shards/{name}"))), names)
+    intact = [receipt for receipt in found if receipt and receipt.has_checksum]
+    plans = {receipt.plan for receipt in intact}
+    manifest = find_manifest(output_dir, storage)
+    if manifest and split in manifest.splits:
+        plans.add(manifest.splits[split].plan_digest)
+    shards = shard_files(split, None, plan.job.converter.schema.files)
+    vacant = not names and not any(fnmatchcase(name, shards) for name in storage.list(output_dir))
+    if plans != {plan.digest} and not (vacant and not plans):
+        return None
+    raw = {receipt.raw_checksum for receipt in intact}
+    return dataclasses.replace(Claim.of(plan), raw_checksum=raw.pop() if len(raw) == 1 else None)
 
 
 def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> None:

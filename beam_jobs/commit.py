@@ -5,24 +5,25 @@ repeat it."""
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from beam_jobs.claims import check_mergeable
+from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
-from beam_jobs.receipts import Rejected, Verdict, sweep_verdicts
+from beam_jobs.receipts import Rejected
 from beam_jobs.summary import empty_folders, summarize
+from beam_jobs.verdicts import Verdict, sweep_verdicts
 from pipeline.shards.errors import ConversionError, StorageError
 from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_files
 from pipeline.shards.record import crc32c
+from pipeline.shards.sealed import sealed_line
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.storage import Storage, join
 
@@ -41,6 +42,7 @@ def commit_split(
     check_scanned(plan, summaries)
     check_written(plan, results)
     whole = prove(storage, plan, results)
+    renew_claim(storage, plan)
     rejected = sorted(whole.rejected, key=lambda line: (line.key, line.uri, line.offset))
     _write_ledger(storage, job.output_dir, split, rejected)
     records = sum(result.records for result in results)
@@ -65,7 +67,7 @@ def commit_split(
 def _write_ledger(storage: Storage, output_dir: str, split: str, rejected: Sequence[Rejected]) -> None:
     with storage.publish(join(output_dir, rejects_file(split))) as sink:
         for line in rejected:
-            sink.write((json.dumps(dataclasses.asdict(line)) + "\n").encode())
+            sink.write(sealed_line(dataclasses.asdict(line)))
 
 
 def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
@@ -108,14 +110,14 @@ def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry)
 
 
 def _sweep(storage: Storage, plan: SplitPlan) -> None:
-    """Removes what killed workers of this split left half-written, and verdicts for killed launchers."""
+    """Removes what killed workers of this split left half-written, and verdicts of earlier runs."""
     output_dir, split = plan.job.output_dir, plan.split
     shards = shard_files(split, plan.num_shards, plan.job.converter.schema.files)
     storage.sweep(output_dir, [shards, MANIFEST_FILE, *SIDECAR_FILES])
     receipts = shard_files(split, plan.num_shards)
     for directory in ("_shards", "_index", "_rejects", "_summary"):
         storage.sweep(join(output_dir, directory), [f"{receipts}.json", f"{split}.*"])
-    sweep_verdicts(storage, output_dir, split, time.time())
+    sweep_verdicts(storage, plan.job, split)
 
 
 def _writer() -> str:

@@ -29,11 +29,13 @@ class Source:
     bytes: int = 0  # of the range
     tag: str = ""  # for the converter: the class, say
     kind: Literal["tar", "zip", "folder", "file"] = "tar"  # a folder has no bytes of its own: each of its files does
+    origin: str = ""  # of a temporary file: the compressed file that it was made from, whose stamp `stat` has
 
     @property
     def name(self) -> str:
         """For messages."""
-        return f"{self.uri} ({self.tag})" if self.tag else self.uri
+        uri = self.origin or self.uri
+        return f"{uri} ({self.tag})" if self.tag else uri
 
     @property
     def guessed_bytes(self) -> int:

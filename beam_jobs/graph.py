@@ -23,10 +23,11 @@ from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.plausible import check_target
 from beam_jobs.proof import ShardResult, SourceSummary, check_scanned, distrusting_receipts
-from beam_jobs.receipts import finished_shards, verdict_on_error
+from beam_jobs.receipts import finished_shards
 from beam_jobs.references import References, concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
 from beam_jobs.sums import BucketSums, add_sums, key_digest, measure
+from beam_jobs.verdicts import verdict_on_error
 from beam_jobs.write import write_shard
 from pipeline.background import Background
 from pipeline.shards.errors import InfeedError, StorageError

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from beam_jobs.job import Job, Waiting
 from beam_jobs.preview import SplitPreview, preview
 from beam_jobs.progress import watching
-from beam_jobs.receipts import Verdict
 from beam_jobs.runners import Preset, find_runner
+from beam_jobs.verdicts import Verdict
 from pipeline import command
 from pipeline.command import Console
 from pipeline.quiet import quiet_stderr

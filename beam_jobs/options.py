@@ -31,7 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     again.add_argument(
         "--verify_existing",
         action="store_true",
-        help="read the shards that an earlier run finished, not only measure them, and write damaged ones again",
+        help="read the shards that an earlier run finished and their raw data, not only sizes and times; write damaged "
+        "ones again. A copy of the raw data, which has new times, needs it",
     )
     compressed = parser.add_argument_group("compressed raw data")
     compressed.add_argument(

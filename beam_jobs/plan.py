@@ -66,7 +66,7 @@ class SplitPlan:
 
     @cached_property
     def raw_checksum(self) -> str | None:
-        """32 hex digits that change with any byte of the raw files; None for files on a disk, which has no checksums.
+        """32 hex digits that change with the checksum, or on a disk the stamp, of any raw file; None if there is none.
 
         Not in `digest`: the same data give the same manifest from a disk and from gs://."""
         return f"{self.total.raw_digest:032x}" if self.total.raw_digest else None

@@ -163,8 +163,8 @@ def prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) -> 
         file = plan.shard_file(result.shard)
         if receipt is None or receipt.plan != plan.digest or ShardResult.of(receipt) != result:
             raise ConversionError(
-                f"the receipt of shard {result.shard} of {plan.split!r} in {output_dir} is gone or is another plan's: "
-                "a second conversion writes here. Stop one of them and run the other again."
+                f"the receipt of shard {result.shard} of {plan.split!r} in {output_dir} is gone, damaged or another "
+                "plan's. If a second conversion writes here, stop one of them. Then run the same command again."
             )
         if there is None or not there.agrees_with(receipt.stat):
             raise ConversionError(

@@ -1,39 +1,22 @@
-"""Receipts and verdicts: small JSON files by which the steps of a conversion trust each other.
+"""Receipts: what each finished shard holds, in a small JSON file that is written after the shard.
 
-A receipt says what one finished shard holds; it is written after the shard. A verdict says how one run ended, for its
-launcher, which removes it; one that nobody asks for goes with a later commit."""
+A receipt has a checksum of itself; a damaged one means an unfinished shard."""
 
 import base64
-import contextlib
 import dataclasses
-import json
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 
-from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
-from pipeline.shards.errors import InfeedError, StorageError
-from pipeline.shards.naming import receipt_file, verdict_file
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Stat, Storage, file_crc32c, join
+from beam_jobs.raw_rows import RAW_ROW
+from beam_jobs.references import Reference
+from pipeline.shards.naming import receipt_file
+from pipeline.shards.sealed import sealed_line, unsealed
+from pipeline.shards.storage import Stat, Storage, join
 
-__all__ = [
-    "Receipt",
-    "Rejected",
-    "Verdict",
-    "finished_shard",
-    "finished_shards",
-    "read_receipts",
-    "sweep_verdicts",
-    "verdict_on_error",
-]
-
-_KEPT_SECONDS = 24 * 3600.0
+__all__ = ["Receipt", "Rejected", "escaped", "finished_shard", "finished_shards", "parse_receipt", "read_receipts"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +28,16 @@ class Rejected:
     offset: int
     stage: str  # scan | convert
     error: str
+
+    @staticmethod
+    def of(ref: Reference, stage: str, error: str) -> "Rejected":
+        """Odd bytes in names are written as escapes: the ledger is UTF-8."""
+        return Rejected(escaped(ref.key), escaped(ref.file.uri), ref.offset, stage, error)
+
+
+def escaped(name: str) -> str:
+    """A name in raw data, as it stands in receipts and ledger."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -66,14 +59,24 @@ class Receipt:
     largest_bytes: int = 0  # of the payload of the largest record
     largest_key: str = ""
     notes: Mapping[str, int] = field(default_factory=dict)
+    raw: str = ""  # base64 of RAW_ROW [rows that arrived], in order
+    raw_checksum: str | None = None  # of all raw files of the split at that time: see SplitPlan
+    has_checksum: bool = field(default=True, compare=False)  # version 0.1 wrote none; not a field of the file
 
     def index_rows(self) -> np.ndarray:
         """uint32 [records, 2]."""
         return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
 
+    def raw_rows(self) -> np.ndarray:
+        """RAW_ROW [rows]; none of version 0.1."""
+        return np.frombuffer(base64.b64decode(self.raw), RAW_ROW)
+
     def write(self, storage: Storage, output_dir: str) -> None:
         """Publishes the receipt; the shard must be there already."""
-        _write_json(storage, join(output_dir, receipt_file(self.split, self.shard, self.num_shards)), self)
+        fields = dataclasses.asdict(self)
+        del fields["has_checksum"]
+        with storage.publish(join(output_dir, receipt_file(self.split, self.shard, self.num_shards))) as sink:
+            sink.write(sealed_line(fields))
 
     @property
     def stat(self) -> Stat:
@@ -81,17 +84,31 @@ class Receipt:
         return Stat(self.bytes, self.crc32c)
 
 
-def _decoded(data: bytes) -> Receipt | None:
-    """None if it is not readable: the shard is then written anew."""
+def parse_receipt(data: bytes) -> Receipt | None:
+    """None if it is damaged: the shard is then written anew."""
     try:
-        fields = json.loads(data)
-        return Receipt(**{**fields, "rejected": tuple(Rejected(**r) for r in fields["rejected"])})
+        fields, has_checksum = unsealed(data)
+        rejected = tuple(Rejected(**line) for line in fields["rejected"])
+        receipt = Receipt(**{**fields, "rejected": rejected, "has_checksum": has_checksum})
+        return receipt if has_checksum or (_has_its_types(receipt) and not receipt.raw) else None
     except (ValueError, KeyError, TypeError):
         return None
 
 
+def _has_its_types(receipt: Receipt) -> bool:
+    """Of a receipt without a checksum, whose shard can then be compared with it."""
+    numbers = [receipt.shard, receipt.num_shards, receipt.records, receipt.bytes, receipt.crc32c]
+    numbers += [receipt.largest_bytes, *receipt.fixups.values(), *receipt.notes.values()]
+    texts = [receipt.plan, receipt.split, receipt.key_digest, receipt.handled_digest, receipt.index]
+    texts += [receipt.largest_key, *(text for r in receipt.rejected for text in (r.key, r.uri, r.stage, r.error))]
+    numbers += [r.offset for r in receipt.rejected]
+    return all(type(n) is int and n >= 0 for n in numbers) and all(isinstance(text, str) for text in texts)
+
+
 def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt | None, Stat | None]]:
-    """For each shard in order: its receipt, and what is there of the shard; None where there is nothing (readable).
+    """For each shard in order: its receipt, and what is there of the shard; None where there is nothing (intact).
+
+    A receipt without a checksum is not among them: its shard has to be read first (see resume).
 
     One listing of each directory, and the receipts read ahead of the caller: on gs:// requests for each shard alone,
     one after the other, would take minutes."""
@@ -103,85 +120,28 @@ def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt |
     }
     contents = storage.read_ranges((join(output_dir, files[shard]), 0, size) for shard, size in sizes.items())
     for shard in range(num_shards):
-        receipt = _decoded(next(contents)) if shard in sizes else None
-        yield receipt, shards.get(plan.shard_file(shard))
+        receipt = parse_receipt(next(contents)) if shard in sizes else None
+        intact = receipt and receipt.has_checksum and (receipt.split, receipt.shard) == (split, shard)
+        yield receipt if intact else None, shards.get(plan.shard_file(shard))
 
 
 def finished_shards(storage: Storage, plan: SplitPlan) -> Iterator[Receipt]:
-    """The receipts of the shards that an earlier run of the same plan finished, going by size (and crc32c on gs://)."""
+    """The receipts of the shards that an earlier run of the same plan finished, going by size (and crc32c on gs://).
+
+    Only where no raw file has changed since: else the rows of each shard have to be compared (see resume)."""
     for receipt, there in read_receipts(storage, plan):
-        if receipt and receipt.plan == plan.digest and there and there.agrees_with(receipt.stat):
+        is_of_plan = receipt and (receipt.plan, receipt.raw_checksum) == (plan.digest, plan.raw_checksum)
+        if receipt and is_of_plan and there and there.agrees_with(receipt.stat):
             yield receipt
 
 
 def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | None:
-    """The receipt of one shard that is finished by now; None if it has to be written.
-
-    It counts as finished when it has its size, with --verify_existing only when all its bytes have their checksum."""
-    job = plan.job
-    path = join(job.output_dir, receipt_file(plan.split, shard, plan.num_shards))
-    receipt = _decoded(storage.read(path)) if storage.exists(path) else None
-    if receipt is None or receipt.plan != plan.digest:
+    """The receipt of one shard that is finished by now, going by size (and crc32c on gs://); None if it is not."""
+    output_dir = plan.job.output_dir
+    path = join(output_dir, receipt_file(plan.split, shard, plan.num_shards))
+    receipt = parse_receipt(storage.read(path)) if storage.exists(path) else None
+    if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (plan.digest, plan.split, shard):
         return None
-    path = join(job.output_dir, plan.shard_file(shard))
-    if not storage.exists(path) or not storage.stat(path).agrees_with(receipt.stat):
-        return None
-    intact = not job.verify_existing or file_crc32c(storage, path) == receipt.crc32c
-    return receipt if intact else None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How one split of one run ended."""
-
-    run_id: str
-    split: str
-    ok: bool
-    message: str  # for people: totals if ok, else all that went wrong
-    rejected: int = 0
-    warnings: tuple[str, ...] = ()
-    at: float = field(default_factory=time.time, compare=False)  # Unix seconds
-
-    def write(self, storage: Storage, output_dir: str) -> None:
-        """Publishes the verdict."""
-        _write_json(storage, join(output_dir, verdict_file(self.split, self.run_id)), self)
-
-    @staticmethod
-    def fetch(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":
-        """The verdict of this run, which is then gone; None if it left none.
-
-        Never that of another run: it may be of another plan, which says nothing of what this one was to write."""
-        path = join(output_dir, verdict_file(split, run_id))
-        if not storage.exists(path):
-            return None
-        fields = json.loads(storage.read(path))
-        verdict = Verdict(**{**fields, "warnings": tuple(fields["warnings"])})
-        with contextlib.suppress(InfeedError):  # one that may not be deleted is left, and no reason to fail
-            storage.delete(path)
-        return verdict
-
-
-def sweep_verdicts(storage: Storage, output_dir: str, split: str, now: float) -> None:
-    """Removes the verdicts that nobody fetched for a day: their launchers were killed, or did not wait."""
-    for name in storage.list(join(output_dir, "_shards")):
-        if fnmatchcase(f"_shards/{name}", verdict_file(split, "*")):
-            path = join(output_dir, f"_shards/{name}")
-            with contextlib.suppress(StorageError):  # its launcher was first
-                if json.loads(storage.read(path))["at"] < now - _KEPT_SECONDS:
-                    storage.delete(path)
-
-
-@contextlib.contextmanager
-def verdict_on_error(job: Job, split: str) -> Iterator[None]:
-    """Leaves the message of an InfeedError as the split's verdict, because runners bury it in tracebacks."""
-    try:
-        yield
-    except InfeedError as e:
-        with contextlib.suppress(InfeedError):  # a full disk takes no verdict either; the first error counts
-            Verdict(job.run_id, split, ok=False, message=str(e)).write(open_storage(job.output_dir), job.output_dir)
-        raise
-
-
-def _write_json(storage: Storage, path: str, value: Any) -> None:
-    with storage.publish(path) as sink:
-        sink.write((json.dumps(dataclasses.asdict(value)) + "\n").encode())
+    path = join(output_dir, plan.shard_file(shard))
+    there = storage.exists(path) and storage.stat(path).agrees_with(receipt.stat)
+    return receipt if there else None

@@ -75,6 +75,8 @@ class Scratch:
             with raw.open(uri) as compressed, output.publish(path) as sink:
                 for piece in self._bounded(inflated(compressed, compression, uri), uri, stat.bytes):
                     sink.write(piece)
+                if raw.stat(uri) != stat:
+                    raise RawDataError(f"{uri} changed while it was uncompressed. Run the same command again.")
         except BaseException as e:
             self._failure = self._failure or e
             raise

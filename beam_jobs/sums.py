@@ -25,7 +25,7 @@ class BucketSums(NamedTuple):
     records: int = 0  # all rows, rejected ones too
     row_digest: int = 0  # sum of the rows' hashes modulo 2^128: free of order
     key_digest: int = 0  # the same of their keys alone
-    raw_digest: int = 0  # the same of their keys and raw files' checksums, of rows whose storage keeps one
+    raw_digest: int = 0  # the same of their keys and the versions of their raw files: see Stat
 
     def __add__(self, other: "BucketSums") -> "BucketSums":  # type: ignore[override]
         return BucketSums(
@@ -44,7 +44,7 @@ def measure(converter: Converter, refs: References) -> BucketSums:
         len(refs),
         sum_of_hashes(repr(row).encode() for row in refs.values()),
         key_digest(refs.key.tolist()),
-        sum_of_hashes(_keys_with_checksums(refs)),
+        sum_of_hashes(_keys_with_versions(refs)),
     )
 
 
@@ -71,7 +71,8 @@ def sum_of_hashes(items: Iterable[bytes]) -> int:
     return sum(int.from_bytes(hashlib.blake2b(item, digest_size=16).digest(), "big") for item in items) & _MODULO
 
 
-def _keys_with_checksums(refs: References) -> Iterator[bytes]:
+def _keys_with_versions(refs: References) -> Iterator[bytes]:
     """Keys are in it so that two files that changed places are seen."""
-    ends = [None if file.stat.crc32c is None else b"\0%08x" % file.stat.crc32c for file in refs.files]
+    versions = [file.stat.version for file in refs.files]
+    ends = [f"\0{version}".encode() if version else b"" for version in versions]
     return (key + end for key, end in zip(refs.key.tolist(), (ends[i] for i in refs.file), strict=True) if end)

@@ -6,7 +6,7 @@ was presumed dead, does no harm."""
 import base64
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import google_crc32c
@@ -17,13 +17,14 @@ from beam_jobs.counts import counts_of
 from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult
 from beam_jobs.ranks import in_order
-from beam_jobs.receipts import Receipt, Rejected, finished_shard
+from beam_jobs.raw_rows import check_unchanged, raw_rows, read_rows
+from beam_jobs.receipts import Receipt, Rejected
 from beam_jobs.references import Reference, References
+from beam_jobs.resume import kept_shard
 from beam_jobs.sums import key_digest
-from pipeline.shards.errors import RawDataError
 from pipeline.shards.example import example_pieces
-from pipeline.shards.record import FRAME_BYTES, crc32c_of, frame_ends
-from pipeline.shards.storage import Sink, Storage, in_parallel, join
+from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame_ends
+from pipeline.shards.storage import Sink, Storage, join
 
 __all__ = ["write_shard"]
 
@@ -33,39 +34,23 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
 
     Bad records are in the receipt. Raises StorageError, RawDataError when raw data cannot be read."""
     output_dir = plan.job.output_dir
-    done = finished_shard(output, plan, shard)
-    if done:
-        return dataclasses.replace(ShardResult.of(done), reused=True)
     refs = in_order(plan.job.seed, plan.split, refs)
+    if kept := kept_shard(raw, output, plan, shard, refs):
+        return dataclasses.replace(ShardResult.of(kept), reused=True)
     good, bad = refs.take(refs.good), refs.take(~refs.good)
     with output.publish(join(output_dir, plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)
         for ref in bad:
             writing.reject(ref, "scan", ref.error)
         counts = counts_of(plan.job.counts_dir)
-        for ref, data in _read(raw, good):
+        for ref, data in read_rows(raw, good):
             before = writing.num_bytes
             writing.convert(ref, data)
             counts.add(plan.split, records=1, bytes=writing.num_bytes - before)
-        _check_unchanged(raw, good)  # after the last byte is read, before the shard can be seen
-    receipt = writing.receipt(shard, handled_digest=key_digest(refs.key.tolist()))
+        check_unchanged(plan.job, raw, good)  # after the last byte is read, before the shard can be seen
+    receipt = writing.receipt(shard, refs)
     receipt.write(output, output_dir)
     return ShardResult.of(receipt)
-
-
-def _read(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes]]:
-    ranges = zip((refs.files[i].uri for i in refs.file), refs.offset.tolist(), refs.size.tolist(), strict=True)
-    return zip(refs, raw.read_ranges(ranges), strict=True)
-
-
-def _check_unchanged(raw: Storage, refs: References) -> None:
-    stats = in_parallel(raw.stat, [file.uri for file in refs.files])  # of folders, each record is a file
-    for file, stat in zip(refs.files, stats, strict=True):
-        if not stat.agrees_with(file.stat):
-            raise RawDataError(
-                f"{file.uri} has {stat}; it had {file.stat} when it was scanned. It changed during the conversion. "
-                "Put it back, or run again to scan the new one."
-            )
 
 
 @dataclass
@@ -78,6 +63,7 @@ class _Writing:
     num_bytes: int = 0
     keys: list[bytes] = field(default_factory=list)
     index: list[tuple[int, int]] = field(default_factory=list)
+    raw_crcs: list[int] = field(default_factory=list)
     fixups: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
@@ -86,6 +72,7 @@ class _Writing:
     def convert(self, ref: Reference, data: bytes) -> None:
         """Raw bytes in, one framed record out; or one more line for the ledger."""
         converter = self.plan.job.converter
+        self.raw_crcs.append(crc32c(data))
         try:
             converted = converter.convert(ref, data)
         except Reject as e:
@@ -110,12 +97,13 @@ class _Writing:
         self.index.append((length, crc))
 
     def reject(self, ref: Reference, stage: str, error: str) -> None:
-        """One line for the ledger. Odd bytes in names are written as escapes: the ledger is UTF-8."""
-        key, uri = (text.encode("utf-8", "backslashreplace").decode() for text in (ref.key, ref.file.uri))
-        self.rejected.append(Rejected(key, uri, ref.offset, stage, error))
+        """One line for the ledger."""
+        self.rejected.append(Rejected.of(ref, stage, error))
 
-    def receipt(self, shard: int, handled_digest: int) -> Receipt:
-        """What was written."""
+    def receipt(self, shard: int, refs: References) -> Receipt:
+        """What was written. refs: all rows, in order."""
+        rows = raw_rows(self.plan.job.seed, self.plan.split, refs)
+        rows["crc32c"][refs.good] = self.raw_crcs
         return Receipt(
             plan=self.plan.digest,
             split=self.plan.split,
@@ -125,11 +113,13 @@ class _Writing:
             bytes=self.num_bytes,
             crc32c=int.from_bytes(self.crc.digest(), "big"),
             key_digest=f"{key_digest(self.keys):032x}",
-            handled_digest=f"{handled_digest:032x}",
+            handled_digest=f"{key_digest(refs.key.tolist()):032x}",
             index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
             fixups=dict(sorted(self.fixups.items())),
             rejected=tuple(self.rejected),
             largest_bytes=self.largest[0],
             largest_key=self.largest[1].decode("utf-8", "backslashreplace"),
             notes=dict(sorted(self.notes.items())),
+            raw=base64.b64encode(rows.tobytes()).decode(),
+            raw_checksum=self.plan.raw_checksum,
         )

@@ -5,6 +5,7 @@
 
 The files say which of the two it is. The Python and Matlab versions are refused: a pickle is a program."""
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ from beam_jobs.references import File
 from beam_jobs.scratch import Scratch
 from converters.cifar import PIXEL_BYTES
 from converters.class_names import parse_class_names
-from converters.compressed import to_scratch
+from converters.compressed import stat_of, to_scratch
 from converters.image_records import folder_members
 from converters.tars import Member, members
 from pipeline.shards.errors import LabelError, RawDataError
 from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Storage, join
+from pipeline.shards.storage import Stat, Storage, join
 
 __all__ = ["SPLITS", "RawCifar", "find_cifar"]
 
@@ -75,15 +76,17 @@ def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch: Scratch | None
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
     place = _place(storage, raw_data_dir)
     inside = to_scratch(storage, place, scratch) if place.endswith(".gz") else place
+    stat = stat_of(storage, place, inside) if place.endswith((".tar", ".tar.gz")) else None
     storage = open_storage(inside)
-    files = _files(storage, inside, is_tar=place.endswith((".tar", ".tar.gz")))
+    files = _files(storage, inside, stat)
     version = _version(files, place)
     names = [_names(storage, files, name, count, place) for name, count in version.names.items()]
     sources: list[Source] = []
     for split in splits or SPLITS:
         batches = version.batches[split]
         _check_whole(files, split, batches, place)
-        sources += [_source(split, name, *files[name], len(names) + PIXEL_BYTES) for name in batches]
+        found = (_source(split, name, *files[name], len(names) + PIXEL_BYTES) for name in batches)
+        sources += [dataclasses.replace(source, origin=place if inside != place else "") for source in found]
     return RawCifar(tuple(sources), names[0], names[1] if len(names) > 1 else ())
 
 
@@ -110,13 +113,12 @@ def _place(storage: Storage, raw_data_dir: str) -> str:
     )
 
 
-def _files(storage: Storage, place: str, is_tar: bool) -> _Files:
-    """By base name: where they stand in a tar is of no interest."""
-    if not is_tar:
+def _files(storage: Storage, place: str, tar: Stat | None) -> _Files:
+    """By base name: where they stand in a tar is of no interest. tar: None for a folder."""
+    if tar is None:
         return {member.name: (file, member) for file, member in folder_members(storage, place)}
-    stat = storage.stat(place)
-    file = File(place, stat)
-    return {member.name.rsplit("/", 1)[-1]: (file, member) for member in members(storage, place, 0, stat.bytes)}
+    file = File(place, tar)
+    return {member.name.rsplit("/", 1)[-1]: (file, member) for member in members(storage, place, 0, tar.bytes)}
 
 
 def _version(files: _Files, place: str) -> _Version:

@@ -3,9 +3,10 @@
 from beam_jobs.scratch import Scratch
 from pipeline.shards.errors import OptionError
 from pipeline.shards.frames import Compression
-from pipeline.shards.storage import Storage
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.storage import Stat, Storage
 
-__all__ = ["to_scratch"]
+__all__ = ["stat_of", "to_scratch"]
 
 
 def to_scratch(storage: Storage, path: str, scratch: Scratch | None, compression: Compression = "gzip") -> str:
@@ -15,3 +16,14 @@ def to_scratch(storage: Storage, path: str, scratch: Scratch | None, compression
     if scratch is None:
         raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry_run writes nothing.")
     return scratch.uncompressed(storage, path, compression)
+
+
+def stat_of(storage: Storage, path: str, place: str) -> Stat:
+    """Of the file at `place`: a raw file, or a temporary one that was made from the raw file `path`.
+
+    A temporary one has the raw file's stamp: it is made anew by each run, which is no change of the raw data."""
+    stat = open_storage(place).stat(place)
+    if place == path:
+        return stat
+    origin = storage.stat(path)
+    return stat._replace(stamp=origin.stamp, crc32c=origin.crc32c if stat.crc32c is None else stat.crc32c)

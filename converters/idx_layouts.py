@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from converters.compressed import to_scratch
+from converters.compressed import stat_of, to_scratch
 from converters.idx import HEADER_BYTES, LABELS_HEADER_BYTES, ImagesHeader, labels_count
 from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
 from pipeline.shards.schemes import open_storage
@@ -84,9 +84,9 @@ def _files(storage: Storage, raw_data_dir: str, prefix: str | None) -> Mapping[t
 
 
 def _source(split: str, uri: str, header: ImagesHeader, name: str) -> Source:
-    stat = open_storage(uri).stat(uri)
+    stat = stat_of(open_storage(name), name, uri)
     header.check_size(stat.bytes, name)
-    return Source(split, uri, stat, 0, stat.bytes, kind="file")
+    return Source(split, uri, stat, 0, stat.bytes, kind="file", origin=name if name != uri else "")
 
 
 def _labels(storage: Storage, raw_data_dir: str, name: str | None, images: int, images_path: str) -> bytes:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from converters.compressed import to_scratch
+from converters.compressed import stat_of, to_scratch
 from converters.tars import Member, entries
 from converters.zips import zip_members
 from pipeline.shards.errors import RawDataError
@@ -71,7 +71,9 @@ class PackedFolder:
     def sources(self, split: str) -> Iterator[Source]:
         """The archive, as one unit to scan."""
         archive = self.archive
-        yield Source(split, archive.uri, archive.stat, 0, archive.stat.bytes, "/".join(self.place), archive.kind)
+        origin = archive.name if archive.name != archive.uri else ""
+        place, size = "/".join(self.place), archive.stat.bytes
+        yield Source(split, archive.uri, archive.stat, 0, size, place, archive.kind, origin)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def open_archive(storage: Storage, path: str, scratch: Scratch | None) -> Archiv
             "as one of these."
         )
     uri = to_scratch(storage, path, scratch) if path.endswith((".gz", ".tgz")) else path
-    return Archive(path, uri, open_storage(uri).stat(uri))
+    return Archive(path, uri, stat_of(storage, path, uri))
 
 
 def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]]:

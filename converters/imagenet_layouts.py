@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
 from converters.class_names import label_text
-from converters.compressed import to_scratch
+from converters.compressed import stat_of, to_scratch
 from converters.imagenet import SPLITS, VALIDATION_LABELS
 from converters.synsets import check_known
 from converters.tars import members
@@ -57,7 +57,7 @@ def find_raw(raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], s
         if storage.exists(tar):
             sources += _in_tar(storage, split, tar, synsets)
         elif storage.exists(f"{tar}.gz"):
-            sources += _in_tar(storage, split, to_scratch(storage, f"{tar}.gz", scratch), synsets)
+            sources += _in_tar(storage, split, to_scratch(storage, f"{tar}.gz", scratch), synsets, origin=f"{tar}.gz")
         elif folder := _folder(storage, raw_data_dir, split):
             sources += _in_folder(storage, split, folder, synsets)
         else:
@@ -75,17 +75,17 @@ def _folder(storage: Storage, raw_data_dir: str, split: str) -> str | None:
     return None
 
 
-def _in_tar(storage: Storage, split: str, path: str, synsets: Sequence[str]) -> Iterator[Source]:
-    stat = storage.stat(path)
+def _in_tar(storage: Storage, split: str, path: str, synsets: Sequence[str], origin: str = "") -> Iterator[Source]:
+    stat = stat_of(storage, origin or path, path)
     if split == "validation":
-        yield Source(split, path, stat, 0, stat.bytes)
+        yield Source(split, path, stat, 0, stat.bytes, origin=origin)
         return
     found = False
     for member in members(storage, path, 0, stat.bytes):
         found = True
         synset = member.name.rsplit("/", 1)[-1].removesuffix(".tar")
         check_known(synset, synsets, f"member {member.name} of {path}")
-        yield Source(split, path, stat, member.offset, member.size, synset)
+        yield Source(split, path, stat, member.offset, member.size, synset, origin=origin)
     if not found:
         raise RawDataError(f"{path} has no class tars in it. Is it the original train tar, fully copied?")
 

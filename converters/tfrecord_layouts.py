@@ -15,7 +15,7 @@ from pathlib import Path
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch, inflated
-from converters.compressed import to_scratch
+from converters.compressed import stat_of, to_scratch
 from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
 from pipeline.shards.frames import Compression, Frame, compression_of, read_frames
 from pipeline.shards.manifest import Manifest, read_manifest
@@ -148,8 +148,9 @@ def sources_of(storage: Storage, directory: str, files: Files, scratch: Scratch 
     sources: list[Source] = []
     for (split, name, stat), form, path in zip(places, forms, in_parallel(expand, wanted), strict=True):
         if form:
-            stat = open_storage(path).stat(path)  # noqa: PLW2901 - of the file that is read
-        sources.append(Source(split, path, stat, 0, stat.bytes, tag=name, kind="file"))
+            stat = stat_of(storage, join(directory, name), path)  # noqa: PLW2901 - of the file that is read
+        origin = join(directory, name) if form else ""
+        sources.append(Source(split, path, stat, 0, stat.bytes, name, "file", origin))
     for split in files:
         if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:  # a shard reads from one
             raise OptionError(

@@ -13,12 +13,13 @@ import google_crc32c
 import numpy as np
 
 from pipeline.contents import image_problem, label_problems, labels_of, schema_problems
+from pipeline.ledger import ledger_problem
 from pipeline.shards.errors import SchemaError, ShardError, StorageError
 from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.frames import Frame, read_frames
 from pipeline.shards.index import SplitIndex, load_index
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.naming import MANIFEST_FILE, index_file, shard_pattern
+from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_pattern
 from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.sidecar_proof import has_sidecars, sidecar_problems
 from pipeline.shards.storage import Stat, Storage, files_at_once, join
@@ -88,6 +89,7 @@ class SplitProof:
         yield from self._open_index()
         self._there = self._storage.list(self.manifest.directory)
         yield from self._strays()
+        yield from self._check_ledger()
         pool = ThreadPoolExecutor(files_at_once(self._storage), thread_name_prefix="infeed-verify")
         try:
             for proof in pool.map(self._prove, range(len(self.entry.shards))):
@@ -119,6 +121,11 @@ class SplitProof:
             if name.fullmatch(file) and file not in ours:
                 what = "is not in the manifest, but readers that go by file names read it"
                 yield Problem(join(self.manifest.directory, file), what, "stray")
+
+    def _check_ledger(self) -> Iterator[Problem]:
+        directory = self.manifest.directory
+        if what := ledger_problem(self._storage, directory, self.split, self.entry.rejected):
+            yield Problem(join(directory, rejects_file(self.split)), what)
 
     def _prove(self, number: int) -> _ShardProof:
         shard, proof = self.entry.shards[number], _ShardProof()

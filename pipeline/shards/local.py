@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.shards.errors import StorageError
+from pipeline.shards.stamps import stamped
 from pipeline.shards.storage import Sink, Stat, join
 
 __all__ = ["LocalStorage"]
@@ -42,7 +43,7 @@ class LocalStorage:
         with _naming(path, "find"):
             found = Path(path).stat()
         _check_regular(path, found)
-        return Stat(found.st_size)
+        return stamped(found)
 
     def exists(self, path: str) -> bool:
         """See Storage."""
@@ -114,8 +115,8 @@ class LocalStorage:
     def list(self, directory: str) -> dict[str, Stat]:
         """See Storage. What is neither file nor folder, a link to nowhere or a pipe, counts as a file of no bytes."""
         with _naming(directory, "list"):
-            sizes = {e.name: _bytes_of(e) for e in _entries(directory) if not _is_folder(e)}
-        return {name: Stat(size) for name, size in sizes.items() if size is not None}
+            stats = {e.name: _stat_of(e) for e in _entries(directory) if not _is_folder(e)}
+        return {name: stat for name, stat in stats.items() if stat is not None}
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
         """See Storage."""
@@ -153,14 +154,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return False
 
 
-def _bytes_of(entry: os.DirEntry[str]) -> int | None:
+def _stat_of(entry: os.DirEntry[str]) -> Stat | None:
     """None for a file that is gone since it was listed: another process has renamed what it wrote, say."""
     with _no_loop():
         try:
-            return entry.stat().st_size if entry.is_file() else 0
+            return stamped(entry.stat()) if entry.is_file() else Stat(0)
         except FileNotFoundError:
             return None
-    return 0
+    return Stat(0)
 
 
 @contextlib.contextmanager

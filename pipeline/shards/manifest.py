@@ -12,9 +12,9 @@ from typing import Any
 
 from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, did_you_mean
 from pipeline.shards.naming import MANIFEST_FILE
-from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.schemes import open_storage
+from pipeline.shards.sealed import CHECKSUM, checksum_of, sealed
 from pipeline.shards.storage import Storage, join
 from pipeline.shards.typed_json import Count, JsonFile, NonEmpty
 
@@ -31,7 +31,6 @@ __all__ = [
 
 FORMAT_VERSION = 1
 INDEX_WRITER = "infeed index"  # how `writer` begins where the shards were found, not written
-CHECKSUM = "checksum"  # of all other fields; older manifests have none
 _MEND = "Copy it again; or delete it and run what wrote it again for all its splits: shards that are finished stay."
 
 
@@ -164,18 +163,12 @@ def _decoded(encoded: bytes, directory: str) -> Manifest:
     if not isinstance(data, dict):
         raise ManifestError(f"{path} holds a {type(data).__name__}, not a manifest.")
     # First of all, so that damage is told from another version.
-    if CHECKSUM in data and data[CHECKSUM] != (there := _checksum(data)):
+    if CHECKSUM in data and data[CHECKSUM] != (there := checksum_of(data)):
         raise ManifestError(
             f"{path} has the checksum {data[CHECKSUM]!r}, its fields give {there!r}: it is damaged. {_MEND} If you "
             f"changed it on purpose, take the field {CHECKSUM!r} out of it."
         )
     return Manifest.from_json(data, directory)
-
-
-def _checksum(fields: Mapping[str, Any]) -> str:
-    """Of the fields, however the file is laid out: labels, documentation and seeds have no other proof."""
-    covered = {name: value for name, value in fields.items() if name != CHECKSUM}
-    return f"{crc32c(json.dumps(covered, sort_keys=True, separators=(',', ':')).encode()):08x}"
 
 
 def _instead(storage: Storage, directory: str) -> str:
@@ -192,6 +185,6 @@ def update_manifest(storage: Storage, directory: str, change: Callable[[Manifest
 
     def changed(there: bytes | None) -> bytes:
         fields = change(None if there is None else _decoded(there, directory)).to_json()
-        return (json.dumps(fields | {CHECKSUM: _checksum(fields)}, indent=1) + "\n").encode()
+        return (json.dumps(sealed(fields), indent=1) + "\n").encode()
 
     storage.update(join(directory, MANIFEST_FILE), changed)

@@ -26,10 +26,19 @@ class Stat(NamedTuple):
 
     bytes: int
     crc32c: int | None = None  # None where the storage keeps no checksum: a disk
+    stamp: int | None = None  # of the times of a file on a disk: another one when it is written again, moved or copied
 
     def agrees_with(self, other: "Stat") -> bool:
-        """Whether both can be of the same bytes: equal sizes, and equal checksums where both have one."""
-        return self.bytes == other.bytes and (None in (self.crc32c, other.crc32c) or self.crc32c == other.crc32c)
+        """Whether both can be of the same bytes: equal sizes, and equal checksums and stamps where both have one."""
+        pairs = ((self.crc32c, other.crc32c), (self.stamp, other.stamp))
+        return self.bytes == other.bytes and all(None in pair or pair[0] == pair[1] for pair in pairs)
+
+    @property
+    def version(self) -> str:
+        """What tells one content of a file from another of the same size; "" if the storage says nothing."""
+        if self.crc32c is not None:
+            return f"{self.crc32c:08x}"
+        return "" if self.stamp is None else f"{self.stamp:016x}"
 
     def __str__(self) -> str:
         return f"{self.bytes} bytes" + ("" if self.crc32c is None else f" with crc32c {self.crc32c:08x}")
@@ -51,7 +60,7 @@ class Storage(Protocol):
     """Whether a read waits for a network: then few large reads are worth the memory that they take."""
 
     def stat(self, path: str) -> Stat:
-        """Size and checksum of the file."""
+        """Size of the file, and its checksum or stamp."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -87,7 +96,7 @@ class Storage(Protocol):
         ...
 
     def list(self, directory: str) -> dict[str, Stat]:
-        """Name -> size and checksum of the files directly in a directory, in sorted order; {} where there is none."""
+        """Name -> what `stat` says of the files directly in a directory, in sorted order; {} where there is none."""
         ...
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:

@@ -13,9 +13,10 @@ from beam_jobs.commit import commit_split
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, bucket_of
 from beam_jobs.proof import SourceSummary
-from beam_jobs.receipts import Verdict, finished_shard
+from beam_jobs.receipts import finished_shard
 from beam_jobs.references import concat
 from beam_jobs.sums import BucketSums, key_digest, measure
+from beam_jobs.verdicts import Verdict
 from beam_jobs.write import write_shard
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
@@ -87,14 +88,23 @@ def test_a_verdict_is_of_one_run_and_gone_when_its_launcher_has_fetched_it(gathe
     assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", "another run") == failed
 
 
-def test_a_commit_removes_the_verdicts_that_nobody_fetched_for_a_day(gather, tmp_path):
-    for age_hours in (23, 25):
-        Verdict(f"run {age_hours}", "train", True, "", at=time.time() - 3600 * age_hours).write(
-            STORAGE, f"{tmp_path}/out"
-        )
+def test_a_commit_removes_the_verdicts_of_runs_that_ended_before_this_one_began(gather, tmp_path):
+    out = f"{tmp_path}/out"
+    for run, seconds in (("killed", -1), ("twin", 60)):
+        Verdict(run, "train", True, "", at=time.time() + seconds).write(STORAGE, out)
+    (tmp_path / "out/_shards/train.verdict.damaged.json").write_text("{")
+    (tmp_path / "out/_shards/train.verdict.of-0.1.json").write_text('{"at": 1.0}')
     verdict = gather().commit()
     left = {path.name for path in (tmp_path / "out/_shards").glob("*verdict*")}
-    assert left == {"train.verdict.run 23.json", f"train.verdict.{verdict.run_id}.json"}
+    assert left == {"train.verdict.twin.json", f"train.verdict.{verdict.run_id}.json"}
+
+
+def test_a_damaged_verdict_is_not_believed(gather, tmp_path):
+    verdict = gather().commit()
+    path = tmp_path / f"out/_shards/train.verdict.{verdict.run_id}.json"
+    path.write_text(path.read_text().replace("18 records", "19 records"))
+    with pytest.raises(ConversionError, match=r"train\.verdict\..* is damaged\. Run the same command again"):
+        Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id)
 
 
 def test_committing_twice_changes_nothing(gather, tmp_path):
@@ -160,7 +170,7 @@ def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
         gathered.commit()
     shard.write_bytes(whole)
     receipt.write_text(receipt.read_text().replace(gathered.plan.digest, "0" * 32))
-    with pytest.raises(ConversionError, match=r"the receipt of shard 1 of 'train' .* is gone or is another plan's"):
+    with pytest.raises(ConversionError, match=r"receipt of shard 1 of 'train' .* is gone, damaged or another plan's"):
         gathered.commit()
     assert not (tmp_path / "out/manifest.json").exists()
 
@@ -178,7 +188,8 @@ def test_bad_records_are_all_listed_before_the_split_fails(gather, raw_imagenet,
         ("train/n00000002/n00000002_1.JPEG", "convert"),
     ]
     assert not (tmp_path / "out/manifest.json").exists()
-    assert gather(max_bad_records=2).commit().rejected == 2
+    # The fixture has written the tars again, with other times.
+    assert gather(max_bad_records=2, verify_existing=True).commit().rejected == 2
     assert read_manifest(f"{tmp_path}/out").split("train").rejected == 2
 
 

@@ -152,7 +152,7 @@ def test_a_tar_replaced_by_one_of_the_same_size_is_refused_until_it_may_overwrit
     before = gcs_server.objects(name, "out/")
     gcs_server.write(name, tar, other_bytes(gcs_server.read(name, tar)))
     again = [*flags(raw, f"{bucket}/out"), "--splits=validation", "--max_bad_records=1"]
-    with pytest.raises(ConversionError, match=r"a raw file was replaced by one of the same size .* --overwrite"):
+    with pytest.raises(ConversionError, match=rf"other raw data: \S+{tar} is not the file that it was .* --overwrite"):
         imagenet_to_gcs.main(again)
     assert gcs_server.objects(name, "out/") == before
     imagenet_to_gcs.main([*again, "--overwrite"])
@@ -177,10 +177,14 @@ def test_a_tar_replaced_by_one_of_the_same_size_while_it_is_read_is_named(raw, b
 
 
 @pytest.mark.usefixtures("without_beam")
-def test_a_conversion_from_a_disk_goes_on_from_a_bucket(raw, bucket, photos, gcs_server, expected, shard_digests):
+def test_a_conversion_from_a_disk_goes_on_from_a_bucket_once_the_bytes_are_compared(
+    raw, bucket, photos, gcs_server, expected, shard_digests
+):
     imagenet_to_gcs.main(flags(photos[0], f"{bucket}/out"))
     gcs_server.reset()
-    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    with pytest.raises(ConversionError, match="let --verify_existing compare the bytes"):
+        imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    imagenet_to_gcs.main([*flags(raw, f"{bucket}/out"), "--verify_existing"])
     assert gcs_server.requests(r"upload.*name=out/train-") == []
     assert shard_digests(f"{bucket}/out") == expected
 

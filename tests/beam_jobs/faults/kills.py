@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -190,10 +190,12 @@ def run_alone(command: list[str], env: Mapping[str, str]) -> tuple[int, str]:
     return running.returncode, output
 
 
-def convert(raw: str, place: Place, processes: int = 1, kill_at: str = "", run: Run = run_alone) -> tuple[int, str]:
-    """(status, output) of the real command in a process group of its own."""
+def convert(
+    raw: str, place: Place, processes: int = 1, kill_at: str = "", run: Run = run_alone, more: Sequence[str] = ()
+) -> tuple[int, str]:
+    """(status, output) of the real command in a process group of its own. more: flags."""
     flags = [f"--raw_data_dir={raw}", f"--gcs_output_path={place.path}", f"--label_file={raw}/synsets.txt"]
-    flags += ["--splits=train", f"--num_train_shards={NUM_SHARDS}", f"--local_processes={processes}"]
+    flags += ["--splits=train", f"--num_train_shards={NUM_SHARDS}", f"--local_processes={processes}", *more]
     faults = {"KILL_AT": kill_at, "KILL_ROOT": str(ROOT), "PYTHONPATH": str(Path(__file__).parent)}
     return run(["-c", OWN_GROUP + CONVERT, *flags], {**os.environ, **place.env, **faults})
 

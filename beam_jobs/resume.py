@@ -1,0 +1,124 @@
+"""Which finished shards a run keeps, where size and receipt are not enough: then bytes decide."""
+
+import base64
+import dataclasses
+from collections.abc import Iterator
+
+import google_crc32c
+import numpy as np
+
+from beam_jobs.claims import Claim, parse_claim
+from beam_jobs.plan import SplitPlan
+from beam_jobs.raw_rows import name_of, raw_crcs, raw_rows
+from beam_jobs.receipts import Receipt, Rejected, escaped, finished_shard
+from beam_jobs.references import Reference, References
+from beam_jobs.sums import key_digest
+from pipeline.shards.errors import RawDataError
+from pipeline.shards.frames import read_frames
+from pipeline.shards.naming import plan_file
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["kept_shard"]
+
+_PIECE_BYTES = 8 * 1024**2
+
+
+def kept_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
+    """The receipt of a shard that is finished by now; None if it has to be written. refs: its rows, in order.
+
+    With --verify_existing, and where the receipt has no checksum, only after all bytes of the shard and of its raw data
+    are read. Raises RawDataError where the raw data are not those that it was written from."""
+    job, receipt = plan.job, finished_shard(output, plan, shard)
+    if receipt is None:
+        return None
+    by_bytes = job.verify_existing or not receipt.has_checksum
+    if not by_bytes and receipt.raw_checksum == plan.raw_checksum:
+        return receipt
+    if by_bytes and not _holds(output, plan, receipt, refs):
+        return None
+    before, rows = receipt.raw_rows(), raw_rows(job.seed, plan.split, refs)
+    if by_bytes:
+        rows["crc32c"] = raw_crcs(job, raw, refs)
+    if receipt.has_checksum:
+        column = "crc32c" if by_bytes else "version"
+        if changed := _first_other(before[["rank", column]], rows[["rank", column]], refs):
+            _refuse_other_bytes(output, plan, receipt, changed)
+            return None
+    elif _claim(output, plan).raw_checksum not in (None, plan.raw_checksum):
+        return None  # version 0.1 did not say of which raw data it is
+    encoded = base64.b64encode((rows if by_bytes else before).tobytes()).decode()
+    renewed = dataclasses.replace(receipt, raw=encoded, raw_checksum=plan.raw_checksum, has_checksum=True)
+    if renewed != receipt or not receipt.has_checksum:
+        renewed.write(output, job.output_dir)
+    return renewed
+
+
+def _first_other(before: np.ndarray, rows: np.ndarray, refs: References) -> Reference | None:
+    """The first row that is not as it was."""
+    if len(before) != len(rows):
+        return next(iter(refs), None)
+    return next(iter(refs.take(before != rows)), None)
+
+
+def _refuse_other_bytes(output: Storage, plan: SplitPlan, receipt: Receipt, changed: Reference) -> None:
+    """Unless the shard is of other raw data than the claim, such as those of a run that then met an older shard."""
+    job = plan.job
+    if not job.verify_existing or job.overwrite or _claim(output, plan).raw_checksum != receipt.raw_checksum:
+        return
+    raise RawDataError(
+        f"{job.output_dir} holds split {plan.split!r} of other raw data: {name_of(job, changed.file.uri)} "
+        f"has other bytes than when {plan.shard_file(receipt.shard)} was written. Put it back, give another directory, "
+        "or replace the shards with --overwrite --verify_existing."
+    )
+
+
+def _claim(storage: Storage, plan: SplitPlan) -> Claim:
+    return parse_claim(storage.read(join(plan.job.output_dir, plan_file(plan.split))))
+
+
+def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References) -> bool:
+    """Whether the shard's bytes are records of these rows, as its receipt says.
+
+    All that it says is compared, but for the counts of repairs and the errors of conversion, which no shard holds."""
+    try:
+        rows = receipt.index_rows()
+    except ValueError:
+        return False
+    path, checksum = join(plan.job.output_dir, plan.shard_file(receipt.shard)), google_crc32c.Checksum()
+    pieces = _pieces(storage, path, receipt.bytes, checksum)
+    sound = not any(frame.problem for frame in read_frames(pieces, rows))
+    for _ in pieces:  # what comes after the last record
+        pass
+    crc = int.from_bytes(checksum.digest(), "big")
+    intact = sound and (len(rows), crc) == (receipt.records, receipt.crc32c)
+    return intact and _is_of(receipt, rows[:, 0].tolist(), refs)
+
+
+def _pieces(storage: Storage, path: str, size: int, checksum: google_crc32c.Checksum) -> Iterator[bytes]:
+    ranges = ((path, at, min(_PIECE_BYTES, size - at)) for at in range(0, size, _PIECE_BYTES))
+    for piece in storage.read_ranges(ranges):
+        checksum.update(piece)
+        yield piece
+
+
+def _is_of(receipt: Receipt, lengths: list[int], refs: References) -> bool:
+    """Whether keys, their digests, rejected rows and the largest record are those of rows in order."""
+    bad = refs.take(~refs.good)
+    found = {line.key for line in receipt.rejected[len(bad) :] if line.stage == "convert"}
+    keys = [key for key in refs.key[refs.good].tolist() if escaped(key.decode("utf-8", "surrogateescape")) not in found]
+    if len(keys) != len(lengths) or len(keys) + len(receipt.rejected) != len(refs):
+        return False
+    largest = max(zip(lengths, keys, strict=True), default=(0, b""))
+    return (
+        [_anywhere(line) for line in receipt.rejected[: len(bad)]]
+        == [_anywhere(Rejected.of(ref, "scan", ref.error)) for ref in bad]
+        and receipt.key_digest == f"{key_digest(keys):032x}"
+        and receipt.handled_digest == f"{key_digest(refs.key.tolist()):032x}"
+        and (receipt.largest_bytes, receipt.largest_key) == (largest[0], largest[1].decode("utf-8", "backslashreplace"))
+        and all(count <= len(refs) for count in (*receipt.fixups.values(), *receipt.notes.values()))
+    )
+
+
+def _anywhere(line: Rejected) -> Rejected:
+    """The line wherever the raw data are: they may have been moved."""
+    return dataclasses.replace(line, uri="")

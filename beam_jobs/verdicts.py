@@ -1,0 +1,86 @@
+"""Verdicts: how one split of one run ended, in a small JSON file for the launcher, which removes it.
+
+One that nobody asks for, because its launcher was killed or did not wait, goes with the commit of a later run."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from beam_jobs.job import Job
+from pipeline.shards.errors import ConversionError, InfeedError, StorageError
+from pipeline.shards.naming import verdict_file
+from pipeline.shards.schemes import open_storage
+from pipeline.shards.sealed import sealed_line, unsealed
+from pipeline.shards.storage import Storage, join
+
+__all__ = ["Verdict", "sweep_verdicts", "verdict_on_error"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one split of one run ended."""
+
+    run_id: str
+    split: str
+    ok: bool
+    message: str  # for people: totals if ok, else all that went wrong
+    rejected: int = 0
+    warnings: tuple[str, ...] = ()
+    at: float = field(default_factory=time.time, compare=False)  # Unix seconds
+
+    def write(self, storage: Storage, output_dir: str) -> None:
+        """Publishes the verdict."""
+        with storage.publish(join(output_dir, verdict_file(self.split, self.run_id))) as sink:
+            sink.write(sealed_line(dataclasses.asdict(self)))
+
+    @staticmethod
+    def fetch(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":
+        """The verdict of this run, which is then gone; None if it left none. Raises ConversionError if it is damaged.
+
+        Never that of another run: it may be of another plan, which says nothing of what this one was to write."""
+        path = join(output_dir, verdict_file(split, run_id))
+        if not storage.exists(path):
+            return None
+        verdict = _parse(storage.read(path))
+        with contextlib.suppress(InfeedError):  # one that may not be deleted is left, and no reason to fail
+            storage.delete(path)
+        if verdict is None:
+            raise ConversionError(
+                f"{path}, which says how the conversion of {split!r} ended, is damaged. Run the same command again: it "
+                "keeps the shards that are finished."
+            )
+        return verdict
+
+
+def _parse(data: bytes) -> Verdict | None:
+    """None if it is damaged. One without a checksum is an earlier version's, so nobody waits for it."""
+    try:
+        fields, has_checksum = unsealed(data)
+        return Verdict(**{**fields, "warnings": tuple(fields["warnings"])}) if has_checksum else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def sweep_verdicts(storage: Storage, job: Job, split: str) -> None:
+    """Removes the verdicts of runs that ended before this one began, and damaged ones."""
+    for name in storage.list(join(job.output_dir, "_shards")):
+        if fnmatchcase(f"_shards/{name}", verdict_file(split, "*")):
+            path = join(job.output_dir, f"_shards/{name}")
+            with contextlib.suppress(StorageError):  # its launcher was first
+                verdict = _parse(storage.read(path))
+                if verdict is None or verdict.at < job.started:
+                    storage.delete(path)
+
+
+@contextlib.contextmanager
+def verdict_on_error(job: Job, split: str) -> Iterator[None]:
+    """Leaves the message of an InfeedError as the split's verdict, because runners bury it in tracebacks."""
+    try:
+        yield
+    except InfeedError as e:
+        with contextlib.suppress(InfeedError):  # a full disk takes no verdict either; the first error counts
+            Verdict(job.run_id, split, ok=False, message=str(e)).write(open_storage(job.output_dir), job.output_dir)
+        raise

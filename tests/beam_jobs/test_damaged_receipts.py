@@ -1,0 +1,129 @@
+"""Receipts, claims, ledgers and verdicts prove themselves: a damaged one is never believed, and never a traceback."""
+
+import json
+
+import pytest
+
+from pipeline import verify
+from pipeline.shards.errors import ConversionError
+from pipeline.shards.manifest import read_manifest
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+FLAGS = ("--num_train_shards=3", "--splits=train", "--max_bad_records=1")
+RECEIPT, CLAIM, LEDGER = "_shards/train-00001-of-00003.json", "_shards/train.plan.json", "_rejects/train.jsonl"
+
+
+@pytest.fixture
+def out(raw_imagenet, tmp_path):
+    """A finished conversion of 17 records, with one in the ledger."""
+    raw_imagenet.train["n00000001"]["n00000001_3.JPEG"] = b"no image"
+    raw_imagenet.write().convert(tmp_path / "out", *FLAGS)
+    return tmp_path / "out"
+
+
+def edit(path, change):
+    """Changes the fields of a JSON file, and none of its checksum."""
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields) + "\n")
+
+
+def as_version_0_1(out):
+    """Receipts, claim and ledger as version 0.1 wrote them."""
+    for path in (out / "_shards").glob("*.json"):
+        edit(path, lambda fields: [fields.pop(name, None) for name in ("checksum", "raw", "raw_checksum")])
+    edit(out / CLAIM, lambda fields: fields.update(raw_checksum=None))
+    lines = [json.loads(line) for line in (out / LEDGER).read_text().splitlines()]
+    for line in lines:
+        del line["checksum"]
+    (out / LEDGER).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+DAMAGE = {
+    "the index": lambda fields: fields.update(index="A" * 8 + fields["index"][8:]),
+    "the key digest": lambda fields: fields.update(key_digest="0" * 32),
+    "a count": lambda fields: fields.update(fixups={"png_to_jpeg": 1}),
+    "a shard's checksum": lambda fields: fields.update(crc32c=fields["crc32c"] ^ 1),
+    "its own checksum": lambda fields: fields.update(checksum="00000000"),
+    "the name of a field": lambda fields: fields.update(chacksum=fields.pop("checksum")),
+    "a type": lambda fields: fields.update(records=str(fields["records"])),
+}
+
+
+@pytest.mark.parametrize("flags", [[], ["--verify_existing"]], ids=["plain", "verify_existing"])
+def test_a_shard_with_a_damaged_receipt_is_unfinished(raw_imagenet, out, shard_digests, flags):
+    good, receipt = shard_digests(out), (out / RECEIPT).read_text()
+    for damage in DAMAGE.values():
+        (out / "manifest.json").unlink()
+        edit(out / RECEIPT, damage)
+        raw_imagenet.convert(out, *FLAGS, *flags)
+        assert shard_digests(out) == good
+        assert (out / RECEIPT).read_text() == receipt
+
+
+UNSEALED = {name: DAMAGE[name] for name in ("the index", "the key digest", "a shard's checksum", "a type")}
+
+
+@pytest.mark.parametrize("damage", [None, *UNSEALED], ids=str)
+def test_a_receipt_without_a_checksum_is_believed_once_its_shard_is_read(raw_imagenet, out, shard_digests, damage):
+    good, inodes = shard_digests(out), {path.name: path.stat().st_ino for path in out.glob("train-*")}
+    receipt = (out / RECEIPT).read_text()
+    as_version_0_1(out)
+    (out / "manifest.json").unlink()
+    if damage:
+        edit(out / RECEIPT, UNSEALED[damage])
+    raw_imagenet.convert(out, *FLAGS)
+    assert shard_digests(out) == good
+    assert (out / RECEIPT).read_text() == receipt  # with a checksum from now on
+    rewritten = {path.name for path in out.glob("train-*") if path.stat().st_ino != inodes[path.name]}
+    assert rewritten == ({"train-00001-of-00003"} if damage else set())
+
+
+def test_what_version_0_1_finished_verifies_and_its_damaged_shard_is_found(raw_imagenet, out, shard_digests):
+    good = shard_digests(out)
+    as_version_0_1(out)
+    assert verify.main([str(out)]) == 0
+    shard = out / "train-00001-of-00003"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    raw_imagenet.convert(out, *FLAGS)
+    assert shard_digests(out) == good
+
+
+def test_a_damaged_claim_is_rebuilt_where_intact_receipts_agree_on_it(raw_imagenet, out, shard_digests):
+    good, claim = shard_digests(out), (out / CLAIM).read_text()
+    (out / "manifest.json").unlink()
+    for damaged in ("{", claim.replace('"seed": 0', '"seed": 1'), claim.replace("checksum", "chacksum")):
+        (out / CLAIM).write_text(damaged)
+        raw_imagenet.convert(out, *FLAGS)
+        assert (out / CLAIM).read_text() == claim
+        assert shard_digests(out) == good
+
+
+def test_a_damaged_claim_that_nothing_agrees_with_is_one_line_that_says_what_to_do(raw_imagenet, out):
+    (out / CLAIM).write_text("{")
+    line = r"train\.plan\.json is damaged .*Repeat the options that .* or give another directory"
+    with pytest.raises(ConversionError, match=line):
+        raw_imagenet.convert(out, *FLAGS, "--seed=7", "--overwrite")
+    for path in (out / "_shards").glob("train-*"):
+        path.unlink()
+    (out / "manifest.json").unlink()
+    with pytest.raises(ConversionError, match=line):
+        raw_imagenet.convert(out, *FLAGS)
+    for path in out.glob("train-*"):
+        path.unlink()
+    raw_imagenet.convert(out, *FLAGS)  # nothing is left that a claim could be for
+    assert read_manifest(str(out)).split("train").num_records == 17
+
+
+def test_verify_reads_the_ledger_and_the_same_command_repairs_it(raw_imagenet, out, capsys):
+    ledger = (out / LEDGER).read_text()
+    for damaged in (ledger.replace("convert", "Convert"), ledger[:-3], "", ledger + ledger, ledger.replace('"k', '"K')):
+        (out / LEDGER).write_text(damaged)
+        assert verify.main([str(out)]) == 1
+        assert "_rejects/train.jsonl" in capsys.readouterr().out.replace("\n", "")
+    (out / LEDGER).unlink()
+    assert verify.main([str(out)]) == 1
+    raw_imagenet.convert(out, *FLAGS, "--verify_existing")
+    assert (out / LEDGER).read_text() == ledger
+    assert verify.main([str(out)]) == 0

@@ -1,0 +1,20 @@
+"""A few of the mutations of .ci/sweep: no changed bit in what a conversion writes for itself is ever believed."""
+
+import pytest
+from mutations import FILES, mutations, problem, write_verdict
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+
+def test_no_mutation_of_receipts_claims_ledger_and_verdicts_is_believed(raw_imagenet, tmp_path, capsys):
+    raw_imagenet.train["n00000001"]["n00000001_3.JPEG"] = b"no image"
+    raw_imagenet.write()
+
+    def convert(place, verify_existing):
+        flags = ["--splits=train", "--num_train_shards=3", "--max_bad_records=1"]
+        raw_imagenet.convert(place, *flags, *["--verify_existing"] * verify_existing)
+
+    convert(tmp_path / "out", False)
+    write_verdict(tmp_path / "out")
+    for mutation in mutations(tmp_path / "out", 4 * len(FILES), seed=1):
+        assert problem(mutation, tmp_path / "out", tmp_path / "place", convert) == "", mutation
