@@ -90,7 +90,7 @@ class _Submitted:
                 state = now
                 say(self._console, f"dataflow: {state.lower()}{self._counts()}")
         if state == "FAILED":
-            raise ConversionError(self._failure())
+            raise ConversionError(*self._failure().splitlines())
         if state != "DONE":
             raise ConversionError(f"the job was {state.lower()}. Run the same command again: it goes on.")
 

@@ -121,7 +121,8 @@ def test_a_job_that_a_service_runs_keeps_its_files(tmp_path):
 
 
 WAITING = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever is started in the background ignores it
 from beam_jobs import scratch
 from pipeline.shards.local import LocalStorage
 raw, out, moment = sys.argv[1:]

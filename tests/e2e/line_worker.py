@@ -4,33 +4,14 @@ It needs no TensorFlow and hardly a compiler, so that a process starts and train
 
 import itertools
 import sys
-from dataclasses import dataclass, field
 
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tyro
 
 from trainer import __main__ as command
-from trainer.config import TrainerConfig
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """Fits a line."""
-
-    trainer: tyro.conf.OmitArgPrefixes[TrainerConfig] = field(
-        default_factory=lambda: TrainerConfig(
-            workdir=tyro.MISSING,
-            global_batch_size=16,
-            max_steps=40,
-            iterations_per_loop=5,
-            checkpoint_every_steps=20,
-            keep_max=2,
-        )
-    )
 
 
 def init(rng, batch_spec):

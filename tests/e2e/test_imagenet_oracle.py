@@ -67,8 +67,8 @@ def test_tfds_makes_the_same_records_of_the_same_tars_and_loads_ours(raw, tmp_pa
 
 
 def test_the_words_of_the_classes_are_in_the_records(raw, tmp_path):
-    imagenet_to_gcs.main([f"--raw_data_dir={raw.directory}", f"--gcs_output_path={tmp_path}", "--splits=train"])
-    found = of_files(f"{tmp_path}/train-*", "image/class/text", "image/class/label", "image/class/synset")
+    imagenet_to_gcs.main([f"--raw_data_dir={raw.directory}", f"--gcs_output_path={tmp_path}/words", "--splits=train"])
+    found = of_files(f"{tmp_path}/words/train-*", "image/class/text", "image/class/label", "image/class/synset")
     words = {(synset, text) for synset, _, text in found}
     assert words == {
         (b"n01440764", b"tench, Tinca tinca"),

@@ -78,8 +78,11 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
 @pytest.mark.parametrize(
     ("broken", "text"),
     [
-        (lambda jpeg: jpeg[: len(jpeg) // 2], r": Invalid JPEG data.* size \d+"),
-        (lambda jpeg: b"no image", ": Invalid JPEG data, size 8"),
+        (
+            lambda jpeg: jpeg[: len(jpeg) // 2],
+            r": the JPEG image is damaged or truncated\. .*Invalid JPEG data.* size \d+",
+        ),
+        (lambda jpeg: b"no image", r": the JPEG image is damaged or truncated\. .*Invalid JPEG data, size 8"),
         (
             lambda jpeg: LARGE_JPEG,
             r": 'image/encoded' holds a JPEG of another size than the 8 x 8 of .* height and width are \[9 8\]",

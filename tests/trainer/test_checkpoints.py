@@ -111,7 +111,7 @@ def test_damage_is_shown_in_the_list_and_never_printed_as_numbers(tmp_path, caps
     with pytest.raises(CheckpointError, match="variables/params/a/b/w of .*/20/state is damaged"):
         main([workdir, "--print=variables/params/a/b/w"])
     main([workdir, "--json"])
-    assert "it is no JSON" in json.loads(capsys.readouterr().out)[0]["damage"]
+    assert "is not JSON" in json.loads(capsys.readouterr().out)[0]["damage"]
 
 
 def test_it_needs_no_jax_and_ends_with_one_line_and_code_2_where_there_is_nothing(tmp_path):

@@ -67,7 +67,7 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
         if storage.exists(path):
             raise
         raise CheckpointError(f"{path} is missing: the checkpoint is damaged, or of another program.") from error
-    file = JsonFile(f"{path} is damaged", CheckpointError, "Copy the checkpoint again, or go on from another step.")
+    file = JsonFile(path, CheckpointError, "It is damaged: copy the checkpoint again, or go on from another step.")
     page = file.parse(data)
     if not isinstance(page, dict) or page.get(_SEAL) != _checksum(page):
         raise CheckpointError(f"{path} is damaged: it does not have the checksum that it was written with.")

@@ -74,7 +74,7 @@ class Evaluations:
 
     def _decode(self, data: bytes) -> Metrics:
         remedy = "Remove it: it only says which checkpoint is the best."
-        file = JsonFile(f"{self._path} is damaged", CheckpointError, remedy)
+        file = JsonFile(self._path, CheckpointError, remedy)
         measured = file.read(data, dict[str, dict[str, float]])
         try:
             return {int(step): metrics for step, metrics in measured.items()}

@@ -239,8 +239,8 @@ def test_rows_with_mask_0_do_not_train(dense_task, vectors, config):
 
 
 def test_a_super_batch_is_cut_to_the_memory_it_may_take(dense_task, vector_input, config, caplog):
-    # A batch of 16 has 16 * (8 + 4) numbers of 4 bytes; over 4 devices, 192 bytes.
+    # A batch of 16 has 16 * (8 + 4 + 2) numbers of 4 bytes; over 4 devices, 224 bytes.
     settings = config(iterations_per_loop=50, superbatch_bytes=1400)
     with caplog.at_level(logging.INFO, "trainer"):
         Trainer(dense_task, settings).train(vector_input, steps=10)
-    assert "7 steps a dispatch, not 50: a step has 192 bytes a device" in caplog.text
+    assert "6 steps a dispatch, not 50: a step has 224 bytes a device" in caplog.text

@@ -52,7 +52,7 @@ def test_no_flipped_bit_of_a_page_is_read_as_a_page(tmp_path):
         octets = bytearray(data)
         octets[bit // 8] ^= 1 << (bit % 8)
         file.write_bytes(octets)
-        with pytest.raises(CheckpointError, match="7/contents/metadata is damaged"):
+        with pytest.raises(CheckpointError, match="7/contents/metadata(:| is) .*damaged"):
             read_contents(LocalStorage(), str(tmp_path), 7)
 
 

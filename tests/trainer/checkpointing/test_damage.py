@@ -41,8 +41,11 @@ def largest(directory):
 
 
 DAMAGE = {  # file of the newest checkpoint, what becomes of it -> what is said
-    ("contents/metadata", flip): "contents/metadata is damaged: ",
-    ("contents/metadata", cut_short): "contents/metadata is damaged: it is no JSON",
+    (
+        "contents/metadata",
+        flip,
+    ): "contents/metadata is (damaged: it does not have|not JSON: .* It is damaged: copy)",
+    ("contents/metadata", cut_short): "contents/metadata is not JSON: .* It is damaged: copy the checkpoint again",
     ("contents/metadata", remove): "contents/metadata is missing: the checkpoint is damaged",
     ("state/manifest.ocdbt", flip): "cannot read .*manifest.ocdbt",
     ("state/manifest.ocdbt", remove): "cannot read .*/20: NOT_FOUND",

@@ -76,5 +76,5 @@ def test_a_damaged_file_of_evaluations_is_named_and_may_go(config, tmp_path):
     evaluations = Evaluations(settings.workdir)
     evaluations.add(10, {"loss": 1.0}, there=[])
     (tmp_path / "run/evaluations.json").write_text('{"ten": 1}')
-    with pytest.raises(CheckpointError, match=r"run/evaluations.json is damaged: .* Remove it"):
+    with pytest.raises(CheckpointError, match=r"run/evaluations.json: ten is 1: expected object, got int\. Remove it"):
         Checkpoints(settings).record(20, {"loss": 1.0})
