@@ -1,7 +1,7 @@
 """A few of the mutations of .ci/sweep: no changed bit in what a conversion writes for itself is ever believed."""
 
 import pytest
-from mutations import FILES, mutations, problem, write_verdict
+from file_mutations import FILES, mutations, problem, write_verdict
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from mutations import FILES, mutations, problem, write_verdict
+from file_mutations import FILES, mutations, problem, write_verdict
 from raw_data.imagenet import RawImagenet
 from stages import Stages
 
