@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
@@ -57,6 +58,7 @@ def convert_in_process(job: Job) -> int:
         sums = {b: add_sums(measure(job.converter, refs) for refs in rows) for b, rows in pieces.items()}
         plan = SplitPlan(job, split, sums)
         check_scanned(plan, summaries)
+        claim(storage, plan)
         by_shard = defaultdict(list)
         for bucket, rows in pieces.items():
             for shard, refs in plan.assign(bucket, rows):
