@@ -163,6 +163,7 @@ def test_a_dropped_iterator_of_a_tf_dataset_waits_no_longer_than_the_bound(stall
     _, shard = RECIPES[1]
     iterator = iter(stalling(eval_dataset, shard).as_dataset())
     next(iterator)
+    wait_until_inside()  # else it is dropped before it has opened the shard, and nobody stalls
     begin = time.monotonic()
     del iterator
     gc.collect()
