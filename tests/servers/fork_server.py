@@ -130,8 +130,9 @@ def serving(address: str, env: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
-def serve(listening: socket.socket) -> dict[str, Any] | None:
-    """Forks for every order that comes. Returns in each child, with its order; in the server at the end."""
+def serve(listening: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Forks for every order that comes. Returns in each child, with its order and the files that came with it; in the
+    server at the end."""
     selector = selectors.DefaultSelector()
     selector.register(0, selectors.EVENT_READ)
     selector.register(listening, selectors.EVENT_READ)
@@ -152,9 +153,11 @@ def serve(listening: socket.socket) -> dict[str, Any] | None:
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 with contextlib.suppress(OSError):  # it has gone
                     _send(client, {"ended": pid, "code": code, "at": time.time()})
-            elif order := _received(client := key.fileobj):
+            elif (ordered := _ordered(client := key.fileobj)) is not None:
                 if not (pid := os.fork()):
-                    return order
+                    return ordered
+                for descriptor in ordered[1]:
+                    os.close(descriptor)
                 running[selector.register(os.pidfd_open(pid), selectors.EVENT_READ).fd] = pid, client
                 _send(client, {"started": pid})
             else:
@@ -181,17 +184,35 @@ def _send(to: socket.socket, message: dict[str, Any]) -> None:
     to.send(json.dumps(message).encode())  # of SOCK_SEQPACKET: all of it, and apart from the next
 
 
-def _received(client: Any) -> dict[str, Any] | None:
+def _received(client: socket.socket) -> dict[str, Any] | None:
     message = client.recv(1 << 20)
     return json.loads(message) if message else None
 
 
-def run(command: list[str], out: str, env: dict[str, str] | None) -> None:
-    """What `python *command >out 2>&1` does once it is up."""
-    with Path(out).open("wb") as file, Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+def _ordered(client: Any) -> tuple[dict[str, Any], list[int]] | None:
+    message, descriptors, _, _ = socket.recv_fds(client, 1 << 20, 3)
+    return (json.loads(message), descriptors) if message else None
+
+
+def forward(address: str, command: list[str]) -> int:
+    """Runs `python *command` in a forked process that has the stdin, stdout and stderr of this one; its exit code."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.connect(address)
+        order = {"command": command, "out": None, "env": dict(os.environ)}
+        socket.send_fds(server, [json.dumps(order).encode()], [0, 1, 2])
+        while "ended" not in (answer := _received(server) or {"ended": None, "code": 1}):
+            pass
+    return answer["code"]
+
+
+def run(command: list[str], out: str | None, env: dict[str, str] | None, descriptors: Sequence[int]) -> None:
+    """What `python *command >out 2>&1` does once it is up. descriptors: stdin, stdout and stderr, where out is None."""
+    if out is not None:
+        file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        descriptors = [os.open(os.devnull, os.O_RDONLY), file, os.dup(file)]
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
     if env is not None:
         os.environ.clear()
@@ -210,6 +231,9 @@ def run(command: list[str], out: str, env: dict[str, str] | None) -> None:
 
 
 if __name__ == "__main__":
-    ordered = serve(socket.socket(fileno=int(sys.argv[1])))
-    if ordered is not None:
-        run(**ordered)
+    if sys.argv[1].isdigit():
+        ordered = serve(socket.socket(fileno=int(sys.argv[1])))
+        if ordered is not None:
+            run(**ordered[0], descriptors=ordered[1])
+    else:  # ADDRESS -u -c PROGRAM, as execnet starts a worker of xdist
+        sys.exit(forward(sys.argv[1], sys.argv[3:]))
