@@ -158,7 +158,8 @@ def service():
 
 
 def submit(job, *flags, waiting=Waiting(detach=True)):  # noqa: B008
-    return launch(job, options_of(*PLACE, *flags, output=job.output_dir), Console(), waiting)
+    flags = [*PLACE, "--experiments=disable_logging_submission_environment", *flags]  # no second of pip in each
+    return launch(job, options_of(*flags, output=job.output_dir), Console(), waiting)
 
 
 def test_raw_data_on_a_disk_are_refused_before_the_bucket_or_the_service_is_asked(service):

@@ -1,7 +1,7 @@
 """Damaged inputs: never a crash, a hang, a file elsewhere or a silent loss.
 
-In this process and without Beam, but for a few. A source is a row of fuzz_sources. The suite takes a quarter of each
-row's inputs; with FUZZ=full in the environment, as in .ci/sweep, it takes all five hundred."""
+In this process and without Beam, but for a few. A source is a row of fuzz_sources. The suite takes a tenth of each
+row's inputs; with SWEEP=1 in the environment, it takes all five hundred."""
 
 import dataclasses
 import functools
@@ -19,6 +19,7 @@ import pytest
 from fuzz_sources import SOURCES, TRAIN_TAR, VALIDATION_TAR, Files, Source, find_imagenet, with_a_table
 from in_process import ALLOWED, Ended, convert, ledger, limited
 from rich.console import Console
+from sweep import SWEEP
 
 from beam_jobs.job import Job
 from beam_jobs.launch import dry_run
@@ -27,7 +28,6 @@ from converters import imagenet_to_gcs
 # Between Pillow's bound and ours: a word on stderr, no failure.
 pytestmark = pytest.mark.filterwarnings("ignore:Image size:PIL.Image.DecompressionBombWarning")
 
-FULL = os.environ.get("FUZZ") == "full"
 CASES = [(source, mutation) for source, row in SOURCES.items() for mutation in row.mutations]
 
 
@@ -96,7 +96,7 @@ def test_damaged_data_are_written_or_listed_and_nothing_crashes_or_hangs(whole, 
     good = whole(source.kind)
     targets = [path for path in good if Path("/", path).match(source.damaged)]
     least = written(name) - (source.loses or 0)
-    for number in range(source.inputs if FULL else -(-source.inputs // 4)):
+    for number in range(source.inputs if SWEEP else -(-source.inputs // 10)):
         rng = np.random.default_rng([number, zlib.crc32(f"{name} {mutation}".encode())])
         target = targets[int(rng.integers(len(targets)))]
         files = {**good, target: source.mutations[mutation](rng, good[target])}

@@ -1,6 +1,6 @@
 """A manifest with a wrong type anywhere: it is one line, or every value in it is read as it is there.
 
-The suite takes a sample of the mutations; with FUZZ=full in the environment, as in .ci/sweep, all and some pairs."""
+The suite takes a sample of the mutations; with SWEEP=1 in the environment, all and some pairs."""
 
 import contextlib
 import copy
@@ -12,12 +12,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from sweep import SWEEP
 
 from pipeline import describe, verify
 from pipeline.shards.errors import InfeedError
 from pipeline.shards.manifest import read_manifest
 
-FULL = os.environ.get("FUZZ") == "full"
 SEED = int(os.environ.get("SEED", "20"))
 SAMPLE, PAIRS = 120, 600
 VALUES = (None, True, -1, 1.5, 10**30, "x", "", "\udc80\ud800", [], {}, ["x"], [[1]], {"x": 1}, float("nan"))
@@ -117,7 +117,7 @@ def test_a_wrong_type_is_one_line_and_nothing_is_read_otherwise(directory, tmp_p
     every = [(one,) for one in mutations(fields)]
     draw = random.Random(SEED)
     pairs = [tuple(change for (change,) in draw.sample(every, 2)) for _ in range(PAIRS)]
-    chosen = every + pairs if FULL else draw.sample(every, SAMPLE)
+    chosen = every + pairs if SWEEP else draw.sample(every, SAMPLE)
     ended: dict[str, int] = {"read": 0, "refused": 0}
     wrong = []
     for changes in chosen:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from sweep import SWEEP
 
 from pipeline.shards.errors import BatchSizeError, CheckpointError, FingerprintError, InputError, OptionError
 from trainer.callbacks import Callback
@@ -17,6 +18,7 @@ from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.trainer import Trainer
 
 training_bits = str(Path(__file__).with_name("training_bits.py"))
+DEVICES = {1: 50, 4: 7} if SWEEP else {1: 50}  # steps a dispatch; tests/e2e/test_preemption_on_hosts.py has four
 
 
 def arrays_of(result):
@@ -33,12 +35,14 @@ def dispatched(fork_server, tmp_path_factory):
     """(what training_bits.py reports, all that it printed)."""
     directory = tmp_path_factory.mktemp("bits")
     # No env of ours: it has the XLA_FLAGS of the tests' process.
-    code, printed = fork_server.run([training_bits, str(directory)], directory / "printed", env=None, timeout=200)
+    code, printed = fork_server.run(
+        [training_bits, str(directory), *map(str, DEVICES)], directory / "printed", env=None, timeout=200
+    )
     assert code == 0, printed
     return json.loads(printed.splitlines()[-1]), printed
 
 
-@pytest.mark.parametrize(("devices", "k"), [(1, 50), (4, 7)])
+@pytest.mark.parametrize(("devices", "k"), DEVICES.items())
 def test_a_dense_model_has_the_same_bits_for_any_steps_a_dispatch(dispatched, devices, k):
     report, _ = dispatched
     one, several = report[f"dense {devices}x1"], report[f"dense {devices}x{k}"]

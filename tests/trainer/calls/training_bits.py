@@ -1,4 +1,4 @@
-"""Equal trainings, dispatched in different ways and compiled as users' are: python training_bits.py DIRECTORY.
+"""Equal trainings, dispatched in different ways and compiled as users' are: training_bits.py DIRECTORY DEVICES ...
 
 The last line is JSON: of each training by name `state`, a digest of all bits of its final state, and `executables`;
 for the convolution net also how far its scan is from its single steps. It is a process of its own because the tests'
@@ -74,7 +74,7 @@ def input_fn_of(records):
     return input_fn
 
 
-def main(directory):
+def main(directory, counts):
     jax.config.update("jax_num_cpu_devices", 4)
     logging.basicConfig(level=logging.INFO, force=True)
     report = {}
@@ -88,6 +88,8 @@ def main(directory):
         return leaves
 
     for name, (devices, k) in DENSE.items():
+        if devices not in counts:
+            continue
         # The checkpoint of step 50 also cuts the dispatches of an hour to 50 steps.
         trained(name, dense_task(), vectors, 103, devices, iterations_per_loop=k, checkpoint_every_steps=50)
     nets = [
@@ -99,4 +101,4 @@ def main(directory):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], [int(count) for count in sys.argv[2:]])

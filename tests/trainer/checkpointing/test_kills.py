@@ -1,7 +1,7 @@
 """kill -9 while a checkpoint is written in the background: the one before it or the new one restores, and the run goes
 on to the same bits.
 
-With EVERY_MOMENT=1 in the environment all moments are resumed, as .ci/sweep does; otherwise five of them."""
+With SWEEP=1 in the environment all moments are resumed, otherwise five of them."""
 
 import contextlib
 import os
@@ -14,6 +14,7 @@ import jax
 import killed_run
 import numpy as np
 import pytest
+from sweep import SWEEP
 
 from trainer.checkpointing.listing import finished_steps
 
@@ -88,7 +89,7 @@ def test_killed_at_these_moments_of_a_save_the_run_goes_on_to_the_same_bits(runs
     newest = [finished_steps(str(copy))[-1] for copy in copies]
     published = newest.index(SECOND)
     some = {0, published // 2, published - 1, published, len(copies) - 1}
-    for moment in range(len(copies)) if os.environ.get("EVERY_MOMENT") else sorted(some):
+    for moment in range(len(copies)) if SWEEP else sorted(some):
         result = killed_run.train(copies[moment])
         assert result.start_step == newest[moment]
         assert bits(result) == straight
