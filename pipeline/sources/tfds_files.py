@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.schema import Labels
 from pipeline.shards.storage import Stat, Storage, join
+from pipeline.shards.typed_json import once
 
 __all__ = ["kept_of_tfds", "tfds_files", "tfds_labels", "tfds_leaves"]
 
@@ -27,7 +28,7 @@ def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> 
 def _text_of_tfds(storage: Storage, path: str) -> str:
     try:
         text = storage.read(path).decode()
-        if path.endswith(".json") and not isinstance(json.loads(text), dict):
+        if path.endswith(".json") and not isinstance(json.loads(text, object_pairs_hook=once), dict):
             raise ValueError("it holds no object")
     except (ValueError, RecursionError) as e:
         raise RawDataError(

@@ -177,6 +177,11 @@ SPOILT = {
         b"[]",
         r"features\.json is not as TFDS writes it: it holds no object\. Copy it again",
     ),
+    "a key twice": (
+        "features.json",
+        b'{"a": 1, "a": 2}',
+        r'is not as TFDS writes it: an object has the key "a" twice\.',
+    ),
     "deep": ("dataset_info.json", b"[" * 10**5, r"dataset_info\.json is not as TFDS writes it: maximum recursion"),
     "no features": ("features.json", b'{"featuresDict": 3}', r"features\.json describes no features \(AttributeError"),
 }
