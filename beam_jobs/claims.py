@@ -28,8 +28,15 @@ from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
 from pipeline.shards.storage import Storage, in_parallel, join
+from pipeline.shards.typed_json import Count, JsonFile, Number
 
-__all__ = ["Claim", "check_mergeable", "claim", "parse_claim", "renew_claim"]
+__all__ = ["Claim", "check_mergeable", "claim", "read_claim", "renew_claim"]
+
+_MEND = (
+    "It is damaged, and nothing intact says that these shards are of this command. Repeat the options that began this "
+    "conversion, which rebuilds the file; or remove the split's shards and their receipts in _shards yourself, or give "
+    "another directory."
+)
 
 
 @dataclass(frozen=True)
@@ -37,9 +44,9 @@ class Claim:
     """The plan that a split belongs to, and enough of it to name every file that it writes."""
 
     plan: str  # digest
-    num_shards: int
-    records: int
-    bytes: int
+    num_shards: Number
+    records: Count
+    bytes: Count
     seed: int
     raw_checksum: str | None = None  # see SplitPlan. Here and not in the digest: a copy has another one on a disk
     files: str = SHARD_FILES  # see Schema
@@ -174,30 +181,20 @@ def check_mergeable(there: Manifest | None, job: Job) -> None:
         )
 
 
-def parse_claim(data: bytes) -> Claim:
-    """Raises ValueError for a damaged one."""
-    fields, has_checksum = unsealed(data)
-    try:
-        claim = Claim(**{**fields, "has_checksum": has_checksum})
-    except TypeError as e:
-        raise ValueError(str(e)) from e
-    numbers, texts = (claim.num_shards, claim.records, claim.bytes, claim.seed), (claim.plan, claim.files)
-    if not (all(type(n) is int for n in numbers) and all(isinstance(text, str) for text in texts)):
-        raise ValueError("it has a field of a wrong type")
-    return claim
+def read_claim(storage: Storage, path: str) -> Claim:
+    """Raises ConversionError for a damaged one."""
+    file = JsonFile(path, ConversionError, _MEND)
+    fields, has_checksum = unsealed(file, storage.read(path))
+    return file.typed({**fields, "has_checksum": has_checksum}, Claim)
 
 
 def _read(storage: Storage, path: str, plan: SplitPlan) -> Claim:
     try:
-        return parse_claim(storage.read(path))
-    except ValueError as e:
+        return read_claim(storage, path)
+    except ConversionError:
         agreed = _agreed(storage, plan)
         if agreed is None:
-            raise ConversionError(
-                f"{path} is damaged ({e}), and nothing intact says that these shards are of this command. Repeat the "
-                f"options that began this conversion, which rebuilds the file; or remove the shards of {plan.split!r} "
-                "and their receipts in _shards yourself, or give another directory."
-            ) from e
+            raise
         _publish(storage, path, agreed)
         return agreed
 

@@ -5,29 +5,34 @@ Only for workers on the launcher's machine: on another the directory does not ex
 import contextlib
 import functools
 import json
+import operator
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from pipeline.shards.errors import ConversionError
-from pipeline.shards.typed_json import JsonFile
+from pipeline.shards.typed_json import Count, JsonFile
 
 __all__ = ["Counts", "counts_of", "read_counts"]
 
 _WRITE_SECONDS = 0.25  # at the soonest: a file system may be slow, and a bar is no reason to wait
 
 
-class Counts(NamedTuple):
+@dataclass(frozen=True)
+class Counts:
     """What has been done of a split since the launcher began. bytes: of framed records."""
 
-    sources: int = 0  # scanned to their ends
-    scanned: int = 0  # records
-    records: int = 0  # written
-    bytes: int = 0
+    sources: Count = 0  # scanned to their ends
+    scanned: Count = 0  # records
+    records: Count = 0  # written
+    bytes: Count = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*map(operator.add, astuple(self), astuple(other)))
 
 
 class _Process:
@@ -65,9 +70,10 @@ def counts_of(directory: str) -> _Process:
 
 def read_counts(directory: str) -> Mapping[str, Counts]:
     """By split, what all processes have counted by now, but for their last quarter of a second."""
-    total: dict[str, Counter[str]] = {}
+    total: dict[str, Counts] = {}
     for path in Path(directory).glob("*.json"):
         file = JsonFile(str(path), ConversionError, "It is temporary: the bar goes on without it.")
-        for split, numbers in file.read(path.read_bytes(), dict[str, dict[str, int]]).items():
-            total.setdefault(split, Counter()).update(numbers)
-    return {split: Counts(**numbers) for split, numbers in total.items()}
+        with contextlib.suppress(ConversionError):
+            for split, counts in file.read(path.read_bytes(), dict[str, Counts]).items():
+                total[split] = total.get(split, Counts()) + counts
+    return total

@@ -4,12 +4,10 @@ Of workers on this machine it also reads what they count, and moves within shard
 
 import contextlib
 import dataclasses
-import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.progress import (
     BarColumn,
@@ -20,8 +18,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from beam_jobs.claims import Claim, read_claim
 from beam_jobs.counts import Counts, read_counts
 from beam_jobs.job import Job
+from beam_jobs.receipts import parse_receipt
 from pipeline.command import Console
 from pipeline.shards.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
@@ -71,11 +71,12 @@ def _poll(job: Job, bars: "list[_Bar]", stop: threading.Event) -> None:
 
 def _update(job: Job, bars: "list[_Bar]") -> None:
     storage = open_storage(job.output_dir)
-    with contextlib.suppress(InfeedError, ValueError, KeyError, TypeError):  # a bar never breaks a conversion
+    with contextlib.suppress(InfeedError):  # a bar never breaks a conversion
         names = {f"_shards/{name}" for name in storage.list(join(job.output_dir, "_shards"))}
         counts = read_counts(job.counts_dir)
         for bar in bars:
-            bar.update(storage, names, counts.get(bar.split, Counts()))
+            with contextlib.suppress(InfeedError):  # of a damaged claim: the other bars go on
+                bar.update(storage, names, counts.get(bar.split, Counts()))
 
 
 class _Bar:
@@ -97,21 +98,22 @@ class _Bar:
             completed = min(counts.sources, self._sources)
             self._progress.update(self._task, completed=completed, rate=f"{counts.scanned:,} records found")
             return
-        claim = json.loads(storage.read(join(self._directory, plan_file(self.split))))
-        if claim["plan"] != self._plan:
+        claim = read_claim(storage, join(self._directory, plan_file(self.split)))
+        if claim.plan != self._plan:
             self._begin(claim, names)
         for name in sorted(self._missing & names):
-            receipt = json.loads(storage.read(join(self._directory, name)))
-            self._missing.remove(name)
-            self._found += 1
-            self._records += receipt["records"]
-            self._bytes += receipt["bytes"]
+            receipt = parse_receipt(storage.read(join(self._directory, name)))
+            if receipt:  # a damaged one is written again with its shard
+                self._missing.remove(name)
+                self._found += 1
+                self._records += receipt.records
+                self._bytes += receipt.bytes
         self._show(max(self._records, counts.records), max(self._bytes, counts.bytes))
 
-    def _begin(self, claim: Mapping[str, Any], names: set[str]) -> None:
-        self._plan, self._num_shards = claim["plan"], claim["num_shards"]
+    def _begin(self, claim: Claim, names: set[str]) -> None:
+        self._plan, self._num_shards = claim.plan, claim.num_shards
         self._missing = {receipt_file(self.split, shard, self._num_shards) for shard in range(self._num_shards)} - names
-        self._began, self._shard_bytes = time.monotonic(), claim["bytes"] / self._num_shards
+        self._began, self._shard_bytes = time.monotonic(), claim.bytes / self._num_shards
         self._found = self._records = self._bytes = 0
         self._progress.reset(self._task, description=f"{self.split}: shards", total=self._num_shards, rate="")
 

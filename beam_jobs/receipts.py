@@ -12,11 +12,15 @@ import numpy as np
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW
 from beam_jobs.references import Reference
+from pipeline.shards.errors import ConversionError
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.storage import Stat, Storage, join
+from pipeline.shards.typed_json import Count, JsonFile, Number
 
 __all__ = ["Receipt", "Rejected", "escaped", "finished_shard", "finished_shards", "parse_receipt", "read_receipts"]
+
+_FILE = JsonFile("a receipt", ConversionError, "Its shard is written anew.")
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Rejected:
 
     key: str
     uri: str
-    offset: int
+    offset: Count
     stage: str  # scan | convert
     error: str
 
@@ -46,19 +50,19 @@ class Receipt:
 
     plan: str  # digest
     split: str
-    shard: int
-    num_shards: int
-    records: int
-    bytes: int
-    crc32c: int
+    shard: Count
+    num_shards: Number
+    records: Count
+    bytes: Count
+    crc32c: Count
     key_digest: str  # of the records written
     handled_digest: str  # of the keys of all rows that arrived, rejected ones too
     index: str  # base64 of little-endian uint32 [records, 2]: length, crc32c
-    fixups: Mapping[str, int]
+    fixups: Mapping[str, Count]
     rejected: tuple[Rejected, ...]
-    largest_bytes: int = 0  # of the payload of the largest record
+    largest_bytes: Count = 0  # of the payload of the largest record
     largest_key: str = ""
-    notes: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, Count] = field(default_factory=dict)
     raw: str = ""  # base64 of RAW_ROW [rows that arrived], in order
     raw_checksum: str | None = None  # of all raw files of the split at that time: see SplitPlan
     has_checksum: bool = field(default=True, compare=False)  # version 0.1 wrote none; not a field of the file
@@ -87,22 +91,11 @@ class Receipt:
 def parse_receipt(data: bytes) -> Receipt | None:
     """None if it is damaged: the shard is then written anew."""
     try:
-        fields, has_checksum = unsealed(data)
-        rejected = tuple(Rejected(**line) for line in fields["rejected"])
-        receipt = Receipt(**{**fields, "rejected": rejected, "has_checksum": has_checksum})
-        return receipt if has_checksum or (_has_its_types(receipt) and not receipt.raw) else None
-    except (ValueError, KeyError, TypeError):
+        fields, has_checksum = unsealed(_FILE, data)
+        receipt = _FILE.typed({**fields, "has_checksum": has_checksum}, Receipt)
+        return receipt if has_checksum or not receipt.raw else None
+    except ConversionError:
         return None
-
-
-def _has_its_types(receipt: Receipt) -> bool:
-    """Of a receipt without a checksum, whose shard can then be compared with it."""
-    numbers = [receipt.shard, receipt.num_shards, receipt.records, receipt.bytes, receipt.crc32c]
-    numbers += [receipt.largest_bytes, *receipt.fixups.values(), *receipt.notes.values()]
-    texts = [receipt.plan, receipt.split, receipt.key_digest, receipt.handled_digest, receipt.index]
-    texts += [receipt.largest_key, *(text for r in receipt.rejected for text in (r.key, r.uri, r.stage, r.error))]
-    numbers += [r.offset for r in receipt.rejected]
-    return all(type(n) is int and n >= 0 for n in numbers) and all(isinstance(text, str) for text in texts)
 
 
 def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt | None, Stat | None]]:

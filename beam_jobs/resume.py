@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import google_crc32c
 import numpy as np
 
-from beam_jobs.claims import Claim, parse_claim
+from beam_jobs.claims import Claim, read_claim
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import name_of, raw_crcs, raw_rows
 from beam_jobs.receipts import Receipt, Rejected, escaped, finished_shard
@@ -73,7 +73,7 @@ def _refuse_other_bytes(output: Storage, plan: SplitPlan, receipt: Receipt, chan
 
 
 def _claim(storage: Storage, plan: SplitPlan) -> Claim:
-    return parse_claim(storage.read(join(plan.job.output_dir, plan_file(plan.split))))
+    return read_claim(storage, join(plan.job.output_dir, plan_file(plan.split)))
 
 
 def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References) -> bool:

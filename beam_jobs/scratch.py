@@ -2,7 +2,8 @@
 
 Records of a .tar.gz, or any .gz or zlib stream, cannot be found without reading everything before them. The temporary
 file is in <output>/_scratch until the commit, or the end of a command that failed, removes it. Only kill -9 leaves it;
-the next run uses it, or overwrites what is not complete."""
+the next run uses it, or overwrites what is not complete. A command that fails leaves a file that it has found: another
+one may be reading it."""
 
 import contextlib
 import hashlib
@@ -40,7 +41,7 @@ class Scratch:
     def __init__(self, output_dir: str, max_bytes: int | None = None):
         self.output_dir = output_dir
         self.max_bytes = max_bytes
-        self._paths = set[str]()
+        self._paths, self._made = set[str](), set[str]()
         self._kept = False
         self._failure: BaseException | None = None  # files that other threads uncompress end with it, too
         self._handlers = dict[signal.Signals, signal.Handlers]()
@@ -71,6 +72,7 @@ class Scratch:
         self._paths.add(path)
         if output.exists(path):  # it appears whole or not at all
             return path
+        self._made.add(path)
         try:
             with raw.open(uri) as compressed, output.publish(path) as sink:
                 for piece in self._bounded(inflated(compressed, compression, uri), uri, stat.bytes):
@@ -106,7 +108,7 @@ class Scratch:
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if error and not self._kept:
-            for path in self._paths:
+            for path in self._made:
                 with contextlib.suppress(StorageError):  # the first error counts
                     open_storage(path).delete(path)
         for number, handler in self._handlers.items():

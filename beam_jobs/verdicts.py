@@ -15,8 +15,13 @@ from pipeline.shards.naming import verdict_file
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.storage import Storage, join
+from pipeline.shards.typed_json import Count, JsonFile
 
 __all__ = ["Verdict", "sweep_verdicts", "verdict_on_error"]
+
+_MEND = (
+    "It says how a conversion ended, and is damaged. Run the same command again: it keeps the shards that are finished."
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Verdict:
     split: str
     ok: bool
     message: str  # for people: totals if ok, else all that went wrong
-    rejected: int = 0
+    rejected: Count = 0
     warnings: tuple[str, ...] = ()
     at: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
@@ -44,24 +49,20 @@ class Verdict:
         path = join(output_dir, verdict_file(split, run_id))
         if not storage.exists(path):
             return None
-        verdict = _parse(storage.read(path))
-        with contextlib.suppress(InfeedError):  # one that may not be deleted is left, and no reason to fail
-            storage.delete(path)
-        if verdict is None:
-            raise ConversionError(
-                f"{path}, which says how the conversion of {split!r} ended, is damaged. Run the same command again: it "
-                "keeps the shards that are finished."
-            )
-        return verdict
+        try:
+            return _read(storage, path)
+        finally:
+            with contextlib.suppress(InfeedError):  # one that may not be deleted is left, and no reason to fail
+                storage.delete(path)
 
 
-def _parse(data: bytes) -> Verdict | None:
-    """None if it is damaged. One without a checksum is an earlier version's, so nobody waits for it."""
-    try:
-        fields, has_checksum = unsealed(data)
-        return Verdict(**{**fields, "warnings": tuple(fields["warnings"])}) if has_checksum else None
-    except (ValueError, KeyError, TypeError):
-        return None
+def _read(storage: Storage, path: str) -> Verdict:
+    """Raises ConversionError if it is damaged, or of an early version, without a checksum: nobody waits for that."""
+    file = JsonFile(path, ConversionError, _MEND)
+    fields, has_checksum = unsealed(file, storage.read(path))
+    if not has_checksum:
+        raise file.misfit("it has no checksum.")
+    return file.typed(fields, Verdict)
 
 
 def sweep_verdicts(storage: Storage, job: Job, split: str) -> None:
@@ -70,9 +71,15 @@ def sweep_verdicts(storage: Storage, job: Job, split: str) -> None:
         if fnmatchcase(f"_shards/{name}", verdict_file(split, "*")):
             path = join(job.output_dir, f"_shards/{name}")
             with contextlib.suppress(StorageError):  # its launcher was first
-                verdict = _parse(storage.read(path))
-                if verdict is None or verdict.at < job.started:
+                if _is_of_before(storage, path, job.started):
                     storage.delete(path)
+
+
+def _is_of_before(storage: Storage, path: str, started: float) -> bool:
+    try:
+        return _read(storage, path).at < started
+    except ConversionError:
+        return True
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 scikit-learn's 1,797 digits (they ship in its wheel: nothing is downloaded) as small JPEGs in a train tar of class
 tars and a validation tar, with their label files. For demos and tests: it makes what imagenet_to_gcs converts."""
 
-import argparse
 import hashlib
 import io
 import tarfile
@@ -18,6 +17,7 @@ from rich.progress import track
 from beam_jobs.launch import exit_with
 from converters.imagenet import VALIDATION_LABELS
 from converters.imagenet_layouts import TRAIN_TAR, VALIDATION_TAR
+from pipeline.command import Console, Parser, say
 from pipeline.shards.errors import InfeedError
 
 __all__ = ["IMAGE_SIDE", "LABEL_FILE", "SYNSETS", "main", "write_raw"]
@@ -30,12 +30,12 @@ _VALIDATION_PERCENT = 20
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the raw data set. Raises InfeedError."""
-    parser = argparse.ArgumentParser(prog="python -m converters.digits_raw", description=__doc__)
+    parser = Parser(prog="python -m converters.digits_raw", description=__doc__)
     parser.add_argument("out", type=Path, help="directory for the tars and label files")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of validation images (default: 0)")
     args = parser.parse_args(argv)
     counts = write_raw(args.out, args.seed)
-    print(f"{counts['train']} train and {counts['validation']} validation images -> {args.out}")
+    say(Console(), f"{counts['train']} train and {counts['validation']} validation images -> {args.out}")
 
 
 def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:

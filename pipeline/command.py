@@ -2,8 +2,10 @@
 
 Whatever they print goes through the Console here: names in raw data reach no terminal as they are."""
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
@@ -12,7 +14,7 @@ from rich.segment import Segment
 
 from pipeline.shards.errors import InfeedError, printable
 
-__all__ = ["Console", "byte_bar", "exit_with", "say"]
+__all__ = ["Console", "Parser", "byte_bar", "exit_with", "say"]
 
 
 class Console(rich.console.Console):
@@ -23,6 +25,14 @@ class Console(rich.console.Console):
         for segment in super().render(renderable, options):
             lines = segment.text.split("\n")
             yield segment if segment.control else segment._replace(text="\n".join(map(printable, lines)))
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, but an argument that it does not know is named without its control characters: `*` gives any."""
+
+    def error(self, message: str) -> NoReturn:
+        """As argparse's."""
+        super().error(printable(message))
 
 
 def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:

@@ -3,7 +3,6 @@
 Reads the manifest and a sample of the records, or with --all every one. On a disk or gs://; needs neither TensorFlow
 nor Beam."""
 
-import argparse
 import io
 import itertools
 from collections import Counter
@@ -17,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.command import Console, exit_with
+from pipeline.command import Console, Parser, exit_with
 from pipeline.contents import label_name, labels_of
 from pipeline.orders.hashing import splitmix64
 from pipeline.shards.errors import OptionError, printable
@@ -39,7 +38,7 @@ _ALIKE = 1.02  # shards of the same size, as their writer takes it
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints the description. Raises InfeedError."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.describe", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="python -m pipeline.describe", description=__doc__, allow_abbrev=False)
     parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
     parser.add_argument("--all", action="store_true", help=f"count all labels, not those of {SAMPLED_RECORDS} records")
     parser.add_argument("--samples", type=int, default=2, help="how many records of each split to show (default: 2)")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 
-from pipeline.command import Console, byte_bar, exit_with, say
+from pipeline.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.indexing import IndexedSplit, index_files
 from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.shards.frames import compression_of
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.index", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="python -m pipeline.index", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "pattern", metavar="PATTERN", help="files of one directory, such as 'data/train-*'; or all of it"
     )

@@ -1,15 +1,25 @@
 """What is wrong with the ledger of a split: verify asks, because a user who repairs raw data goes by it."""
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
+from pipeline.shards.errors import ShardError
 from pipeline.shards.naming import rejects_file
 from pipeline.shards.sealed import unsealed
 from pipeline.shards.storage import Storage, join
+from pipeline.shards.typed_json import Count, JsonFile
 
 __all__ = ["ledger_problem"]
 
-_TYPES = {"key": str, "uri": str, "offset": int, "stage": str, "error": str}
+
+@dataclass(frozen=True)
+class _Line:
+    """What a conversion writes of a rejected record."""
+
+    key: str
+    uri: str
+    offset: Count
+    stage: str
+    error: str
 
 
 def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) -> str:
@@ -21,16 +31,9 @@ def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) 
         return f"is missing, with its {rejected:,} lines" if rejected else ""
     lines = storage.read(path).splitlines()
     for number, line in enumerate(lines, start=1):
+        file = JsonFile(f"line {number}", ShardError, "")
         try:
-            _check(unsealed(line)[0])
-        except ValueError as e:
-            return f"line {number}: {e}"
+            file.typed(unsealed(file, line)[0], _Line)
+        except ShardError as e:
+            return str(e)
     return "" if len(lines) == rejected else f"has {len(lines):,} lines, the manifest says {rejected:,}"
-
-
-def _check(fields: Mapping[str, Any]) -> None:
-    if fields.keys() != _TYPES.keys():
-        raise ValueError(f"it has the fields {', '.join(fields)} instead of {', '.join(_TYPES)}")
-    for name, kind in _TYPES.items():
-        if type(fields[name]) is not kind:
-            raise ValueError(f"its {name!r} is a {type(fields[name]).__name__} instead of a {kind.__name__}")

@@ -22,8 +22,10 @@ from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_pattern
 from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.sidecar_proof import has_sidecars, sidecar_problems
+from pipeline.shards.sidecars import METADATA_FILE, labels_file, sidecar_texts
 from pipeline.shards.storage import Stat, Storage, files_at_once, join
 from pipeline.sources.keys import key_of
+from pipeline.sources.tfds_files import tfds_leaves
 
 __all__ = ["Cause", "Problem", "SplitProof", "prove_sidecars"]
 
@@ -31,7 +33,7 @@ PIECE_BYTES = 4 * 1024**2
 
 
 # changed: not the bytes that were converted or indexed. as converted: these bytes, but wrong: a copy is no better.
-# stray: a shard too many. sidecar: a file for TFDS that disagrees with the manifest.
+# stray: a file too many. sidecar: a file for TFDS that disagrees with the manifest.
 Cause = Literal["changed", "as converted", "stray", "sidecar"]
 
 
@@ -58,8 +60,21 @@ class _ShardProof:
 
 def prove_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
     """What is wrong with the files for TFDS; nothing where no conversion wrote any."""
-    for path, what in sidecar_problems(storage, manifest) if has_sidecars(manifest) else ():
-        yield Problem(path, what, "sidecar")
+    if has_sidecars(manifest):
+        for path, what in sidecar_problems(storage, manifest):
+            yield Problem(path, what, "sidecar")
+        yield from _added_sidecars(storage, manifest)
+
+
+def _added_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
+    """Files that no conversion wrote and that TFDS takes for more of them; others it does not look at."""
+    known = sidecar_texts(manifest)
+    keys = [key for key, kind in tfds_leaves(known) if kind == "classLabel"]
+    taken = {labels_file(key): f"the class names of {key}" for key in keys} | {METADATA_FILE: "info.metadata"}
+    for name in sorted(storage.list(manifest.directory)):
+        if name in taken and name not in known:
+            what = f"is not in the manifest, but TFDS takes {taken[name]} from it"
+            yield Problem(join(manifest.directory, name), what, "stray")
 
 
 class SplitProof:

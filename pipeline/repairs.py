@@ -1,5 +1,6 @@
 """What verify advises for the damage that it found: commands that can be copied, with what they do."""
 
+import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,10 +21,11 @@ def repairs(manifest: Manifest, found: Found, sidecars: Sequence[Problem]) -> It
         yield from _of_indexed(changed, wrong)
     else:
         yield from _of_converted(manifest, changed, wrong)
-    strays = [problem.where for problems in found.values() for problem in problems if problem.cause == "stray"]
+    every = itertools.chain(*found.values(), sidecars)
+    strays = [problem.where for problem in every if problem.cause == "stray"]
     if strays:
         yield f"To remove what is not in the manifest: {_remove(strays)}"
-    if sidecars:
+    if any(problem.cause == "sidecar" for problem in sidecars):
         command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --write_sidecars"
         yield f"To repair the files for TFDS: {command} (it writes them again from the manifest, then verifies all)."
 

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.command import Console, byte_bar, exit_with, say
+from pipeline.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.contents import label_name
 from pipeline.dali import DALI_DIRECTORY, write_dali_index
 from pipeline.proof import Problem, SplitProof, prove_sidecars
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.verify", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="python -m pipeline.verify", description=__doc__, allow_abbrev=False)
     parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
     parser.add_argument("--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)")
     parser.add_argument("--decode", action="store_true", help="decode every image, too (~1 ms for one of 500x375)")

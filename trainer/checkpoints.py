@@ -2,7 +2,6 @@
 
 On a disk or gs://. Needs neither jax nor a device; NumPy and tensorstore only to print numbers."""
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -11,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.command import Console, exit_with, say
+from pipeline.command import Console, Parser, exit_with, say
 from pipeline.shards.errors import CheckpointError, OptionError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
@@ -31,7 +30,7 @@ def latest_checkpoint(workdir: str) -> int | None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints what was asked for. Raises InfeedError."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoints", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="python -m trainer.checkpoints", description=__doc__, allow_abbrev=False)
     parser.add_argument("directory", metavar="DIR", help="a work directory, local or gs://bucket/dir")
     parser.add_argument("--tree", action="store_true", help="list the arrays of one checkpoint")
     parser.add_argument("--print", metavar="NAME", dest="name", help="print the numbers of one of its arrays")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.shards.record import crc32c
+from pipeline.shards.typed_json import JsonFile
 
 __all__ = ["CHECKSUM", "checksum_of", "sealed", "sealed_line", "unsealed"]
 
@@ -29,13 +30,11 @@ def sealed_line(fields: Mapping[str, Any]) -> bytes:
     return (json.dumps(sealed(fields)) + "\n").encode()
 
 
-def unsealed(data: bytes) -> tuple[dict[str, Any], bool]:
-    """The fields of one JSON object without their checksum, and whether they had one. ValueError if it is damaged."""
-    fields = json.loads(data)
-    if not isinstance(fields, dict):
-        raise ValueError(f"it holds a {type(fields).__name__} instead of an object")
+def unsealed(file: JsonFile, data: bytes) -> tuple[dict[str, Any], bool]:
+    """The fields of one JSON object without their checksum, and whether they had one. Raises file.error."""
+    fields = file.read(data, dict[str, Any])
     if CHECKSUM not in fields:
         return fields, False
     if fields[CHECKSUM] != (there := checksum_of(fields)):
-        raise ValueError(f"it has the checksum {fields[CHECKSUM]!r}, its fields give {there!r}")
+        raise file.misfit(f"it has the checksum {fields[CHECKSUM]!r}, its fields give {there!r}.")
     return {name: value for name, value in fields.items() if name != CHECKSUM}, True

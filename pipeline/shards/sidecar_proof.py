@@ -8,6 +8,7 @@ from pipeline.shards.errors import StorageError, printable
 from pipeline.shards.manifest import INDEX_WRITER, Manifest
 from pipeline.shards.sidecars import INFO_FILE, LATER_FIELDS, sidecar_texts
 from pipeline.shards.storage import Storage, join
+from pipeline.shards.typed_json import once
 
 __all__ = ["has_sidecars", "sidecar_problems"]
 
@@ -38,20 +39,13 @@ def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str
 def _json_problem(found: str, expected: str, early: bool) -> str:
     ours = json.loads(expected)
     try:
-        theirs = json.loads(found, object_pairs_hook=_object)
+        # TFDS refuses an object with a key twice, or takes the last one: it depends on the file.
+        theirs = json.loads(found, object_pairs_hook=once)
         if early and isinstance(theirs, dict) and not any(field in theirs for field in LATER_FIELDS):
             ours = {key: value for key, value in ours.items() if key not in LATER_FIELDS}
         return _summary(list(_differences(theirs, ours, "")))
     except (ValueError, RecursionError) as e:
         return f"is not JSON as TFDS reads it: {printable(str(e))}"
-
-
-def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """TFDS refuses an object with a key twice, or takes the last one: it depends on the file."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"an object has a key twice, among {_shown([key for key, _ in pairs])}")
-    return found
 
 
 def _differences(theirs: Any, ours: Any, path: str) -> Iterator[str]:

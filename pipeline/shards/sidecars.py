@@ -11,9 +11,19 @@ from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.shards.schema import Feature, Labels
 from pipeline.shards.storage import Storage, join
 
-__all__ = ["INFO_FILE", "LATER_FIELDS", "SIDECAR_FILES", "remove_sidecars", "sidecar_texts", "write_sidecars"]
+__all__ = [
+    "INFO_FILE",
+    "LATER_FIELDS",
+    "METADATA_FILE",
+    "SIDECAR_FILES",
+    "labels_file",
+    "remove_sidecars",
+    "sidecar_texts",
+    "write_sidecars",
+]
 
 INFO_FILE = "dataset_info.json"
+METADATA_FILE = "metadata.json"  # none of ours; TFDS's own datasets may have one
 SIDECAR_FILES = (INFO_FILE, "features.json")  # and <label key>.labels.txt
 LATER_FIELDS = ("citation", "description", "location", "supervisedKeys")  # that the first conversions did not write
 _CLASSES = "tensorflow_datasets.core.features"
@@ -43,7 +53,7 @@ def sidecar_texts(manifest: Manifest) -> dict[str, str]:
     if not files:
         files["features.json"] = json.dumps(_features_json(manifest), indent=4, sort_keys=True)
         if manifest.labels:
-            files[_labels_file(manifest.labels)] = "\n".join(_class_names(manifest.labels)) + "\n"
+            files[labels_file(manifest.labels.key)] = "\n".join(_class_names(manifest.labels)) + "\n"
     files[INFO_FILE] = json.dumps(_dataset_info(manifest), indent=2, sort_keys=True)
     return files
 
@@ -57,13 +67,14 @@ def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None
 
 def remove_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
     """Removes what write_sidecars published for `manifest`."""
-    labels = [_labels_file(manifest.labels)] if manifest.labels else []
+    labels = [labels_file(manifest.labels.key)] if manifest.labels else []
     for name in dict.fromkeys((*SIDECAR_FILES, *manifest.schema.tfds, *labels)):
         storage.delete(join(directory, name))
 
 
-def _labels_file(labels: Labels) -> str:
-    return f"{labels.key.replace('/', '-')}.labels.txt"
+def labels_file(key: str) -> str:
+    """Where TFDS looks for the names of the classes of a feature."""
+    return f"{key.replace('/', '-')}.labels.txt"
 
 
 def _dataset_info(manifest: Manifest) -> dict[str, Any]:

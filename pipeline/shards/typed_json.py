@@ -3,7 +3,8 @@
 json parses the text: msgspec's parser refuses the lone surrogates that stand for bytes of names that are not UTF-8."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -13,11 +14,12 @@ import msgspec
 
 from pipeline.shards.errors import InfeedError, did_you_mean
 
-__all__ = ["REQUIRED", "Count", "JsonFile", "NonEmpty"]
+__all__ = ["REQUIRED", "Count", "JsonFile", "NonEmpty", "Number", "once"]
 
 T = TypeVar("T")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 NonEmpty = Annotated[tuple[T, ...], msgspec.Meta(min_length=1)]
 REQUIRED = MappingProxyType({"required in JSON": True})  # metadata of a field that has a default in Python alone
 _Path = tuple[str | int, ...]
@@ -42,22 +44,38 @@ class JsonFile:
     def parse(self, text: bytes | str) -> Any:
         """The text as json has it. Raises `error`."""
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=once)
+        except _TwiceError as e:
+            raise self.misfit(f"{e}.") from e
         except (ValueError, RecursionError) as e:
-            raise self.error(f"{self.path} is not JSON: {e}. {self.remedy}") from e
+            raise self.misfit(f"{e}.", " is not JSON:") from e
 
     def typed(self, value: object, kind: type[T]) -> T:
         """What was parsed as a `kind`. Raises `error`. Takes ~5 us for each object in it."""
         try:
             read = msgspec.convert(value, kind)
         except (msgspec.ValidationError, ValueError) as e:  # ValueError: of a lone surrogate in a key or a Literal
-            raise self._misfit(_problem(value, kind, ())) from e
+            raise self.misfit(_problem(value, kind, ())) from e
         if problem := _problem(value, kind, (), fits=True):
-            raise self._misfit(problem)
+            raise self.misfit(problem)
         return read
 
-    def _misfit(self, problem: str) -> InfeedError:
-        return self.error(f"{self.path}: {problem} {self.remedy}")
+    def misfit(self, problem: str, what: str = ":") -> InfeedError:
+        """The error that says what is wrong: a sentence."""
+        return self.error(f"{self.path}{what} {problem} {self.remedy}".rstrip())
+
+
+class _TwiceError(ValueError):
+    """An object has a key twice."""
+
+
+def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The object_pairs_hook of json.loads for which no value of a repeated key wins. Raises ValueError."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise _TwiceError(f"an object has the key {json.dumps(twice)} twice")
+    return found
 
 
 def _problem(value: object, kind: Any, at: _Path, fits: bool = False) -> str:

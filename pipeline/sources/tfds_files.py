@@ -8,11 +8,13 @@ from typing import Any
 
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.schema import Labels
+from pipeline.shards.sidecars import METADATA_FILE, SIDECAR_FILES, labels_file
 from pipeline.shards.storage import Stat, Storage, join
+from pipeline.shards.typed_json import once
 
 __all__ = ["kept_of_tfds", "tfds_files", "tfds_labels", "tfds_leaves"]
 
-_TFDS_FILES = ("dataset_info.json", "features.json", "metadata.json")  # and <label key>.labels.txt
+_TFDS_FILES = (*SIDECAR_FILES, METADATA_FILE)  # and <label key>.labels.txt
 _WRITTEN_ANEW = ("fileFormat", "splits")  # of dataset_info.json, by the commit
 
 
@@ -27,7 +29,7 @@ def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> 
 def _text_of_tfds(storage: Storage, path: str) -> str:
     try:
         text = storage.read(path).decode()
-        if path.endswith(".json") and not isinstance(json.loads(text), dict):
+        if path.endswith(".json") and not isinstance(json.loads(text, object_pairs_hook=once), dict):
             raise ValueError("it holds no object")
     except (ValueError, RecursionError) as e:
         raise RawDataError(
@@ -51,7 +53,7 @@ def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
     """The names of the one ClassLabel, or of that called label. TFDS numbers from 0. Raises RawDataError."""
     found = {}
     for key, kind in tfds_leaves(tfds):
-        names = tfds.get(f"{key.replace('/', '-')}.labels.txt")
+        names = tfds.get(labels_file(key))
         if kind == "classLabel" and names:
             found[key] = Labels(key, 0, tuple(names.splitlines()))
     return found.get("label") or (next(iter(found.values())) if len(found) == 1 else None)

@@ -102,13 +102,16 @@ def test_a_damaged_claim_is_rebuilt_where_intact_receipts_agree_on_it(raw_imagen
 
 def test_a_damaged_claim_that_nothing_agrees_with_is_one_line_that_says_what_to_do(raw_imagenet, out):
     (out / CLAIM).write_text("{")
-    line = r"train\.plan\.json is damaged .*Repeat the options that .* or give another directory"
+    line = r"train\.plan\.json.* It is damaged.*Repeat the options that .* or give another directory"
     with pytest.raises(ConversionError, match=line):
         raw_imagenet.convert(out, *FLAGS, "--seed=7", "--overwrite")
     for path in (out / "_shards").glob("train-*"):
         path.unlink()
     (out / "manifest.json").unlink()
     with pytest.raises(ConversionError, match=line):
+        raw_imagenet.convert(out, *FLAGS)
+    (out / CLAIM).write_text('{"plan": "p", "num_shards": 0, "records": 1, "bytes": 1, "seed": 0}')
+    with pytest.raises(ConversionError, match=r"train\.plan\.json: num_shards is 0: expected int >= 1\. It is damaged"):
         raw_imagenet.convert(out, *FLAGS)
     for path in out.glob("train-*"):
         path.unlink()
@@ -122,8 +125,19 @@ def test_verify_reads_the_ledger_and_the_same_command_repairs_it(raw_imagenet, o
         (out / LEDGER).write_text(damaged)
         assert verify.main([str(out)]) == 1
         assert "_rejects/train.jsonl" in capsys.readouterr().out.replace("\n", "")
-    (out / LEDGER).unlink()
-    assert verify.main([str(out)]) == 1
+    fields = json.loads(ledger)
+    for change, said in (({"checksum": "0"}, "has the checksum '0'"), ({"more": 1}, "checksum"), (None, "missing")):
+        (out / LEDGER).unlink() if change is None else (out / LEDGER).write_text(json.dumps(fields | change))
+        assert verify.main([str(out)]) == 1
+        assert said in capsys.readouterr().out
+    del fields["checksum"]  # as version 0.1 wrote it
+    for change, said in (
+        ({"offset": "1"}, 'line 1: offset is "1": expected int, got str.'),
+        ({"x": 1}, "key x is unk"),
+    ):
+        (out / LEDGER).write_text(json.dumps(fields | change))
+        assert verify.main([str(out)]) == 1
+        assert said in capsys.readouterr().out
     raw_imagenet.convert(out, *FLAGS, "--verify_existing")
     assert (out / LEDGER).read_text() == ledger
     assert verify.main([str(out)]) == 0

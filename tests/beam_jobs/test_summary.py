@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.progress import Progress
@@ -13,10 +14,12 @@ from beam_jobs.converter import Source
 from beam_jobs.counts import Counts, counts_of, read_counts
 from beam_jobs.job import Job
 from beam_jobs.progress import _Bar, _update
+from beam_jobs.receipts import Receipt
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import plan_file, receipt_file
+from pipeline.shards.sealed import sealed_line
 from pipeline.shards.storage import Stat
 
 
@@ -99,27 +102,80 @@ def test_a_name_that_would_move_the_cursor_is_printed_as_an_escape(raw_imagenet,
 
 
 def test_the_bar_begins_again_when_an_overwrite_replaces_the_claim_and_bears_a_damaged_one(tmp_path):
-    storage, out = LocalStorage(), str(tmp_path)
-    job = Job(None, (Source("train", "raw", Stat(0)),), out, counts_dir=str(tmp_path / "nowhere"))
+    job = bar_job(tmp_path)
     with Progress() as progress:
         bar = _Bar(job, "train", progress)
         for plan, shards in (("old", 2), ("new", 7)):
-            with storage.publish(f"{out}/{plan_file('train')}") as sink:
-                sink.write(json.dumps({"plan": plan, "num_shards": shards, "bytes": 1000}).encode())
+            write_claim(tmp_path, plan=plan, num_shards=shards)
             receipt = receipt_file("train", 0, shards)
-            bar.update(storage, {plan_file("train"), receipt}, Counts())
+            bar.update(LocalStorage(), {plan_file("train"), receipt}, Counts())
             assert (progress.tasks[0].total, progress.tasks[0].completed) == (shards, 1)
     (tmp_path / plan_file("train")).write_text("{")
     _update(job, [bar])
 
 
+def bar_job(directory, sources="a", splits=("train",)):
+    found = tuple(Source(split, name, Stat(0)) for split in splits for name in sources)
+    return Job(None, found, str(directory), counts_dir=str(directory / "nowhere"))
+
+
+def write_claim(directory, split="train", **fields):
+    claim = {"plan": "p", "num_shards": 2, "records": 20, "bytes": 2000, "seed": 0} | fields
+    (directory / "_shards").mkdir(exist_ok=True)
+    (directory / plan_file(split)).write_bytes(sealed_line(claim))
+
+
+def write_receipt(directory, shard, **fields):
+    """Of two shards; a receipt with 10 records."""
+    receipt = Receipt("p", "train", shard, 2, 10, 1200, 0, "", "", "", {}, ())
+    replace(receipt, **fields).write(LocalStorage(), str(directory))
+
+
+BAD_CLAIMS = [{"num_shards": 0}, {"num_shards": "2"}, {"num_shards": None}, {"bytes": []}, {"plan": 5}, {"more": 1}]
+
+
+@pytest.mark.parametrize("wrong", BAD_CLAIMS, ids=str)
+def test_the_bar_of_a_damaged_claim_stands_still_and_the_others_go_on(tmp_path, wrong):
+    job = bar_job(tmp_path, splits=("train", "validation"))
+    write_claim(tmp_path, "train", **wrong)
+    write_claim(tmp_path, "validation")
+    with Progress() as progress:
+        bars = [_Bar(job, split, progress) for split in job.splits]
+        _update(job, bars)
+        assert [task.description for task in progress.tasks] == ["train: scanning", "validation: shards"]
+        write_claim(tmp_path, "train")
+        _update(job, bars)
+        assert progress.tasks[0].description == "train: shards"
+
+
+def test_the_bar_shows_nothing_for_a_damaged_receipt_until_it_is_mended(tmp_path):
+    job = bar_job(tmp_path)
+    write_claim(tmp_path)
+    with Progress() as progress:
+        bar, task = _Bar(job, "train", progress), progress.tasks[0]
+        _update(job, [bar])
+        write_receipt(tmp_path, 1)
+        path = tmp_path / receipt_file("train", 0, 2)
+        for damaged in ("{", "[]", '{"records": "10", "bytes": 1200}'):
+            path.write_text(damaged)
+            _update(job, [bar])
+            assert task.completed == 1
+        write_receipt(tmp_path, 0)
+        _update(job, [bar])
+        assert task.completed == 2
+
+
+def test_counts_that_are_damaged_are_left_out(tmp_path):
+    for name, text in {"1": '{"train": {"records": 3}}', "2": "{", "3": '{"train": {"recrods": 5}}'}.items():
+        (tmp_path / f"{name}.json").write_text(text)
+    assert read_counts(str(tmp_path)) == {"train": Counts(records=3)}
+
+
 def test_the_bar_moves_with_what_workers_count_in_a_scan_and_within_a_shard(tmp_path):
-    storage, out = LocalStorage(), str(tmp_path)
-    job = Job(None, tuple(Source("train", name, Stat(0)) for name in "abcd"), out)
+    storage, job = LocalStorage(), bar_job(tmp_path, "abcd")
     receipts = [receipt_file("train", shard, 2) for shard in range(2)]
-    (tmp_path / "_shards").mkdir()
-    (tmp_path / plan_file("train")).write_text(json.dumps({"plan": "p", "num_shards": 2, "bytes": 2000}))
-    (tmp_path / receipts[0]).write_text(json.dumps({"records": 10, "bytes": 1200}))
+    write_claim(tmp_path)
+    write_receipt(tmp_path, 0)
     with Progress() as progress:
         bar, task = _Bar(job, "train", progress), progress.tasks[0]
         bar.update(storage, set(), Counts(sources=1, scanned=12_345))
@@ -132,10 +188,10 @@ def test_the_bar_moves_with_what_workers_count_in_a_scan_and_within_a_shard(tmp_
         for names, counts in [
             (claimed, Counts()),  # of workers elsewhere, which are not counted
             (claimed, scanned),
-            (claimed, scanned._replace(records=2, bytes=250)),
-            (claimed, scanned._replace(records=9, bytes=5000)),
-            ({*claimed, receipts[0]}, scanned._replace(records=9, bytes=1100)),
-            ({*claimed, receipts[0]}, scanned._replace(records=15, bytes=1800)),
+            (claimed, replace(scanned, records=2, bytes=250)),
+            (claimed, replace(scanned, records=9, bytes=5000)),
+            ({*claimed, receipts[0]}, replace(scanned, records=9, bytes=1100)),
+            ({*claimed, receipts[0]}, replace(scanned, records=15, bytes=1800)),
             ({*claimed, *receipts[:1]}, Counts()),
         ]:
             bar.update(storage, names, counts)

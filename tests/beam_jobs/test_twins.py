@@ -1,6 +1,11 @@
 """Two conversions into one directory at once, on a disk: both end well, with the bytes that one of them gives."""
 
 import pytest
+from stages import Stages
+
+from beam_jobs import graph
+from pipeline import verify
+from pipeline.shards.errors import InfeedError
 
 
 def command(raw, out, *more):
@@ -35,3 +40,64 @@ def test_conversions_of_two_splits_at_once_are_both_in_the_manifest(at_once, dig
     for status, output in at_once(*commands):
         assert status == 0, output
     assert shard_digests(tmp_path / "out") == shard_digests(out)
+
+
+@pytest.fixture
+def disturbed(raw_mnist, tmp_path, monkeypatch):
+    """disturbed(stage, flags): a conversion of compressed files, with a second one of these flags from its first to its
+    last step just before that stage of the first. Both use one temporary file. How each ended: "" or its error."""
+    raw_mnist.write()
+
+    def convert(*flags):
+        try:
+            raw_mnist.convert(tmp_path / "out", *flags)
+        except InfeedError as e:
+            return str(e)
+        return ""
+
+    def run(moment, *flags):
+        second = []
+
+        class Disturbed(Stages):
+            def _all(self, stage, elements, *sides):
+                if stage.__name__ == moment:
+                    monkeypatch.setattr(graph, "pipeline_of", Stages)
+                    second.append(convert(*flags))
+                return super()._all(stage, elements, *sides)
+
+        monkeypatch.setattr(graph, "pipeline_of", Disturbed)
+        first = convert("--num_train_shards=3")
+        return first, *second
+
+    monkeypatch.setattr(graph, "pipeline_of", Stages)
+    raw_mnist.convert(tmp_path / "alone", "--num_train_shards=3")
+    return run
+
+
+@pytest.mark.parametrize("moment", ["_Scan", "_Assign", "_Gather", "_Commit"])
+def test_a_twin_that_takes_the_temporary_file_away_has_converted_everything(disturbed, tmp_path, shard_digests, moment):
+    first, second = disturbed(moment, "--num_train_shards=3")
+    assert second == ""
+    assert "\n" not in first
+    assert ("_scratch" in first) == (moment == "_Scan")  # later on it takes the twin's shards
+    assert shard_digests(tmp_path / "out") == shard_digests(tmp_path / "alone")
+    assert verify.main([str(tmp_path / "out")]) == 0
+    assert not list((tmp_path / "out/_scratch").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("moment", "flag", "refusal"),
+    [
+        ("_Scan", "--target_shard_bytes=1", "less than a record"),
+        ("_Gather", "--num_train_shards=2", "another plan"),
+        ("_Commit", "--seed=5", "another plan"),
+    ],
+)
+def test_a_command_that_is_refused_leaves_the_temporary_file_of_a_running_one(
+    disturbed, tmp_path, shard_digests, moment, flag, refusal
+):
+    first, second = disturbed(moment, flag)
+    assert refusal in second
+    assert first == ""
+    assert shard_digests(tmp_path / "out") == shard_digests(tmp_path / "alone")
+    assert not list((tmp_path / "out/_scratch").iterdir())

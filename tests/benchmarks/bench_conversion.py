@@ -5,7 +5,8 @@
 Each round runs `python -m converters.imagenet_to_gcs` and, right after it, the bare loop, in processes of their own, on
 the same tar in a warm page cache; the first rounds run the peers too (infeed-x2 is ours in two processes). Printed are
 medians, and the quartiles of the ratios within rounds: the others' time over ours, of the whole process, start and
-imports in it, and "inside", without them. The peer mds needs `pip install mosaicml-streaming`, perhaps in an
+imports in it, and "inside", without them. --before takes another checkout, whose conversion runs in each round as well:
+that is what a change costs. The peer mds needs `pip install mosaicml-streaming`, perhaps in an
 environment of its own (--mds_python)."""
 
 # ruff: noqa: E402 (a script: it finds its packages itself)
@@ -28,6 +29,7 @@ from conversion_data import write_raw
 
 OURS = "infeed"
 BARE = "bare-loop"
+BEFORE = "before"  # ours, as in the checkout --before
 PEERS = {  # and what each imports
     "infeed-x2": "apache_beam",
     "ancestor": "tensorflow",
@@ -65,6 +67,8 @@ def check_installed(peers: list[str], options: argparse.Namespace) -> None:
 def run(contender: str, raw: Path, scratch: Path, options: argparse.Namespace) -> Took:
     """One contender, once. CPU time is that of the process and all that it started and waited for."""
     output, program = scratch / "output", Path(__file__).with_name("conversion_contenders.py")
+    if contender == BEFORE:
+        contender, program = OURS, options.before / "tests/benchmarks/conversion_contenders.py"
     command = [python_of(contender, options), str(program), contender, str(raw), str(output)]
     os.sync()  # what the last one wrote is not to be paid by this one
     begun, before = time.perf_counter(), os.times()
@@ -107,6 +111,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15, help="rounds, each of one run of each contender")
     parser.add_argument("--peers", default="", help=f"comma-separated, of {', '.join(PEERS)}")
     parser.add_argument("--peer_rounds", type=int, default=3, help="rounds in which the peers run too: they are slow")
+    parser.add_argument("--before", type=Path, help="another checkout of infeed, to compare with")
     parser.add_argument("--mds_python", default=sys.executable, help="the Python that has mosaicml-streaming")
     parser.add_argument("--scratch", help="a directory on the disk to measure (default: that of temporary files)")
     options = parser.parse_args()
@@ -118,7 +123,8 @@ def main() -> None:
         images = json.loads((raw / "images.json").read_text())
         rounds = []
         for number in range(options.pairs):
-            contenders = [OURS, BARE, *(peers if number < options.peer_rounds else ())]
+            before = [BEFORE] if options.before else []
+            contenders = [OURS, *before, BARE, *(peers if number < options.peer_rounds else ())]
             print(f"round {number + 1} of {options.pairs}", file=sys.stderr)
             rounds.append({each: run(each, raw, scratch, options) for each in contenders})
         raw_bytes = sum(image[2] for image in images)

@@ -1,19 +1,23 @@
 """Scan and assign of as many references as ImageNet has: seconds and peak memory.
 
-    python tests/benchmarks/bench_scan.py [--records 1300000]
+    python tests/benchmarks/bench_scan.py [--records 1300000] [--rounds 1] [--before CHECKOUT]
 
 The images are of 700 bytes, so that there is little else to do. Each command runs in a process of its own: the dry
-run (scan and assign in threads, without Beam) and the whole conversion, gather and commit with it."""
+run (scan and assign in threads, without Beam) and the whole conversion, gather and commit with it. With --before those
+of another checkout run after them, in every round. Printed are medians."""
 
 import argparse
 import io
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -51,25 +55,55 @@ def write_raw(directory: Path, records: int) -> None:
     (directory / "synsets.txt").write_text("\n".join(synsets))
 
 
+class Took(NamedTuple):
+    """Of one process. cpu: of it and of all that it waited for."""
+
+    cpu: float
+    wall: float
+    peak: float  # MiB
+
+
+def run(root: Path, flags: list[str]) -> Took:
+    """One command of the checkout at `root`."""
+    begun, before = time.perf_counter(), os.times()
+    env = os.environ | {"PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", RUN, *flags]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env, cwd=root)
+    wall, after = time.perf_counter() - begun, os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return Took(cpu, wall, int(done.stdout.split()[-1]) / 1024)
+
+
 def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_300_000)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--before", type=Path, help="another checkout of infeed, to compare with")
     options = parser.parse_args()
-    root = str(Path(__file__).parents[2])
+    roots = {"": Path(__file__).resolve().parents[2]} | ({"before: ": options.before} if options.before else {})
+    commands = {"dry run": ["--dry_run"], "conversion": []}
+    took: dict[str, list[Took]] = {f"{which}{name}": [] for name in commands for which in roots}
     with tempfile.TemporaryDirectory() as scratch:
         raw = Path(scratch) / "raw"
         raw.mkdir()
         write_raw(raw, options.records)
         flags = [f"--raw_data_dir={raw}", f"--gcs_output_path={scratch}/out", f"--label_file={raw}/synsets.txt"]
-        print("| command | seconds | peak MiB |\n| --- | --- | --- |")
-        for name, more in (("dry run", ["--dry_run"]), ("conversion", [])):
-            begun = time.perf_counter()
-            command = [sys.executable, "-c", RUN, *flags, "--splits=train", *more]
-            env = os.environ | {"PYTHONPATH": root}
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
-            seconds, peak = time.perf_counter() - begun, int(done.stdout.split()[-1]) / 1024
-            print(f"| {name} | {seconds:.1f} | {peak:.0f} |", flush=True)
+        for number in range(options.rounds):
+            for name, more in commands.items():
+                for which, root in roots.items():
+                    took[f"{which}{name}"].append(found := run(root, [*flags, "--splits=train", *more]))
+                    print(f"round {number + 1}: {which}{name}: {found.cpu:.1f} CPU s", file=sys.stderr, flush=True)
+                    shutil.rmtree(f"{scratch}/out", ignore_errors=True)
+    print("| command | CPU s | wall s | peak MiB |\n| --- | --- | --- | --- |")
+    for name, rounds in took.items():
+        cpu, wall, peak = (statistics.median(column) for column in zip(*rounds, strict=True))
+        print(f"| {name} | {cpu:.1f} | {wall:.1f} | {peak:.0f} |")
+    if options.before:
+        for name in commands:
+            pairs = zip(took[name], took[f"before: {name}"], strict=True)
+            ratios = [now.cpu / then.cpu for now, then in pairs]
+            print(f"CPU time over before, {name}: {', '.join(f'{ratio:.3f}' for ratio in sorted(ratios))}")
 
 
 if __name__ == "__main__":

@@ -177,6 +177,11 @@ SPOILT = {
         b"[]",
         r"features\.json is not as TFDS writes it: it holds no object\. Copy it again",
     ),
+    "a key twice": (
+        "features.json",
+        b'{"a": 1, "a": 2}',
+        r'is not as TFDS writes it: an object has the key "a" twice\.',
+    ),
     "deep": ("dataset_info.json", b"[" * 10**5, r"dataset_info\.json is not as TFDS writes it: maximum recursion"),
     "no features": ("features.json", b'{"featuresDict": 3}', r"features\.json describes no features \(AttributeError"),
 }
@@ -219,3 +224,20 @@ def test_without_tfds_the_error_says_what_to_install(tiny_tfds, tmp_path, monkey
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(InfeedError, match=r"Install them: pip install 'infeed\[tfds,read\]'"):
         convert(tiny_tfds, tmp_path / "out")
+
+
+def test_class_names_added_where_there_were_none_are_told_by_verify(tiny_tfds, tmp_path, capsys):
+    shutil.copytree(tiny_tfds, tmp_path / "raw")
+    (tmp_path / "raw/tiny/1.2.0/label.labels.txt").unlink()
+    convert(tmp_path / "raw", tmp_path / "out")
+    names = tmp_path / "out/label.labels.txt"
+    names.with_name("notes.labels.txt").write_text("TFDS does not look at it\n")
+    assert verify([str(tmp_path / "out")]) == 0
+    names.write_text("red\ngreen\nblue\n")
+    assert tfds.builder_from_directory(str(tmp_path / "out")).info.features["label"].names == ["red", "green", "blue"]
+    capsys.readouterr()
+    assert verify([str(tmp_path / "out")]) == 1
+    printed = capsys.readouterr().out
+    assert "label.labels.txt: is not in the manifest, but TFDS takes the class names of label from it" in printed
+    assert f"To remove what is not in the manifest: rm {names}\n" in printed
+    assert "--write_sidecars" not in printed

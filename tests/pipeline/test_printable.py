@@ -12,11 +12,12 @@ from rich.live import Live
 from rich.table import Table
 
 import pipeline
-from pipeline import describe, verify
+from pipeline import describe, index, verify
 from pipeline.command import Console, say
 from pipeline.datasets import eval_dataset
 from pipeline.logs import logger
 from pipeline.shards.errors import ConversionError, InfeedError, StorageError, printable
+from trainer import checkpoints
 
 BAD = "\x1b]0;owned\x07 \x9b31m \x85\r\n\u202e\x7f\udc80"
 ESCAPED = r"\x1b]0;owned\x07 \x9b31m \x85\r\n\u202e\x7f\udc80"
@@ -63,6 +64,15 @@ def test_a_console_prints_no_control_character_of_data(terminal):
     printed = re.sub("\x1b\\[[?0-9;]*[A-Za-z]", "", out.getvalue()).replace("\r", "")
     assert not CONTROL.search(printed)
     assert printed.endswith(f"two\nlines\n{ESCAPED}\n")
+
+
+@pytest.mark.parametrize("tool", [describe, verify, index, checkpoints])
+def test_an_argument_that_is_not_known_is_named_without_its_orders(tool, capsys):
+    with pytest.raises(SystemExit):
+        tool.main(["out", BAD[:-1], "--fast"])
+    printed = capsys.readouterr().err
+    assert f"unrecognized arguments: {ESCAPED.removesuffix('udc80')[:-1]} --fast" in printed
+    assert not CONTROL.search(printed)
 
 
 def test_a_log_keeps_its_own_lines_and_escapes_arguments(caplog):

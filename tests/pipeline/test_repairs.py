@@ -96,12 +96,17 @@ DAMAGES = {
         SIDECARS,
     ),
     "a name of a class": (lambda d: flip(d.names(), -3), ".labels.txt: name ", SIDECARS),
+    "a file more": (
+        lambda d: (d.directory / "metadata.json").write_text('{"x": 1}'),
+        "metadata.json: is not in the manifest, but TFDS takes info.metadata from it",
+        REMOVAL,
+    ),
     "no names": (lambda d: d.names().unlink(), ".labels.txt: cannot read", SIDECARS),
 }
 
 
 # Where names or directories differ, in TFDS's schema, too.
-IN_BOTH = ("a flipped bit", "a shard too many", "a split's lengths", "no names")
+IN_BOTH = ("a flipped bit", "a shard too many", "a split's lengths", "a file more", "no names")
 CASES = [("tpu", damage) for damage in DAMAGES] + [("tfds", damage) for damage in IN_BOTH]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from pipeline.command import Console, say
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
 from trainer.config import TrainerConfig
@@ -55,7 +56,7 @@ def _write_predictions(trainer: Trainer, input_fn: InputFn, predicted: Predicted
             values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
             sink.write(json.dumps(predicted(values)).encode() + b"\n")
             count += 1
-    print(f"{count} predictions written to {path}")
+    say(Console(), f"{count} predictions written to {path}")
 
 
 def _tell(config: TrainerConfig, result: EvalResult) -> None:
@@ -64,10 +65,11 @@ def _tell(config: TrainerConfig, result: EvalResult) -> None:
     path = _publish(config.workdir, "eval_result.json", _report(result))
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
-    print(
+    say(
+        Console(),
         f"step {result.step}: {', '.join((shares | others | shares).values())} over "
         f"{result.records} of {result.num_records} validation records, "
-        f"{'proven exact' if result.proven else 'not proven'}; written to {path}"
+        f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
     )
 
 

@@ -58,7 +58,8 @@ def test_another_version_and_damage_are_refused(tmp_path):
         ManifestError, match=r"manifest\.json: the key split is unknown\. Did you mean 'splits'\? .*Copy it again"
     ):
         read_manifest(str(tmp_path))
-    for text, message in (("{", "is not JSON"), ("[]", "holds a list")):
+    twice = '{"name": "a", "name": "b"}'
+    for text, message in (("{", "is not JSON"), ("[]", "holds a list"), (twice, 'has the key "name" twice')):
         path.write_text(text)
         with pytest.raises(ManifestError, match=message):
             read_manifest(str(tmp_path))

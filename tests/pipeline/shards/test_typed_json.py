@@ -81,3 +81,18 @@ def test_what_does_not_fit_is_one_line_with_file_path_value_and_remedy(value, sa
 def test_what_is_not_json_is_one_line(text):
     with pytest.raises(ManifestError, match=r"^dir/x\.json is not JSON: .*\. Copy it again\.$"):
         FILE.read(text, Outer)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"inner": {}, "weight": 1, "weight": 2}', '"weight"'),
+        ('{"inner": {"a/b": {"kind": "one", "sizes": [], "kind": "one"}}}', '"kind"'),
+        ('{"inner": {}, "inner": {}}', '"inner"'),
+        ('{"inner": {"\\u001b[2J": 1, "\\u001b[2J": 1}}', '"\\u001b[2J"'),
+    ],
+)
+def test_a_key_that_is_listed_twice_is_one_line_and_never_the_last_one(text, key):
+    with pytest.raises(ManifestError) as e:
+        FILE.read(text, Outer)
+    assert str(e.value) == f"dir/x.json: an object has the key {key} twice. Copy it again."
