@@ -11,7 +11,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from pipeline.logs import logger
-from pipeline.shards.errors import CheckpointError, InfeedError, OptionError, did_you_mean
+from pipeline.shards.errors import CheckpointError, InfeedError, OptionError, OwnerError, did_you_mean
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
 from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays, mesh_of
@@ -256,6 +256,9 @@ class Checkpoints:
         if self._manager is None:
             return
         manager, self._manager = self._manager, None
+        if isinstance(error, OwnerError):
+            abandon_threads()  # what they write is another run's to remove, so they may wait for it for minutes
+            return
         try:
             with self._writing():
                 manager.wait_until_finished()
