@@ -15,7 +15,7 @@ __all__ = ["fenced_path", "remove_unfinished"]
 
 def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:
     """Orbax's temporary path for this directory, which asks the fence at the last moment, in the thread that writes."""
-    kind = atomicity.CommitFileTemporaryPath if is_remote(workdir) else atomicity.AtomicRenameTemporaryPath
+    kind: Any = atomicity.CommitFileTemporaryPath if is_remote(workdir) else atomicity.AtomicRenameTemporaryPath
 
     class Fenced(kind):
         async def finalize(self) -> None:
