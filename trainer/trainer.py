@@ -69,7 +69,8 @@ class Trainer:
 
         A run that was stopped goes on with the state, the random keys and the input position of its newest
         checkpoint, so the result is that of a straight run. Raises NanError, naming the step, before a broken state
-        is saved; InputError for an input that ends early or changes its shapes."""
+        is saved; InputError for an input that ends early or changes its shapes; OwnerError, before anything is written,
+        where another training owns the work directory."""
         return self._train(input_fn, _goal(steps, max_steps, self.config))
 
     def train_and_evaluate(

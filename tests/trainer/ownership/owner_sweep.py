@@ -96,6 +96,7 @@ def main():
     """Raises AssertionError at the first that is not as it should be."""
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (work / "gcs").mkdir()
         server, patch = stack.enter_context(start(work / "gcs")), stack.enter_context(pytest.MonkeyPatch.context())
         for name, value in server.env.items():
             patch.setenv(name, value)
