@@ -62,6 +62,7 @@ class Lease:
     def start(self) -> None:
         """Renews from now on."""
         HELD.add(self._record.token)
+        self._files.hold(self._number)
         self._thread.start()
 
     def fence(self) -> None:
@@ -117,12 +118,14 @@ class Lease:
             return
         self._stop.set()
         with self._lock:
-            self._ended = self._ended or f"workdir={self._workdir} was released: the call of the trainer has ended."
+            lost, self._ended = self._ended, self._ended or f"workdir={self._workdir} was released at the call's end."
             HELD.discard(self._record.token)
             try:
                 self._files.rewrite(self._number, replace(self._record, released=True))
             except StorageError as error:
-                log.warning("workdir=%s is not marked as free: %s", self._workdir, error)
+                if not lost:
+                    log.warning("workdir=%s is not marked as free: %s", self._workdir, error)
+            self._files.let_go(self._number)
 
     def _renew_until_stopped(self) -> None:
         while not self._stop.wait(self._times.renew):

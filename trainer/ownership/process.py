@@ -15,7 +15,8 @@ STATE, STARTED = 0, 19  # of the words of /proc/<pid>/stat after the program's n
 
 @dataclass(frozen=True)
 class Process:
-    """A process since the start of its machine. machine: "" where that cannot be told; namespace: of pids.
+    """A process since the start of its machine. machine: host name and kernel; "" where these cannot be told.
+    namespace: of pids; each container has its own.
 
     started: in ticks since the machine's start, so that it tells a process from a later one with the same pid."""
 
@@ -24,6 +25,11 @@ class Process:
     namespace: str
     pid: int
     started: int
+
+    def shares_kernel(self, other: "Process") -> bool:
+        """Whether both are on one machine, perhaps in containers that do not see each other's processes."""
+        kernel = self.machine.rpartition(" ")[2]
+        return bool(kernel) and kernel == other.machine.rpartition(" ")[2]
 
 
 def this_process() -> Process:
@@ -35,7 +41,8 @@ def this_process() -> Process:
         started = int(_stat(os.getpid())[STARTED])
     except OSError:  # a system without /proc: nobody can look for this process
         return Process(host, "", "", os.getpid(), 0)
-    return Process(host, f"{os.environ.get(MACHINE, host)} {boot}", namespace, os.getpid(), started)
+    kernel = f"{boot}-{os.environ[MACHINE]}" if MACHINE in os.environ else boot
+    return Process(host, f"{host} {kernel}", namespace, os.getpid(), started)
 
 
 def lives(process: Process, here: Process) -> bool | None:

@@ -1,9 +1,12 @@
 """The files <workdir>/_owner/000001.json, ...: one for each run that ever owned the directory. The highest counts.
 
 A new one is created only if it is absent, which decides between two runs on every file system and in every bucket. From
-then on nobody writes to it but its owner, so nothing needs a lock, and a late write of an old owner changes nothing."""
+then on nobody writes to it but its owner, so a late write of an old owner changes nothing. None of this needs locks."""
 
+import contextlib
+import fcntl
 import json
+import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +39,19 @@ class Record:
     def encode(self) -> bytes:
         """As it is written."""
         return json.dumps(asdict(self)).encode().ljust(LINE_BYTES - 1) + b"\n"
+
+
+_held: dict[tuple[int, str], int] = {}  # descriptors of locked files
+
+
+def _drop_inherited() -> None:
+    """A forked child would hold its parent's locks when that is dead."""
+    for fd in _held.values():
+        os.close(fd)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_drop_inherited)
 
 
 class Found(NamedTuple):
@@ -100,6 +116,34 @@ class OwnerFiles:
                 file.write(record.encode())
         except OSError as error:
             raise StorageError(f"cannot write {self._path(number)}: {error.strerror or error}.") from error
+
+    def hold(self, number: int) -> None:
+        """Locks one's own file, until `let_go` or the end of the process. It is for containers of one machine alone,
+        and a file system without locks does without."""
+        if self._storage.remote:
+            return
+        with contextlib.suppress(OSError):
+            fd = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+            _held[number, self._directory] = fd
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def let_go(self, number: int) -> None:
+        """Ends `hold`."""
+        if (fd := _held.pop((number, self._directory), None)) is not None:
+            os.close(fd)
+
+    def is_held(self, number: int) -> bool:
+        """Whether a living process holds the file. False says nothing."""
+        if self._storage.remote:
+            return False
+        try:
+            with Path(self._path(number)).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def remove(self, number: int) -> None:
         """Takes back a file that was created in vain."""

@@ -68,7 +68,7 @@ class _Contender:
         record, now = found.record, self._clock()
         if not found.number or (record and record.released):
             return True
-        alive = self._lives(record) if record else None
+        alive = self._lives(found.number, record) if record else None
         if alive:
             raise self._refusal(record)
         if alive is False:
@@ -80,10 +80,13 @@ class _Contender:
         self._tell(record, now - self._since)
         return now - self._since >= self._times.silence
 
-    def _lives(self, record: Record) -> bool | None:
+    def _lives(self, number: int, record: Record) -> bool | None:
         if record.process == self._here:
             return record.token in HELD
-        return lives(record.process, self._here)
+        alive = lives(record.process, self._here)
+        if alive is None and record.process.shares_kernel(self._here):
+            return self._files.is_held(number) or None
+        return alive
 
     def _claim(self, found: Found) -> Taken | None:
         """None where another was faster, or the owner shows itself at the last moment."""

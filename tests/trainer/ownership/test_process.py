@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,20 @@ import pytest
 from pipeline.shards.errors import OwnerError
 from trainer.ownership.process import is_suspended, lives, this_process
 from trainer.ownership.record import OwnerFiles, Record
+
+CONTAINER = """
+import os, sys
+from dataclasses import replace
+from trainer.ownership.lease import Times
+from trainer.ownership.process import this_process
+from trainer.ownership.taking import take
+
+here = replace(this_process(), machine=f"container {this_process().machine.split()[-1]}", namespace="pid:[1]")
+take(sys.argv[1], Times(renew=1e9), here=here)
+if os.fork() > 0:
+    print("it owns the directory", flush=True)
+sys.stdin.read()
+os._exit(0)"""
 
 
 @pytest.fixture
@@ -41,7 +56,7 @@ def test_an_owner_lives_until_it_is_killed_also_suspended_and_a_zombie_does_not(
     child.kill()
     wait_for_state(child, "Z")
     assert lives(process, here) is False
-    taken = contend(str(tmp_path), silence=1e9)
+    taken = contend(str(tmp_path), silence=60)
     assert taken.lost == process
     child.wait()
     assert lives(process, here) is False
@@ -63,4 +78,17 @@ def test_a_name_for_the_machine_tells_clones_apart(monkeypatch):
     before = this_process()
     monkeypatch.setenv("INFEED_MACHINE", "clone 7")
     assert this_process().machine != before.machine
-    assert this_process().machine.startswith("clone 7 ")
+    assert this_process().machine == f"{before.machine}-clone 7"
+    assert not this_process().shares_kernel(before)
+
+
+def test_an_owner_in_another_container_of_the_machine_holds_its_record_and_no_child_of_it_does(tmp_path, contend):
+    """It gives no other sign of life, as if it were suspended; its child lives longer than it."""
+    with subprocess.Popen([sys.executable, "-c", CONTAINER, tmp_path], stdin=-1, stdout=-1, text=True) as owner:
+        assert owner.stdout.readline() == "it owns the directory\n"
+        with pytest.raises(OwnerError, match="is running"):
+            contend(str(tmp_path), silence=0)
+        owner.kill()
+        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
+        contend(str(tmp_path), silence=0)
+        owner.stdin.close()

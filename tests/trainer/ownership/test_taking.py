@@ -36,12 +36,12 @@ def test_an_owner_that_lives_refuses_a_second_run_which_changes_nothing(workdir,
 def test_an_owner_on_another_machine_refuses_as_soon_as_it_shows_itself(workdir, contend):
     contend(workdir, "far")
     with pytest.raises(OwnerError, match=r"is running: host far, process \d+, started"):
-        contend(workdir, silence=1e9)
+        contend(workdir, silence=60)
 
 
 def test_a_directory_that_was_released_is_free_at_once(workdir, contend):
     for machine in ("here", "far", "here"):
-        taken = contend(workdir, machine, silence=1e9)
+        taken = contend(workdir, machine, silence=60)
         assert taken.lost is None
         taken.lease.release()
 
@@ -54,7 +54,7 @@ def test_an_owner_that_lost_its_lease_finds_out_before_it_publishes(workdir, con
         first.fence()
     first.release()
     with pytest.raises(OwnerError, match="host near"):  # nor did its end free the directory
-        contend(workdir, "third", silence=1e9)
+        contend(workdir, "third", silence=60)
 
 
 def test_a_lease_that_was_released_publishes_nothing_more(workdir, contend):
@@ -114,7 +114,7 @@ def test_clocks_that_are_a_day_apart_change_nothing(tmp_path, contend, hours):
     contend(alive, "far")
     contend(silent, "far", renew=SUSPENDED)
     with pytest.raises(OwnerError):
-        contend(alive, "near", silence=1e9, clock=clock)
+        contend(alive, "near", silence=60, clock=clock)
     before = now[0]
     contend(silent, "near", silence=0.02, clock=clock)
     assert 0.02 <= now[0] - before < 0.1
