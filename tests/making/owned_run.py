@@ -101,10 +101,12 @@ def main(workdir, out, options):
     if "days" in options:
         true_time = time.time
         time.time = lambda: true_time() + 86400 * options["days"]
+    callback = Slow(out, options.get("pause", 0.0), options.get("wait_at", STEPS + 1))
+    training = trainer(workdir, [callback])
+    open_storage(workdir)  # imports the bucket's client, which takes seconds on a busy machine
     began, error = time.monotonic(), None
     try:
-        callback = Slow(out, options.get("pause", 0.0), options.get("wait_at", STEPS + 1))
-        result = trainer(workdir, [callback]).train(batches, max_steps=STEPS)
+        result = training.train(batches, max_steps=STEPS)
         report = {"start": result.start_step}
     except InfeedError as refused:
         error = refused
