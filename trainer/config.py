@@ -48,7 +48,7 @@ class TrainerConfig:
 
     workdir: str
     """Directory for checkpoints and events; it may be gs://bucket/dir. A run that finds a checkpoint there goes on from
-    it."""
+    it. One training at a time owns it; a second one is refused."""
     global_batch_size: int
     """Records a training step, over all devices of all hosts."""
     eval_batch_size: int | None = None

@@ -13,6 +13,7 @@ from trainer.calls.alternating import Alternating, check_name, tell
 from trainer.calls.call import Call
 from trainer.calls.evaluation import Evaluation, compare_paddings
 from trainer.calls.following import Waits, follow
+from trainer.calls.owning import own
 from trainer.calls.prediction import Prediction, check_predict
 from trainer.calls.preflight import agree, facts_of
 from trainer.calls.training import train_run
@@ -26,6 +27,7 @@ from trainer.inputs import InputFn
 from trainer.job import Job, Opened
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
+from trainer.ownership.ownership import Ownership
 from trainer.results import EvalResult, TrainResult
 from trainer.task import Task
 
@@ -67,7 +69,8 @@ class Trainer:
 
         A run that was stopped goes on with the state, the random keys and the input position of its newest
         checkpoint, so the result is that of a straight run. Raises NanError, naming the step, before a broken state
-        is saved; InputError for an input that ends early or changes its shapes."""
+        is saved; InputError for an input that ends early or changes its shapes; OwnerError, before anything is written,
+        where another training owns the work directory."""
         return self._train(input_fn, _goal(steps, max_steps, self.config))
 
     def train_and_evaluate(
@@ -102,6 +105,7 @@ class Trainer:
         alternating: Callable[[Call], Alternating] | None = None,
     ) -> TrainResult:
         with self._call() as call:
+            own(call, self.config)
             start = 0 if self.config.fast_dev_run else call.checkpoints.resume_step()
             end = self.config.fast_dev_run or goal(start)
             training = self._job.open("train", input_fn, start) if start < end else None
@@ -201,15 +205,17 @@ class Trainer:
     @contextmanager
     def _call(self) -> Iterator[Call]:
         config, store = self.config, open_store()
-        checkpoints = Checkpoints(config)
+        ownership = Ownership(config.workdir)
+        checkpoints = Checkpoints(config, ownership.fence)
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
             Preemption(store) as preemption,
             Watchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
+            ownership,  # until the last checkpoint is written
             checkpoints,
             watchdog.reporting(),
         ):
-            yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints)
+            yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints, ownership)
             preemption.check()  # it came too late for the loop; all is done, so nothing is lost
 
     def _agree(self, call: Call, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:

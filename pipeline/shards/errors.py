@@ -24,6 +24,7 @@ __all__ = [
     "ManifestError",
     "NanError",
     "OptionError",
+    "OwnerError",
     "RawDataError",
     "SchemaError",
     "ShardError",
@@ -121,6 +122,10 @@ class CheckpointError(InfeedError):
 
 class HostError(InfeedError):
     """Another host failed or fell silent, or the hosts do not agree on what they are about to do."""
+
+
+class OwnerError(InfeedError):
+    """A work directory belongs to another training, or does so by now."""
 
 
 class EvaluationError(InfeedError):

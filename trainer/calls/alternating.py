@@ -58,6 +58,7 @@ class Alternating:
             self.opened = self._job.open("eval", self._input_fn)
         result = self._program.evaluate(self._call, self.opened, state.variables, step)
         self.results.append(result)
+        self._call.ownership.fence()
         self._call.checkpoints.record(step, result.metrics)
         tell(self._job, self._name, result, stop)
         return state._replace(variables=self._program.variables)

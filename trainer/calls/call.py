@@ -8,6 +8,7 @@ from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.watchdog import Watchdog
 from trainer.exits import Preempted
+from trainer.ownership.ownership import Ownership
 
 __all__ = ["Call"]
 
@@ -20,6 +21,7 @@ class Call:
     preemption: Preemption
     polls: Polls
     checkpoints: Checkpoints
+    ownership: Ownership
 
     def check(self) -> None:
         """Raises Preempted if this process was asked to end, and what ended another host. For waits, not in a loop."""

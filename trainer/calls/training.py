@@ -56,7 +56,7 @@ def train_run(
             stack.callback(pace.settle, 1)  # the feeder's thread may wait for it
         feeder = stack.enter_context(job.feeding(program, opened, position, steps, call.check, call.check_late))
         wish = Wish()
-        watch = stack.enter_context(Watch(job, feeder, state, start, end, wish))
+        watch = stack.enter_context(Watch(job, feeder, state, start, end, wish, call.ownership.fence))
         stack.enter_context(profile)
         between = _Between(call, job, opened, start, position, program, watch, profile, wish, pace, evaluating)
         pauses = TrainingPauses(call, config, start, end, between, wish, every_eval, pace)

@@ -12,6 +12,7 @@ from trainer.callbacks import LoopEnd
 from trainer.calls.finite import FiniteCheck
 from trainer.events.progress import ProgressLine, Speed
 from trainer.events.reports import Reports
+from trainer.events.sinks import Fence
 from trainer.job import Job
 from trainer.loop.feed import Feeder
 from trainer.loop.run import Look
@@ -24,16 +25,23 @@ __all__ = ["Watch"]
 class Watch:
     """Looks at training from step `start` to `end`. Use as a context manager: leaving closes the reports.
 
-    last: every scalar of the last step. stop: what callbacks call to end the training."""
+    last: every scalar of the last step. stop: what callbacks call to end the training. fence: see Reports."""
 
     def __init__(
-        self, job: Job, feeder: Feeder, state: TrainState, start: int, end: int, stop: Callable[[str], None]
+        self,
+        job: Job,
+        feeder: Feeder,
+        state: TrainState,
+        start: int,
+        end: int,
+        stop: Callable[[str], None],
+        fence: Fence,
     ) -> None:
         self._callbacks, self._stop = job.callbacks, stop
         self.check = FiniteCheck(job.config.on_nan, state, job.placement)
         self.last: dict[str, float] = {}
         self._feeder, self._start, self._batch = feeder, start, job.config.global_batch_size
-        self.reports = Reports(job.config, "train", after=start)
+        self.reports = Reports(job.config, "train", start, fence)
         self._line = ProgressLine(start, end, self._batch, job.config.log_every) if jax.process_index() == 0 else None
         self._began = time.perf_counter()
         self._seconds = self._away = 0.0

@@ -1,7 +1,7 @@
 """Checkpoints: the model's state, the input's position and the settings, written by Orbax in the background."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,13 +11,14 @@ import jax
 import orbax.checkpoint as ocp
 
 from pipeline.logs import logger
-from pipeline.shards.errors import CheckpointError, InfeedError, OptionError, did_you_mean
+from pipeline.shards.errors import CheckpointError, InfeedError, OptionError, OwnerError, did_you_mean
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
 from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.contents import CONTENTS, changes, read_contents, sealed, versions
 from trainer.checkpointing.failures import reason
+from trainer.checkpointing.fenced import fenced_path
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
 from trainer.config import TrainerConfig
@@ -49,10 +50,11 @@ class Saved:
 class Checkpoints:
     """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write.
 
-    Looking and reading make nothing and wait for no other process but the hosts of this run."""
+    Looking and reading make nothing and wait for no other process but the hosts of this run. fence: asked before
+    anything there is published or removed, by the thread that does; it raises where it must not be."""
 
-    def __init__(self, config: TrainerConfig) -> None:
-        self._config, self._workdir = config, str(config.workdir)
+    def __init__(self, config: TrainerConfig, fence: Callable[[], None] = lambda: None) -> None:
+        self._config, self._workdir, self._fence = config, str(config.workdir), fence
         self._path = orbax_path(checkpoints_directory(self._workdir))
         self.directory = str(self._path)
         self._storage = open_storage(self._workdir)
@@ -69,6 +71,7 @@ class Checkpoints:
                 enable_async_checkpointing=True,
                 create=True,
                 cleanup_tmp_directories=True,
+                temporary_path_class=fenced_path(self._workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(timeout_secs=math.ceil(self._config.save_seconds)),
             )
             with self._naming("open", self.directory):
@@ -133,6 +136,7 @@ class Checkpoints:
 
     def save(self, saved: Saved) -> None:
         """Copies the state and returns; the writing goes on in the background."""
+        self._fence()
         page = sealed(
             {
                 "step": saved.step,
@@ -252,6 +256,9 @@ class Checkpoints:
         if self._manager is None:
             return
         manager, self._manager = self._manager, None
+        if isinstance(error, OwnerError):
+            abandon_threads()  # what they write is another run's to remove, so they may wait for it for minutes
+            return
         try:
             with self._writing():
                 manager.wait_until_finished()

@@ -1,10 +1,12 @@
 """The one place where a run's numbers, pictures and texts go: training, evaluation and callbacks write through it.
 
 A directory of them, <workdir>/train or <workdir>/eval, is a run for TensorBoard, and has the same numbers in its
-metrics.jsonl. Each has one writer: an evaluation in a process of its own never meets the training's."""
+metrics.jsonl. That of training has one writer, the owner of the work directory; several evaluations at the same time
+append to theirs, and none replaces what another wrote."""
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -12,10 +14,11 @@ import jax
 import numpy as np
 
 from pipeline.logs import logger
-from pipeline.shards.errors import StorageError
+from pipeline.shards.errors import OwnerError, StorageError
 from pipeline.shards.storage import join
 from trainer.config import TrainerConfig
 from trainer.events.metrics_file import MetricsFile
+from trainer.events.sinks import Fence, open_sink, unfenced
 from trainer.events.writer import EventWriter
 
 __all__ = ["Reports"]
@@ -28,14 +31,16 @@ class Reports:
 
     Process 0 writes, the others do nothing here, and neither does a fast_dev_run; `writes` says which it is.
     after: the newest step that stays of an interrupted run; 0 for a fresh start, None to keep all. Where it is given,
-    the settings are shown as a text at that step."""
+    the settings are shown as a text at that step. fence: asked before anything appears; what it raises is raised, and
+    nothing appears."""
 
-    def __init__(self, config: TrainerConfig, name: str, after: int | None = None) -> None:
+    def __init__(self, config: TrainerConfig, name: str, after: int | None = None, fence: Fence = unfenced) -> None:
         self.writes = jax.process_index() == 0 and not config.fast_dev_run
         if self.writes:
             directory = join(config.workdir, name)
-            self._lines = MetricsFile(directory, after)
-            self._events = EventWriter(directory, None if after is None else after + 1)
+            self._lines = MetricsFile(directory, after, fence)
+            resumed_at = None if after is None else after + 1
+            self._events = EventWriter(directory, resumed_at, open_sink=partial(open_sink, fence=fence))
         if after is not None:
             listing = json.dumps(config.to_json(), indent=1).splitlines()
             self.text(after, "config", "".join(f"    {line}\n" for line in listing))  # code, as Markdown has it
@@ -85,7 +90,8 @@ class Reports:
         for file in (self._events, self._lines) if self.writes else ():
             try:
                 file.close()
-            except StorageError as lost:
+            except (StorageError, OwnerError) as lost:
                 if error is None:
                     raise
-                log.warning("%s", lost)  # what ended the run says more
+                if str(lost) != str(error):
+                    log.warning("%s", lost)  # what ended the run says more

@@ -4,6 +4,7 @@ The usual writers import tensorflow behind the caller's back; this one must not.
 
 import itertools
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from trainer.events.summaries import histogram_summary, image_summary, text_summ
 
 __all__ = ["EventWriter"]
 
-_number = itertools.count()
+_number, _TOKEN = itertools.count(), secrets.token_hex(4)
 
 
 class EventWriter:
@@ -36,8 +37,9 @@ class EventWriter:
         open_sink: Callable[[str, str, bytes], Sink] = open_sink,
     ) -> None:
         self._clock = clock
-        # Two writers in one second must not share a file.
-        name = f"events.out.tfevents.{int(clock()):010d}.{os.uname().nodename}.{os.getpid()}.{next(_number)}"
+        # Two writers in one second must not share a file; in containers they may have one host name and one pid.
+        process = f"{os.uname().nodename}.{os.getpid()}"
+        name = f"events.out.tfevents.{int(clock()):010d}.{process}.{_TOKEN}.{next(_number)}"
         self._sink = open_sink(directory, name, _record(Event(wall_time=clock(), file_version="brain.Event:2")))
         if resumed_at is not None:
             restart = SessionLog(status=SessionLog.START)

@@ -28,6 +28,7 @@ from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
+from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
 
 STEPS = 4
@@ -202,7 +203,9 @@ def test_waits_of_no_time_are_refused(follower, vector_input):
 def call_of(store, config):
     with Watchdog(store, 20.0) as watchdog:
         preemption = Preemption(store)
-        yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), Checkpoints(config))
+        yield Call(
+            watchdog, preemption, Polls(watchdog.roll, preemption), Checkpoints(config), Ownership(config.workdir)
+        )
 
 
 def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):

@@ -15,6 +15,7 @@ from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
 from trainer.loop.plan import MEASURED_STEPS, Marks, timed_plan
+from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
 
 
@@ -77,7 +78,7 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
     store = LocalStore()
     with Preemption(store) as preemption, Watchdog(store, 10.0) as watchdog:
         polls = Polls(watchdog.roll, preemption)
-        call = Call(watchdog, preemption, polls, Checkpoints(config()))
+        call = Call(watchdog, preemption, polls, Checkpoints(config()), Ownership(config().workdir))
         between = SimpleNamespace(
             evaluates=False,
             profile=SimpleNamespace(stops=(), at=lambda step: None),

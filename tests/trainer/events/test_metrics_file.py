@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.shards.errors import OwnerError
 from pipeline.shards.gcs import GcsStorage
+from pipeline.shards.schemes import open_storage
 from trainer.events.metrics_file import MetricsFile
 
 
@@ -56,3 +58,59 @@ def test_the_parts_in_a_bucket_are_the_file_also_after_a_resume(bucket, after, k
     assert names == [f"metrics.jsonl.{number:06d}" for number in range(-(-kept // 3) + 1)]
     lines = b"".join(GcsStorage().read(f"{bucket}/{name}") for name in names).splitlines()
     assert [json.loads(line)["step"] for line in lines] == [*range(1, kept + 1), 20, 21]
+
+
+@pytest.mark.parametrize("where", ["disk", "disk without locks", "bucket"])
+def test_evaluations_at_the_same_time_keep_each_others_lines(tmp_path, request, monkeypatch, where):
+    directory = request.getfixturevalue("bucket") if where == "bucket" else str(tmp_path)
+    if where == "disk without locks":
+        monkeypatch.setattr("fcntl.flock", refuse)
+    files = [MetricsFile(directory) for _ in range(3)]
+    for number, file in enumerate(files):
+        file.scalars(number, {"loss": 0.5})
+    for file in files:
+        file.close()
+    storage = open_storage(directory)
+    lines = b"".join(storage.read(f"{directory}/{name}") for name in storage.list(directory)).splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2]
+
+
+def test_half_a_line_is_left_alone_while_another_evaluation_may_be_writing_it(tmp_path):
+    other = write(tmp_path, [1])
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0, "lo')
+    write(tmp_path, [2]).close()
+    other.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes().splitlines()[0] == b'{"step": 0, "lo'
+    assert sorted((tmp_path / "metrics.jsonl").read_bytes().splitlines()[1:]) == [
+        b'{"step": 1, "loss": 0.125}',
+        b'{"step": 2, "loss": 0.25}',
+    ]
+
+
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_lines_that_the_fence_stops_never_appear(tmp_path, request, where):
+    directory = request.getfixturevalue("bucket") if where == "bucket" else str(tmp_path)
+
+    def fence():
+        raise OwnerError("taken over")
+
+    file = MetricsFile(directory, 0, fence)
+    file.scalars(1, {"loss": 0.5})
+    for publish in (lambda: file.flush(now=True), file.close):
+        with pytest.raises(OwnerError):
+            publish()
+    storage = open_storage(directory)
+    assert b"".join(storage.read(f"{directory}/{name}") for name in storage.list(directory)) == b""
+
+
+def test_what_the_owner_before_writes_late_reaches_nobody(tmp_path):
+    old = write(tmp_path, [1, 2])
+    old.flush()
+    write(tmp_path, [3], after=2).close()
+    old.scalars(9, {"loss": 0.5})
+    old.close()
+    assert [line["step"] for line in lines_of(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+
+
+def refuse(*_):
+    raise OSError(95, "Operation not supported")

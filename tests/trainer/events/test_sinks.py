@@ -127,7 +127,7 @@ def test_a_part_that_was_refused_is_named_and_comes_with_the_next(open_writer, p
     writer = open_writer()
     writer.scalars(1, {"loss": 0.5})
     gcs_server.fail("POST .*tfevents", Status(403))
-    with pytest.raises(StorageError, match=r"write gs://.*/train/events.*\.000000: permission denied"):
+    with pytest.raises(StorageError, match=r"create gs://.*/train/events.*\.000000: permission denied"):
         writer.flush(now=True)
     writer.close()
     assert len(parts()) == 1

@@ -1,0 +1,76 @@
+"""Host 0 takes the work directory for all hosts, which are threads here."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainer.calls.call import Call
+from trainer.calls.owning import own
+from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.cluster.polls import Polls
+from trainer.cluster.preemption import Preemption
+from trainer.cluster.store import LocalStore
+from trainer.cluster.watchdog import Watchdog
+from trainer.ownership.lease import Times
+from trainer.ownership.ownership import Ownership
+from trainer.ownership.process import this_process
+from trainer.ownership.taking import take
+from trainer.trainer import Trainer
+
+
+@pytest.fixture
+def outcomes(config, monkeypatch):
+    """outcomes(count) -> what `own` gives on each of so many hosts: None, or the text of its error."""
+    monkeypatch.setattr("trainer.cluster.watchdog.break_apart", lambda *_: None)
+
+    def run(count):
+        store, settings = LocalStore(), config()
+
+        def outcome(index):
+            view = store.view(index, count)
+            preemption, ownership = Preemption(view), Ownership(settings.workdir)
+            try:
+                with Watchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
+                    polls = Polls(watchdog.roll, preemption)
+                    own(Call(watchdog, preemption, polls, Checkpoints(settings), ownership), settings)
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+
+        with ThreadPoolExecutor(count) as pool:
+            return list(pool.map(outcome, range(count)))
+
+    return run
+
+
+def test_a_refusal_of_host_0_is_one_error_on_every_host(outcomes, config):
+    owner = take(config().workdir).lease
+    first, second = outcomes(2)
+    assert first.startswith(f"OwnerError: workdir={config().workdir} belongs to a training that is running: host ")
+    assert second == f"HostError: host 0 of 2 failed: {first.removeprefix('OwnerError: ')}"
+    owner.release()
+    assert outcomes(2) == [None, None]
+
+
+def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkeypatch):
+    workdir = Path(config().workdir)
+    far = replace(this_process(), machine="far")
+    take(str(workdir), Times(renew=1e9), here=far)
+    checkpoints, train = workdir / "checkpoints", workdir / "train"
+    (checkpoints / "10").mkdir(parents=True)
+    (checkpoints / "20.orbax-checkpoint-tmp/state").mkdir(parents=True)
+    train.mkdir()
+    monkeypatch.setattr("trainer.ownership.taking.TIMES", Times(silence=0.05, poll=0.01))
+    with (train / f"events.out.tfevents.1.{far.host}.{far.pid}.x.0").open("wb", buffering=0) as events:
+        events.write(b"before")
+        assert outcomes(1) == [None]
+        events.write(b", and after it woke up")
+    assert [path.name for path in checkpoints.iterdir()] == ["10"]
+    assert [path.read_bytes() for path in train.iterdir()] == [b"before"]
+
+
+def test_a_fast_dev_run_owns_nothing(dense_task, vector_input, config):
+    owner = take(config().workdir).lease
+    Trainer(dense_task, config(fast_dev_run=2)).train(vector_input)
+    owner.release()

@@ -1,0 +1,33 @@
+"""A checkpoint of a run that lost its work directory while it was written never appears."""
+
+import jax.numpy as jnp
+import pytest
+
+from pipeline.shards.errors import OwnerError
+from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.checkpointing.fenced import remove_unfinished
+from trainer.config import TrainerConfig
+from trainer.state import TrainState
+from trainer.task import Variables
+
+
+def saved(step):
+    return Saved(step, TrainState(jnp.int32(step), Variables(jnp.ones(3)), (), jnp.zeros(2, jnp.uint32)), {}, {})
+
+
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_a_checkpoint_appears_only_if_the_fence_lets_it_at_the_last_moment(request, tmp_path, where):
+    workdir = str(tmp_path) if where == "disk" else request.getfixturevalue("bucket")
+    settings, asked = TrainerConfig(workdir=f"{workdir}/run", global_batch_size=1), []
+
+    def fence():
+        asked.append(where)
+        if len(asked) > 1:
+            raise OwnerError("taken over")
+
+    with pytest.raises(OwnerError, match="taken over"), Checkpoints(settings, fence) as checkpoints:
+        checkpoints.save(saved(5))
+    assert len(asked) == 2
+    assert checkpoints.steps() == []
+    remove_unfinished(settings.workdir)
+    assert checkpoints.steps() == []

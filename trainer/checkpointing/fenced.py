@@ -1,0 +1,39 @@
+"""Checkpoints that become visible only for the owner of the work directory, and what a lost owner left unfinished."""
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+from orbax.checkpoint.path import atomicity
+
+from pipeline.shards.schemes import is_remote, open_storage
+from pipeline.shards.storage import join
+from trainer.checkpointing.bucket_path import orbax_path
+from trainer.checkpointing.listing import checkpoints_directory, finished_steps
+
+__all__ = ["fenced_path", "remove_unfinished"]
+
+
+def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:
+    """Orbax's temporary path for this directory, which asks the fence at the last moment, in the thread that writes."""
+    kind: Any = atomicity.CommitFileTemporaryPath if is_remote(workdir) else atomicity.AtomicRenameTemporaryPath
+
+    class Fenced(kind):
+        async def finalize(self) -> None:
+            fence()
+            await super().finalize()
+
+    return Fenced
+
+
+def remove_unfinished(workdir: str) -> None:
+    """Removes checkpoints that were being written. Whoever still does finds nothing to publish."""
+    directory = checkpoints_directory(workdir)
+    finished = {str(step) for step in finished_steps(workdir)}
+    for name in open_storage(workdir).entries(directory)[1]:
+        if name.partition(".")[0].isdecimal() and name not in finished:
+            path = join(directory, name)
+            if is_remote(workdir):
+                orbax_path(path).rmtree()
+            else:  # one that is written to at this moment may not get empty; its writer is awake, and meets the fence
+                shutil.rmtree(path, ignore_errors=True)
