@@ -167,5 +167,5 @@ def poll(look: Callable[[], T | None], stop: float) -> T | None:
 
 
 def _out_of_reach(error: Exception) -> Failure:
-    reason = str(error).split("\n", 1)[0]
+    reason = str(error).split("\n", 1)[0].split(" [type.")[0]
     return Failure(0, f"the coordination service on its machine does not answer ({reason}).")
