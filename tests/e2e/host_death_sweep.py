@@ -1,4 +1,4 @@
-"""Hosts 0 and 1 of two, each killed at ten random moments, printed as a table: .ci/sweep. Exits 1 if one did not end well.
+"""Hosts 0 and 1 of two, each killed at ten random moments, as a table: .ci/sweep. Exits 1 if one did not end well.
 
 python tests/e2e/host_death_sweep.py [kills of each host] [seed]"""
 
@@ -63,7 +63,7 @@ def killed(server: fork_server.ForkServer, scratch: Path, number: int, moment: f
     said = printed.strip().rsplit("\n", 1)[-1]
     met = f"error: host {host} of 2 failed: " in said
     in_time = seconds < SLACK + (BOUND if trains else max(SILENCE * 9 / 8, CONNECT))
-    ended = code == 3 and met or (code == 2 and not trains and "did not meet" in said)
+    ended = (code == 3 and met) or (code == 2 and not trains and "did not meet" in said)
     well = ended and in_time and "Check failure" not in printed and nobody_listens(address)
     for process in hosts:
         process.kill()

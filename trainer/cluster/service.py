@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pipeline.shards.errors import OptionError
 from trainer.cluster.ports import check_port, outliving
@@ -81,8 +81,8 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def serve(parent: int, address: str, num_processes: int, options: dict[str, Any]) -> None:
-    """Runs the service until the process `parent` says that it may end, or is dead and nobody is connected."""
+def serve(parent: int, address: str, num_processes: int, options: dict[str, Any]) -> NoReturn:
+    """Is the service until the process `parent` says that it may end, or is dead and nobody is connected."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a cluster sends them to all processes of a job, to save and end
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
@@ -93,10 +93,11 @@ def serve(parent: int, address: str, num_processes: int, options: dict[str, Any]
         if select.select([0], [], [], POLL_SECONDS)[0]:
             if os.read(0, 1) == STOP:
                 service.shutdown()
-                return
+                os._exit(0)
             break
     with outliving(address):
         _outlive(time.monotonic() + LINGER_SECONDS)
+        os._exit(0)  # the end of gRPC's server takes seconds
 
 
 def _answer(text: bytes) -> None:
@@ -134,4 +135,3 @@ def _is_connected(descriptor: int) -> bool:
 
 if __name__ == "__main__":
     serve(*json.loads(sys.argv[1]))
-    os._exit(0)  # no thread of gRPC's can hold it up
