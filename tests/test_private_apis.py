@@ -4,6 +4,7 @@ A new version may rename any of them without notice. Then a row here fails, and 
 and the module that has to change, before a user meets an AttributeError."""
 
 import ast
+import inspect
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -30,8 +31,20 @@ def coordination_service():
     from jax._src.lib import _jax
 
     assert distributed.global_state.client is None  # this process is alone
-    for method in ("key_value_set", "key_value_try_get", "key_value_dir_get", "key_value_delete"):
+    methods = ("set", "try_get", "dir_get", "delete")
+    for method in ("blocking_key_value_get", *(f"key_value_{each}" for each in methods)):
         assert callable(getattr(_jax.DistributedRuntimeClient, method)), method
+
+
+def factory_of_the_coordination_service():
+    from jax._src import distributed
+    from jaxlib import _jax
+
+    assert distributed._jax is _jax
+    called = inspect.getsource(distributed.State.initialize)
+    assert "self.service = _jax.get_distributed_runtime_service(\n" in called
+    assert "self.service.shutdown()" in inspect.getsource(distributed.State.shutdown)
+    assert callable(_jax.DistributedRuntimeService.shutdown)
 
 
 def contexts_of_orbax():
@@ -89,6 +102,7 @@ def flags_of_beam():
 
 PRIVATE = [
     Private("jax", ("jax._src",), "trainer/cluster/store.py", coordination_service),
+    Private("jaxlib", ("_jax",), "trainer/cluster/service.py", factory_of_the_coordination_service),
     Private(
         "orbax-checkpoint",
         ("orbax.checkpoint._src.serialization", "_BASE_TS_CONTEXT", "_DEFAULT_OCDBT_TS_CONTEXT"),

@@ -6,8 +6,8 @@ import sys
 from dataclasses import make_dataclass
 from typing import Any, NoReturn
 
-from pipeline.shards.errors import InfeedError, OptionError, did_you_mean, printable
-from trainer.exits import EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end
+from pipeline.shards.errors import HostError, InfeedError, OptionError, did_you_mean, printable
+from trainer.exits import EXIT_HOST_FAILED, EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end, is_apart
 
 JAX_NOTE = "-----"  # how it begins what it adds to an error inside a program: that its own frames are left out
 # The module of each, and beside it <module>_config with its flags: --help needs no JAX.
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         ours = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
         notes = "".join(f" ({printable(note)})" for note in ours)
         print(f"error: {error}{notes}", file=sys.stderr)
-        return EXIT_USER_ERROR
+        return EXIT_HOST_FAILED if isinstance(error, HostError) and is_apart() else EXIT_USER_ERROR
     except Preempted as preempted:
         print(f"preempted: {preempted}", file=sys.stderr)
         return EXIT_PREEMPTED

@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,13 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+def is_used(address: str) -> bool:
+    """Whether somebody listens there."""
+    host, port = address.split(":")
+    with socket.socket() as s:
+        return s.connect_ex((host, int(port))) == 0
+
+
 @pytest.fixture(name="free_port")
 def _free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on."""
@@ -53,6 +60,7 @@ class Run:
 
     processes: list[Forked]
     out: Path
+    address: str = ""
 
     def end(self, timeout_seconds: float = 240, frozen: int = -1) -> list[Ended]:
         """What they were, once all have ended; one that is `frozen` cannot end, and is killed after the others."""
@@ -68,6 +76,15 @@ class Run:
         ends = [process.wait() for process in self.processes]
         printed = self._printed()
         return [Ended(*end, printed[i], reported(self.out / f"{i}.json"), self.out) for i, end in enumerate(ends)]
+
+    def leaves_nothing(self, timeout_seconds: float = 60) -> bool:
+        """Whether the coordination service ends within that time, once all processes have ended."""
+        stop = time.monotonic() + timeout_seconds
+        while is_used(self.address):
+            if time.monotonic() > stop:
+                return False
+            time.sleep(0.1)
+        return True
 
     def _printed(self) -> list[str]:
         return [(self.out / f"{i}.txt").read_text(errors="replace") for i in range(len(self.processes))]
@@ -89,7 +106,7 @@ def start_hosts(fork_server, tmp_path_factory):
         common["xla_flags"] = os.environ["XLA_FLAGS"]
         common["address"] = f"127.0.0.1:{free_port()}"
         commands = [[str(WORKER), json.dumps(common | {"index": i})] for i in range(count)]
-        runs.append(start_all(fork_server, commands, out))
+        runs.append(replace(start_all(fork_server, commands, out), address=common["address"]))
         return runs[-1]
 
     yield start

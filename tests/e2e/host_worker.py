@@ -195,7 +195,10 @@ def main():
     os.environ["XLA_FLAGS"] = order.xla_flags
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", order.devices)
-    if order.count > 1:
+    if getattr(order, "launched", False):
+        place = {"coordinator_address": order.address, "coordinator_bind_address": order.address}
+        jax.distributed.initialize(num_processes=order.count, process_id=order.index, **place)
+    elif order.count > 1:
         join(Distributed(coordinator_address=order.address, num_processes=order.count, process_id=order.index))
     report, out = {}, Path(order.out, f"{order.index}.json")
     try:

@@ -28,7 +28,7 @@ def broken(run_hosts):
 # (how, host, count) in the order of the tests.
 DEATHS = [("raised", 1, 2), ("raised", 0, 2)]
 DEATHS += [("ended", 1, 2), ("reshaped", 0, 2)]
-DEATHS += [("killed", 1, 4), ("stopped", 1, 2), ("killed", 0, 2)]
+DEATHS += [("killed", 1, 2), ("stopped", 1, 2), ("killed", 0, 4)]
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,7 @@ def death(start_hosts):
                 order = {"host": host, "how": how, "host_timeout_seconds": BOUND}
                 started[how, host, count] = start_hosts("dying_input", count, **order)
         ended = started[row].end(150, frozen=row[1] if row[0] == "stopped" else -1)
+        assert started[row].leaves_nothing()
         return ended, float((ended[0].out / "died").read_text())
 
     return end
@@ -130,21 +131,15 @@ def test_an_input_that_ends_or_changes_on_one_host_ends_all_with_what_came_and_w
         assert "while reading the batch of step 23" in ended[host].printed
 
 
-@pytest.mark.parametrize(("how", "host", "count"), DEATHS[4:6])
+@pytest.mark.parametrize(("how", "host", "count"), DEATHS[4:])
 def test_a_host_that_dies_without_a_word_is_missed_and_named_within_the_bound(death, how, host, count):
     ended, died = death(how, host, count)
     for index, process in enumerate(ended):
-        if index != 1:
-            assert process.code in (1, 3), process.printed
+        if index != host:
+            assert process.code == 3, process.printed
             assert process.at - died < BOUND + SLACK
-            assert f"host 1 of {count} failed: it gave no sign of life for 6 s" in process.printed
-
-
-def test_the_death_of_host_0_ends_the_others_at_once(death):
-    ended, died = death(*DEATHS[-1])
-    assert ended[1].code not in (0, None)
-    assert ended[1].at - died < BOUND + SLACK
-    assert "coordination service" in ended[1].printed  # JAX's own words: its service died with host 0
+            assert f"host {host} of {count} failed: it gave no sign of life for 6 s" in process.printed
+            assert "Check failure" not in process.printed
 
 
 def test_a_stalled_disk_on_one_host_ends_all_with_a_dump_of_its_threads(broken, digits, tmp_path):
@@ -175,7 +170,8 @@ def test_a_damaged_record_of_a_mixture_on_one_host_ends_all_with_its_place(broke
 
 
 def test_padding_on_one_host_that_changes_the_metrics_is_an_error_on_all(broken):
-    for process in broken("mixed_rows", 2, host=1):
+    # As under a launcher that has initialized jax.distributed: the coordination service is in process 0.
+    for process in broken("mixed_rows", 2, host=1, launched=True):
         assert process.code == 0, process.printed
         assert "check_padding is False on host 0 and True on host 1. Start the same" in process.report["one"]
         assert process.report["all"].startswith("EvaluationError: check_padding: with the largest values in place of")

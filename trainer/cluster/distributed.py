@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.shards.errors import OptionError
+from trainer.cluster.ports import check_host, split
+from trainer.cluster.service import HEARTBEAT_SECONDS, in_own_process
 from trainer.exits import EXIT_USER_ERROR, leave
 
 __all__ = ["Distributed", "join"]
@@ -39,7 +41,7 @@ class Distributed:
                     "process 0 as coordinator_address, or none of the others."
                 )
             return
-        if None in place.values() or ":" not in str(self.coordinator_address):
+        if None in place.values() or not _is_place(str(self.coordinator_address)):
             raise OptionError(
                 f"coordinator_address={self.coordinator_address} with {', '.join(given) or 'nothing else'}: several "
                 "processes need coordinator_address=host:port, num_processes and process_id, all three."
@@ -54,26 +56,35 @@ class Distributed:
 def join(settings: Distributed) -> None:
     """Connects this process with the others; before anything else of jax. Nothing where it is alone.
 
-    Ends the process with exit code 2 and one line when they are not all there in time."""
+    Ends the process with exit code 2 and one line when they are not all there in time; from here on with 3 and one line
+    when one of them dies. Raises: OptionError where process 0 cannot listen at the address."""
     if settings.coordinator_address is None:
         return
+    if settings.process_id == 0:
+        check_host(settings.coordinator_address)
     import jax  # takes a second, which the flags' help need not wait for
+
+    from trainer.cluster.pulse import keep_beating
 
     # JAX aborts the process when its own time is up, with a stack trace of its C++; ours comes first.
     timer = threading.Timer(settings.connect_seconds, _give_up, (settings,))
     timer.daemon = True
     timer.start()
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
     if settings.coordinator_address != AUTO:
-        options = {
+        options |= {
             "coordinator_address": settings.coordinator_address,
             "num_processes": settings.num_processes,
             "process_id": settings.process_id,
         }
         if _is_loopback(settings.coordinator_address):  # JAX would listen on every interface
             options["coordinator_bind_address"] = settings.coordinator_address
-    jax.distributed.initialize(**options, initialization_timeout=settings.connect_seconds + JAX_GRACE_SECONDS)
-    timer.cancel()
+    try:
+        with in_own_process():
+            jax.distributed.initialize(**options, initialization_timeout=settings.connect_seconds + JAX_GRACE_SECONDS)
+    finally:
+        timer.cancel()
+    keep_beating()
 
 
 def _give_up(settings: Distributed) -> None:
@@ -86,8 +97,15 @@ def _give_up(settings: Distributed) -> None:
     leave(EXIT_USER_ERROR)
 
 
+def _is_place(address: str) -> bool:
+    try:
+        return bool(split(address)[0])
+    except ValueError:
+        return False
+
+
 def _is_loopback(address: str) -> bool:
-    host = address.rsplit(":", 1)[0].strip("[]")
+    host, _ = split(address)
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

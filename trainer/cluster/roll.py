@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from pipeline.shards.errors import HostError
+from trainer.cluster.pulse import LOOKS, Signs
 from trainer.cluster.store import Store, StoreError
 from trainer.exits import Preempted
 
@@ -37,14 +38,16 @@ class Failure(NamedTuple):
 class Roll:
     """One host's view of one call. Nothing here raises when the store is gone: `failure` says so.
 
-    timeout_seconds: the time from a host's death to the end of the others; it is missed after half of it."""
+    timeout_seconds: from a host's death to the end of the others; it is missed after half of it and one look."""
 
     def __init__(self, store: Store, timeout_seconds: float) -> None:
         self.store, self.timeout_seconds = store, timeout_seconds
         self.silence_seconds = timeout_seconds / 2
         self._call = self._number()
-        self._beats: dict[int, tuple[str, float]] = {}
+        self.look_seconds = self.silence_seconds / LOOKS
+        self._signs = Signs(store, self.silence_seconds)
         self._silent: set[int] = set()
+        self._lost: Failure | None = None
 
     def key(self, name: str) -> str:
         """`name` as a key of this call."""
@@ -62,38 +65,47 @@ class Roll:
 
     def failure(self) -> Failure | None:
         """The first failure that was reported; None as long as all is well."""
+        if self._lost:
+            return self._lost
         try:
             found = self.store.get(FAILURE)
         except StoreError as error:
             return _out_of_reach(error)
         return None if found is None else Failure(*json.loads(found))
 
+    def reach(self) -> Failure | None:
+        """What has failed if the store gives no answer for `silence_seconds`. Nobody asks it again then."""
+        try:
+            self.store.reach(self.silence_seconds)
+        except StoreError as error:
+            self._lost = _out_of_reach(error)
+        return self._lost
+
     def report(self, text: str, host: int | None = None, preempted: bool = False) -> Failure:
         """Says that this host (or that one) has failed or is to end. The first failure, which may be another."""
+        if self._lost:
+            return self._lost
         own = Failure(self.store.index if host is None else host, text, preempted)
         try:
             return Failure(*json.loads(self.store.put_first(FAILURE, json.dumps(own))))
         except StoreError as error:
             return _out_of_reach(error)
 
-    def beat(self, number: int) -> None:
-        """A sign of life. Host 0 looks for hosts that have given none, and reports them."""
-        self._say("beat", str(number))
-        if self.store.index == 0:
-            self._miss(time.monotonic())
-
-    def _miss(self, now: float) -> None:
-        beats, left = self._hear("beat"), self._hear("left")
-        for host in beats.keys() - left.keys():
-            last, since = self._beats.get(host, ("", now))
-            self._beats[host] = (beats[host], now if beats[host] != last else since)
-            if now - self._beats[host][1] > self.silence_seconds:
-                self._silent.add(host)
-                self.report(
-                    f"it gave no sign of life for {self.silence_seconds:g} s (half of host_timeout_seconds). Its "
-                    "process or machine died: look at its log. The same command goes on from the newest checkpoint.",
-                    host,
-                )
+    def look(self) -> None:
+        """Looks for hosts that have given no sign of life since long, and reports one. Every host does, as any may be
+        the one that died; the first report counts."""
+        if self._lost:
+            return
+        try:
+            self._silent = self._signs.silent() - self._hear("left").keys()
+        except StoreError:
+            return  # `failure` says so
+        if self._silent:
+            self.report(
+                f"it gave no sign of life for {self.silence_seconds:g} s (half of host_timeout_seconds). Its process "
+                "or machine died: look at its log. The same command goes on from the newest checkpoint.",
+                min(self._silent),
+            )
 
     def left(self, how: str) -> None:
         """This host's call has ended: "done", "raised" or "killed"."""
@@ -104,8 +116,10 @@ class Roll:
 
         Waits until all have left, at most the time-out; host 0 finds out, and tells the others."""
         stop = time.monotonic() + self.timeout_seconds
+        if self._lost:
+            return False
         if self.store.index:
-            return poll(lambda: self._hear("end").get(0), stop + 2 * POLL_SECONDS) == "together"
+            return poll(self._verdict, stop + 2 * POLL_SECONDS) == "together"
         hosts = set(range(self.store.count)) - self._silent
         left = poll(lambda: found if hosts <= (found := self._hear("left")).keys() else None, stop)
         together = left is not None and not self._silent and set(left.values()) == {"raised"}
@@ -114,20 +128,31 @@ class Roll:
         self._say("end", "together" if together else "apart")
         return together
 
+    def _verdict(self) -> str | None:
+        """That of host 0, or the one that its death gives."""
+        verdict = self._hear("end").get(0)
+        if verdict is None:
+            self.look()
+        return "apart" if verdict is None and 0 in self._silent else verdict
+
     def depart(self) -> None:
         """The last word of a process that ends alone. Host 0 waits for those of the others."""
         self._say("gone", "gone")
-        if self.store.index == 0:
+        if self.store.index == 0 and not self._lost:
             hosts = set(range(self.store.count)) - self._silent
             poll(lambda: hosts <= self._hear("gone").keys() or None, time.monotonic() + GONE_SECONDS)
 
     def _say(self, what: str, value: str) -> None:
+        if self._lost:
+            return
         try:
             self.store.put(self.key(f"{what}/{self.store.index}"), value)
         except StoreError:
             return  # there is nobody left to tell
 
     def _hear(self, what: str) -> dict[int, str]:
+        if self._lost:
+            return {}
         try:
             return self.store.by_host(self.key(what))
         except StoreError:
@@ -142,5 +167,5 @@ def poll(look: Callable[[], T | None], stop: float) -> T | None:
 
 
 def _out_of_reach(error: Exception) -> Failure:
-    reason = str(error).split("\n", 1)[0]
-    return Failure(0, f"the coordination service, which runs in its process, does not answer ({reason}).")
+    reason = str(error).split("\n", 1)[0].split(" [type.")[0]
+    return Failure(0, f"the coordination service on its machine does not answer ({reason}).")

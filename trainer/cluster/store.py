@@ -1,6 +1,7 @@
 """A few small strings that all processes of a run can see, beside the collectives and while these are blocked.
 
-The one place that touches jax's coordination service, which lives in process 0 and dies with it."""
+The one place that asks jax's coordination service, which process 0 has started in a process of its own (service.py), or
+holds itself where a program has initialized jax.distributed without `join`."""
 
 import threading
 from typing import Any, Protocol
@@ -8,9 +9,9 @@ from typing import Any, Protocol
 import jax
 from jax._src import distributed  # jax offers its key-value store in no public module
 
-__all__ = ["LocalStore", "Store", "StoreError", "open_store"]
+__all__ = ["LocalStore", "Store", "StoreError", "joined_store", "open_store"]
 
-StoreError = jax.errors.JaxRuntimeError  # any method may raise it: process 0 is gone
+StoreError = jax.errors.JaxRuntimeError  # any method may raise it: the service is gone
 
 
 class Store(Protocol):
@@ -37,6 +38,10 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Unsets a key."""
+        ...
+
+    def reach(self, seconds: float) -> None:
+        """Returns once the store answers; StoreError if it does not in this time. Other methods may wait for ever."""
         ...
 
 
@@ -77,13 +82,17 @@ class LocalStore:
         with self._lock:
             self._values.pop(key, None)
 
+    def reach(self, seconds: float) -> None:
+        """See Store."""
+
 
 class JaxStore:
     """The store of a run of several processes."""
 
-    def __init__(self) -> None:
-        self.index, self.count = jax.process_index(), jax.process_count()
+    def __init__(self, index: int, count: int) -> None:
+        self.index, self.count = index, count
         self._client: Any = distributed.global_state.client
+        self.put("reach", "")
 
     def put(self, key: str, value: str) -> None:
         """See Store."""
@@ -117,10 +126,20 @@ class JaxStore:
         """See Store."""
         self._client.key_value_delete(f"infeed/{key}")
 
+    def reach(self, seconds: float) -> None:
+        """See Store."""
+        self._client.blocking_key_value_get("infeed/reach", round(1000 * seconds))
+
 
 def open_store() -> Store:
     """The store of this run."""
-    return LocalStore() if jax.process_count() == 1 else JaxStore()
+    return LocalStore() if jax.process_count() == 1 else JaxStore(jax.process_index(), jax.process_count())
+
+
+def joined_store() -> Store | None:
+    """The store of this run, also before jax has looked for devices; None where jax.distributed is not initialized."""
+    state = distributed.global_state
+    return None if state.client is None else JaxStore(state.process_id, state.num_processes)
 
 
 def _by_host(items: Any) -> dict[int, str]:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
-from pipeline.shards.errors import InfeedError
+from pipeline.shards.errors import HostError, InfeedError, OptionError
+from trainer.cluster.pulse import begin_call, end_call
 from trainer.cluster.roll import POLL_SECONDS, Failure, Roll, poll
+from trainer.cluster.service import HEARTBEAT_SECONDS
 from trainer.cluster.store import Store, open_store
 from trainer.exits import EXIT_HOST_FAILED, EXIT_PREEMPTED, Preempted, break_apart, is_apart, leave
 
@@ -42,6 +44,11 @@ class Watchdog:
         busy: Callable[[], bool] = lambda: False,
         heed: Callable[[], None] = lambda: None,
     ) -> None:
+        if store.count > 1 and timeout_seconds >= HEARTBEAT_SECONDS:
+            raise OptionError(
+                f"host_timeout_seconds={timeout_seconds} is not allowed on several hosts. It must be below "
+                f"{HEARTBEAT_SECONDS}, after which JAX aborts them."
+            )
         self.roll, self._busy, self._heed = Roll(store, timeout_seconds), busy, heed
         self.alone = store.count == 1
         self._raising, self._left = threading.Event(), threading.Event()
@@ -49,6 +56,7 @@ class Watchdog:
 
     def __enter__(self) -> "Watchdog":
         if not self.alone:
+            begin_call()
             self._thread.start()
         return self
 
@@ -59,10 +67,11 @@ class Watchdog:
         self.roll.left("raised" if raised else "done")
         self._left.set()
         self._thread.join()
+        end_call()
         if isinstance(error, Preempted) and raised:  # in the middle of a compilation, whose thread is left behind
             break_apart(self.roll.depart, EXIT_PREEMPTED)
         elif raised and not self.roll.ended_together():
-            break_apart(self.roll.depart)
+            break_apart(self.roll.depart, EXIT_HOST_FAILED if isinstance(error, HostError) else 1)
 
     def check(self) -> None:
         """Raises HostError if a host has failed, Preempted if it was asked to end."""
@@ -104,16 +113,19 @@ class Watchdog:
 
     def _reported(self, error: BaseException) -> Failure:
         if ECHO.match(str(error)):  # the peer's own word comes sooner or later, or its silence is noticed
-            stop = time.monotonic() + self.roll.silence_seconds + 3 * POLL_SECONDS
+            stop = time.monotonic() + self.roll.silence_seconds + self.roll.look_seconds + 4 * POLL_SECONDS
             if failure := poll(self.roll.failure, stop):
                 return failure
         text = str(error) if isinstance(error, (InfeedError, Preempted)) else f"{type(error).__name__}: {error}"
         return self.roll.report(text.split("\n", 1)[0], preempted=isinstance(error, Preempted))
 
     def _watch(self) -> None:
+        every = max(1, round(self.roll.look_seconds / POLL_SECONDS))
         for number in itertools.count():
-            self.roll.beat(number)
-            if failure := self.roll.failure():
+            lost = self.roll.reach()
+            if number % every == 0:
+                self.roll.look()
+            if failure := lost or self.roll.failure():
                 self._see_off(failure)
                 break
             if self._left.wait(POLL_SECONDS):
@@ -123,7 +135,7 @@ class Watchdog:
         """Gives the main thread the time to leave, and ends the process if it does not."""
         heard = time.monotonic()
         while not self._left.wait(POLL_SECONDS / 5):
-            bound = self.roll.timeout_seconds - self.roll.silence_seconds - POLL_SECONDS
+            bound = self.roll.timeout_seconds - self.roll.silence_seconds - self.roll.look_seconds - 2 * POLL_SECONDS
             patient = self._raising.is_set() or self._busy()
             if time.monotonic() - heard > (bound if patient else min(bound, LEAVE_SECONDS)):
                 self._kill(failure)

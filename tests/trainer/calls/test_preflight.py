@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import HostError, InputError
+from pipeline.shards.errors import HostError, InputError, OptionError
 from trainer.calls.preflight import agree, difference, facts_of
 from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
@@ -20,7 +20,7 @@ from trainer.mesh import Placement
 def apart(monkeypatch):
     """Collects what would be the last words of this very process."""
     words = []
-    monkeypatch.setattr("trainer.cluster.watchdog.break_apart", words.append)
+    monkeypatch.setattr("trainer.cluster.watchdog.break_apart", lambda last_words, code: words.append(code))
     return words
 
 
@@ -135,6 +135,12 @@ def test_alone_a_watchdog_starts_no_thread_and_compares_nothing(tmp_path):
         assert threading.active_count() == before
     with pytest.raises(InputError, match="as it was"), Watchdog(LocalStore(), 1.0) as watchdog, watchdog.reporting():
         raise InputError("as it was")
+
+
+def test_a_time_out_of_hosts_after_which_jax_would_abort_is_refused_on_several_hosts():
+    Watchdog(LocalStore(), 900.0)
+    with pytest.raises(OptionError, match=r"host_timeout_seconds=900.0 is not allowed .* below 900, after which JAX"):
+        Watchdog(LocalStore().view(0, 2), 900.0)
 
 
 def test_a_watchdog_leaves_no_thread():

@@ -57,6 +57,44 @@ def test_auto_takes_the_coordinator_and_the_place_from_the_cluster(port):
     assert done.stdout == f"localhost:{port} 0 1\n", done.stderr
 
 
+def joining(address):
+    """What process 0 of two prints, and its exit code, at an address where it cannot listen."""
+    code = "import sys; from trainer.__main__ import start; start(sys.argv[1:])"
+    flags = [f"--coordinator-address={address}", "--num-processes=2", "--process-id=0", "--connect-seconds=120"]
+    command = [sys.executable, "-c", code, "digits", "--data-dir=none", "--workdir=none", *flags]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
+def test_a_coordinator_port_in_use_is_one_line_at_once():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        code, printed = joining(address)
+    assert code == 2, printed
+    assert printed.endswith(
+        f"error: coordinator port {address.split(':')[1]} cannot be used on this host: Address already in use (at "
+        f"{address}). Stop the program that uses it, or give another port in coordinator_address, the same on every "
+        "host.\n"
+    )
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("192.0.2.1:29871", "is not an address of this host"),  # of no host: reserved for documentation
+        ("no-such-host.invalid:29871", "cannot be resolved"),
+    ],
+)
+def test_an_address_of_another_host_is_one_line_at_once(address, problem):
+    with pytest.raises(OptionError) as error:
+        join(Distributed(coordinator_address=address, num_processes=2, process_id=0))
+    assert f"coordinator_address={address} {problem}" in str(error.value)
+    assert "process_id=0" in str(error.value)
+
+
 def test_processes_that_do_not_meet_in_time_end_with_one_line(port):
     code = "from trainer.cluster.distributed import *; join("
     code += "Distributed(coordinator_address='127.0.0.1:%d', num_processes=2,"

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipeline.shards.errors import HostError
+from trainer.cluster.pulse import Signs
 from trainer.cluster.roll import Failure, Roll, poll
 from trainer.cluster.store import LocalStore, StoreError
 
@@ -23,29 +24,57 @@ def test_the_first_failure_is_the_one_that_counts():
     assert str(first.failure().error(3)) == "host 1 of 3 failed: its disk is full"
 
 
-def test_host_0_misses_a_host_that_has_gone_silent_and_no_other():
-    first, silent, talking, left = rolls(4, timeout_seconds=0.4)
-    for roll in (silent, talking, left):
-        roll.beat(0)
-    left.left("done")
-    stop = time.monotonic() + 5
-    for number in range(1000):
-        first.beat(number)
-        talking.beat(number)
-        if (failure := first.failure()) or time.monotonic() > stop:
+def beating(rolls, number):
+    for roll in rolls:
+        roll.store.put(f"beat/{roll.store.index}", str(number))
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_every_host_misses_one_that_has_gone_silent_and_no_other(silent):
+    hosts = rolls(4, timeout_seconds=2.0)
+    hosts[3].left("done")
+    alive = [hosts[1 - silent], hosts[2]]
+    beating(hosts, 0)
+    stop = time.monotonic() + 60
+    for number in range(1, 10_000):
+        for roll in alive:
+            roll.look()
+        if (failure := hosts[2].failure()) or time.monotonic() > stop:
             break
-        time.sleep(0.02)
-    assert failure.host == 1
-    assert "gave no sign of life for 0.2 s" in failure.text
+        beating(alive, number)
+        time.sleep(0.05)
+    assert failure.host == silent
+    assert "gave no sign of life for 1 s" in failure.text
     assert "goes on from the newest checkpoint" in failure.text
 
 
-def test_a_host_that_has_not_begun_the_call_is_late_but_not_dead():
-    first, _ = rolls(2, timeout_seconds=0.02)
-    for number in range(3):
-        time.sleep(0.02)
-        first.beat(number)
+def test_a_host_that_was_suspended_itself_holds_nobody_else_for_dead():
+    first, second = rolls(2, timeout_seconds=0.4)
+    beating([second], 0)
+    first.look()
+    time.sleep(1.0)
+    first.look()  # before the other, suspended with it, could give a sign
     assert first.failure() is None
+
+
+def test_a_host_that_has_not_joined_is_late_but_not_dead():
+    first, _ = rolls(2, timeout_seconds=0.02)
+    for _ in range(3):
+        time.sleep(0.02)
+        first.look()
+    assert first.failure() is None
+
+
+def test_when_host_0_is_silent_the_others_end_apart_without_its_verdict():
+    hosts = rolls(3, timeout_seconds=60.0)
+    beating(hosts, 0)
+    for roll in hosts[1:]:
+        roll._signs = Signs(roll.store, 0.5)
+        roll.left("raised")
+    begun = time.monotonic()
+    assert in_threads([roll.ended_together for roll in hosts[1:]]) == [False, False]
+    assert time.monotonic() - begun < 30
+    assert hosts[1].failure().host == 0
 
 
 def in_threads(calls):
@@ -99,21 +128,34 @@ class GoneStore(LocalStore):
         self.index, self.count = 1, 2
 
     def die(self):
-        self.put = self.put_first = self.get = self.by_host = self.delete = self._gone
+        self.put = self.put_first = self.get = self.by_host = self.delete = self.reach = self._gone
 
 
 def test_without_the_store_the_failure_is_that_of_host_0():
     store = GoneStore()
     roll = Roll(store, 0.1)
     store.die()
-    text = r"host 0 of 2 failed: the coordination service, .* does not answer \(UNAVAILABLE: Socket closed\)\."
+    text = r"host 0 of 2 failed: the coordination service .* does not answer \(UNAVAILABLE: Socket closed\)\."
     with pytest.raises(HostError, match=text):
         raise roll.failure().error(2)
     assert roll.report("mine").host == 0
-    for nothing_raised in (lambda: roll.beat(1), lambda: roll.left("done"), roll.depart):
+    for nothing_raised in (roll.look, lambda: roll.left("done"), roll.depart):
         nothing_raised()
     with pytest.raises(HostError, match=text):
         Roll(store, 0.1)
+
+
+def test_a_store_that_gives_no_answer_is_asked_once_and_never_again():
+    store = GoneStore()
+    roll = Roll(store, 60.0)
+    store.reach = store._gone
+    assert roll.reach().host == 0
+    store.put = store.put_first = store.get = store.by_host = lambda *_: pytest.fail("this would wait for ever")
+    roll.look()
+    roll.left("killed")
+    roll.depart()
+    assert roll.failure() == roll.report("mine") == roll.reach()
+    assert not roll.ended_together()
 
 
 def test_polling_ends_with_a_value_or_with_the_time():

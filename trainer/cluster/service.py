@@ -1,0 +1,137 @@
+"""JAX's coordination service in a process of its own: when process 0 dies, the other hosts can still end in order.
+
+JAX runs the service in process 0, and aborts all other processes within milliseconds of its death. Here process 0
+starts `python -m trainer.cluster.service`, which loads jaxlib alone: 0.3 s, and 24 MB of its own. That ends when no
+process of the run is connected any more, also when process 0 was killed before it could say so."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipeline.shards.errors import OptionError
+from trainer.cluster.ports import check_port, outliving
+
+__all__ = ["HEARTBEAT_SECONDS", "Service", "in_own_process"]
+
+HEARTBEAT_SECONDS = 900  # of silence, after which JAX aborts all processes; below it our own end of a run comes first
+LINGER_SECONDS = HEARTBEAT_SECONDS + 60  # a machine that was lost leaves its connection open
+CALM_SECONDS = 1.0  # without any connection: a broken one may be made again
+POLL_SECONDS = 0.2
+STOP_SECONDS = 10.0
+READY, STOP = b"ready", b"s"
+
+
+class Service:
+    """The service as JAX's process 0 holds it. It takes what JAX's factory takes.
+
+    Raises: OptionError where it did not start."""
+
+    def __init__(self, address: str, num_processes: int, **options: Any) -> None:
+        order = json.dumps([os.getpid(), address, num_processes, options])
+        # In a session of its own: Ctrl-C on the terminal is for the hosts, which need the service to save.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "trainer.cluster.service", order],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True, cwd="/", env=_environment(),
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        with self._process.stdout as answer:
+            if answer.read() != READY:
+                code = self._process.wait()
+                raise OptionError(
+                    f"the coordination service did not start at {address} (exit code {code} of {sys.executable} -m "
+                    "trainer.cluster.service). Give another port, the same on every host."
+                )
+
+    def shutdown(self) -> None:
+        """Ends the service. JAX calls this last in process 0, after all processes have taken leave of it."""
+        with suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.communicate(STOP, STOP_SECONDS)
+
+
+@contextmanager
+def in_own_process() -> Iterator[None]:
+    """While this is entered, jax.distributed.initialize starts its service as a Service, where the port is free."""
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]  # takes 0.3 s
+
+    def start(address: str, num_processes: int, **options: Any) -> Service:
+        check_port(address, lambda text: print(text, file=sys.stderr))
+        return Service(address, num_processes, **options)
+
+    original = _jax.get_distributed_runtime_service
+    _jax.get_distributed_runtime_service = start
+    try:
+        yield
+    finally:
+        _jax.get_distributed_runtime_service = original
+
+
+def _environment() -> dict[str, str]:
+    """Of a process that imports what this one does; its current directory may not come first."""
+    path = os.pathsep.join(str(Path(place).absolute()) for place in sys.path)
+    return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def serve(parent: int, address: str, num_processes: int, options: dict[str, Any]) -> NoReturn:
+    """Is the service until the process `parent` says that it may end, or is dead and nobody is connected."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a cluster sends them to all processes of a job, to save and end
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+    service = _jax.get_distributed_runtime_service(address, num_processes, **options)
+    _answer(READY)
+    while os.getppid() == parent:  # its end of the pipe may live on in a process that it forked
+        if select.select([0], [], [], POLL_SECONDS)[0]:
+            if os.read(0, 1) == STOP:
+                service.shutdown()
+                os._exit(0)
+            break
+    with outliving(address):
+        _outlive(time.monotonic() + LINGER_SECONDS)
+        os._exit(0)  # the end of gRPC's server takes seconds
+
+
+def _answer(text: bytes) -> None:
+    """Once: whoever reads the output of process 0 must not wait for this process."""
+    os.write(1, text)
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), 1)
+
+
+def _outlive(stop: float) -> None:
+    calm = time.monotonic()
+    while (now := time.monotonic()) - calm < CALM_SECONDS and now < stop:
+        if connections():
+            calm = now
+        time.sleep(POLL_SECONDS)
+
+
+def connections() -> int:
+    """How many TCP connections this process has: one for each process of the run that lives."""
+    return sum(_is_connected(int(entry.name)) for entry in Path("/dev/fd").iterdir())
+
+
+def _is_connected(descriptor: int) -> bool:
+    try:
+        probe = socket.socket(fileno=descriptor)
+    except OSError:  # a file, or closed since it was listed
+        return False
+    try:
+        return probe.family in (socket.AF_INET, socket.AF_INET6) and bool(probe.getpeername())
+    except OSError:  # it listens
+        return False
+    finally:
+        probe.detach()
+
+
+if __name__ == "__main__":
+    serve(*json.loads(sys.argv[1]))
