@@ -15,6 +15,7 @@ from beam_jobs.job import Job, Waiting
 from beam_jobs.loopback import on_loopback
 from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.shards.installing import how_to_install
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
 
@@ -110,7 +111,7 @@ def find_runner(name: str) -> Preset:
     short = _short(name.rpartition(".")[2] if name.startswith("apache_beam.") else name)
     for key, preset in RUNNERS.items():
         if short in (key, *preset.aliases) or name == preset.runner:
-            _load(preset.runner, f"needs more than is installed. Install it: pip install 'infeed[{preset.extra}]'", key)
+            _load(preset.runner, f"needs more than is installed. Install it: {how_to_install(preset.extra)}", key)
             return preset
     if "." in name:
         _load(name, "cannot be imported. Allowed are short names and package.module.Class", name)

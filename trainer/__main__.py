@@ -7,6 +7,7 @@ from dataclasses import make_dataclass
 from typing import Any, NoReturn
 
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean, printable
+from pipeline.shards.installing import how_to_install
 from trainer.exits import EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end
 
 JAX_NOTE = "-----"  # how it begins what it adds to an error inside a program: that its own frames are left out
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
         with telling_others():
             importlib.import_module(RECIPES[name]).run(given.recipe)
     except ModuleNotFoundError as error:
-        hint = "" if "infeed[" in str(error) else " Install what training needs: pip install 'infeed[train]'."
+        hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
         print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)
         return EXIT_USER_ERROR
     except InfeedError as error:

@@ -30,7 +30,7 @@ def test_what_the_pipeline_says_of_bytes_and_caches_is_printed(capsys):
 def test_a_missing_library_names_the_extra_to_install(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert main(["digits"]) == 2
-    assert "pip install 'infeed[train]'" in capsys.readouterr().err
+    assert "Install what training needs: pip install 'jax>=" in capsys.readouterr().err
 
 
 def test_help_of_a_recipe_shows_its_typed_options(capsys):
