@@ -28,6 +28,7 @@ from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
 from trainer.results import EvalResult, TrainResult
 from trainer.task import Task
+from trainer.workdir import check_writable
 
 __all__ = ["Trainer"]
 

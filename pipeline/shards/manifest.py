@@ -176,7 +176,7 @@ def _instead(storage: Storage, directory: str) -> str:
     if storage.list(join(directory, "_shards")):
         return "a conversion into this directory has not finished. Run the same command again: it goes on."
     if not storage.exists(directory):
-        return "there is no such directory."
+        return "there is no such directory. Give the one that a conversion or python -m pipeline.index wrote."
     return "no conversion wrote here. Give the directory that was its output."
 
 

@@ -4,7 +4,8 @@ A directory of them, <workdir>/train or <workdir>/eval, is a run for TensorBoard
 metrics.jsonl. Each has one writer: an evaluation in a process of its own never meets the training's."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from pipeline.logs import logger
 from pipeline.shards.errors import StorageError
+from pipeline.shards.os_errors import explained
 from pipeline.shards.storage import join
 from trainer.config import TrainerConfig
 from trainer.events.metrics_file import MetricsFile
@@ -33,9 +35,10 @@ class Reports:
     def __init__(self, config: TrainerConfig, name: str, after: int | None = None) -> None:
         self.writes = jax.process_index() == 0 and not config.fast_dev_run
         if self.writes:
-            directory = join(config.workdir, name)
-            self._lines = MetricsFile(directory, after)
-            self._events = EventWriter(directory, None if after is None else after + 1)
+            self._directory = directory = join(config.workdir, name)
+            with self._naming():
+                self._lines = MetricsFile(directory, after)
+                self._events = EventWriter(directory, None if after is None else after + 1)
         if after is not None:
             listing = json.dumps(config.to_json(), indent=1).splitlines()
             self.text(after, "config", "".join(f"    {line}\n" for line in listing))  # code, as Markdown has it
@@ -46,35 +49,41 @@ class Reports:
         Training writes all of a step at once; what a callback adds is a line of its own. Who evaluates a step again
         adds another line: the last one counts."""
         if self.writes:
-            self._events.scalars(step, values)
-            self._lines.scalars(step, values)
+            with self._naming():
+                self._events.scalars(step, values)
+                self._lines.scalars(step, values)
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
         """What `scalars` does, for the steps first, first + 1, ...: `columns` has the numbers of each name, [steps]."""
         if self.writes:
-            self._events.steps(first, columns)
-            self._lines.steps(first, columns)
+            with self._naming():
+                self._events.steps(first, columns)
+                self._lines.steps(first, columns)
 
     def image(self, step: int, tag: str, images: Any) -> None:
         """See EventWriter."""
         if self.writes:
-            self._events.image(step, tag, images)
+            with self._naming():
+                self._events.image(step, tag, images)
 
     def histogram(self, step: int, tag: str, values: Any) -> None:
         """See EventWriter."""
         if self.writes:
-            self._events.histogram(step, tag, values)
+            with self._naming():
+                self._events.histogram(step, tag, values)
 
     def text(self, step: int, tag: str, text: str) -> None:
         """See EventWriter."""
         if self.writes:
-            self._events.text(step, tag, text)
+            with self._naming():
+                self._events.text(step, tag, text)
 
     def flush(self, now: bool = False) -> None:
         """Lets readers see what was written; in a bucket only now and then, unless it has to be `now`."""
         if self.writes:
-            self._events.flush(now)
-            self._lines.flush(now)
+            with self._naming():
+                self._events.flush(now)
+                self._lines.flush(now)
 
     def __enter__(self) -> "Reports":
         return self
@@ -84,8 +93,19 @@ class Reports:
     ) -> None:
         for file in (self._events, self._lines) if self.writes else ():
             try:
-                file.close()
+                with self._naming():
+                    file.close()
             except StorageError as lost:
                 if error is None:
                     raise
-                log.warning("%s", lost)  # what ended the run says more
+                if str(lost) != str(error):
+                    log.warning("%s", lost)  # what ended the run says more
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot write to {self._directory}: {explained(error)}") from error
