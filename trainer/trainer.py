@@ -105,6 +105,8 @@ class Trainer:
         with self._call() as call:
             start = 0 if self.config.fast_dev_run else call.checkpoints.resume_step()
             end = self.config.fast_dev_run or goal(start)
+            if call.watchdog.roll.store.index == 0:
+                check_writable(self.config.workdir)
             training = self._job.open("train", input_fn, start) if start < end else None
             evaluating = alternating(call) if alternating else None
             inputs = [opened for opened in (training, evaluating and evaluating.opened) if opened]

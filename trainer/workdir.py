@@ -1,4 +1,4 @@
-"""Whether a work directory can be used. Needs no JAX: commands look before they import it, calls before they compile."""
+"""Whether a work directory can be used. Needs no JAX: commands look before they import it, calls before they read."""
 
 import secrets
 from pathlib import Path

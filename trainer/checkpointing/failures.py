@@ -10,7 +10,7 @@ __all__ = ["reason"]
 def reason(error: BaseException, advice: str = "") -> str:
     """The first line of what began it, without the settings that tensorstore appends.
 
-    With the HTTP status if there is one, else with the advice: a status is no sign of damage. Without an advice, that for
+    With the HTTP status if there is one, else with the advice: a status is no sign of damage. Default: the advice for
     what the operating system said."""
     while error.__cause__:  # Orbax's own text is a page of tensorstore's settings
         error = error.__cause__

@@ -94,19 +94,19 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         (
             "digits",
             ("--max-steps", "None"),
-            "max_steps=None: the learning rate follows a schedule that ends. Give --ma",
+            "max_steps=None: the learning rate follows a schedule that ends. Give",
         ),
         ("digits", ("--follow-seconds", "0"), "follow_seconds=0.0 is not allowed. It must be above 0."),
         ("digits", ("--num-devices", "2"), "num_devices=2 is given with platform=None."),
         (
             "digits",
             ("--mode", "evaluate"),
-            "work/checkpoints has no checkpoint. Train first, or give the right workdir",
+            "work/checkpoints has no checkpoint. Train first, or give",
         ),
         (
             "digits",
             ("--restore-step", "7"),
-            "work/checkpoints has no checkpoint. Train first, or give the right workdir",
+            "work/checkpoints has no checkpoint. Train first, or give",
         ),
         ("digits", ("--workdir", "/dev/null/work"), "error: cannot write to workdir=/dev/null/work: Not a directory"),
     ],
@@ -142,4 +142,4 @@ def test_a_checkpoint_to_go_back_to_may_be_gone_where_later_ones_are(pictures, t
 
 def test_a_refused_command_leaves_nothing_in_the_work_directory(pictures, tmp_path, refused):
     refused("digits", "--data-dir", str(pictures), "--eval-split", "none")
-    assert [path for path in Path(tmp_path, "work").iterdir()] == []
+    assert list(Path(tmp_path, "work").iterdir()) == []
