@@ -13,6 +13,7 @@ _ADVICE = {
     errno.EROFS: "Choose a directory on another file system.",
     errno.EACCES: "Grant this user access to it, or choose another place.",
     errno.EPERM: "Grant this user access to it, or choose another place.",
+    errno.EEXIST: "A file has this name; choose another place.",
     errno.ENOTDIR: "A part of the path is a file; choose another place.",
 }
 

@@ -186,7 +186,8 @@ BAD_OPTIONS = [
     ("--splits=tarin", OptionError, "unknown split 'tarin'. Did you mean 'train'"),
     ("--splits=,", OptionError, "nothing to convert"),
     ("--target_shard_bytes=10 parsecs", OptionError, "is not a size in bytes"),
-    ("--num_train_shards=0", OptionError, "0 shards for 'train': allowed are 1 and above"),
+    ("--num_train_shards=0", OptionError, "--num_train_shards=0: allowed are 1 and above"),
+    ("--gcs_output_path=", OptionError, r"--gcs_output_path is empty. Give a directory; the current one is '\.'"),
     ("--seed=-1", OptionError, "--seed=-1: allowed are 0 and above"),
     ("--max_bad_records=-1", OptionError, "allowed are 0 and above"),
     (
