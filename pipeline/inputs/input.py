@@ -31,11 +31,6 @@ class Order(Protocol):
     def steps_per_epoch(self) -> int: ...  # noqa: D102
     @property
     def settings(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def verify_command(self) -> str | None:
-        """The command that names damaged records of this data; None where no manifest describes them."""
-        return verify_command(self._records)
-
     def advance(self, position: Position, batches: int) -> Position: ...  # noqa: D102
     def remaining(self, position: Position) -> int | None: ...  # noqa: D102
     def rows(self, position: Position, ranges: tuple[range, ...]) -> Rows: ...  # noqa: D102
@@ -82,6 +77,11 @@ class Input:
     def quarantine(self) -> tuple[BadRecord, ...]:
         """The bad records that this host has met so far, also in batches that were made ahead, by number."""
         return self._quarantine.records
+
+    @property
+    def verify_command(self) -> str | None:
+        """The command that names damaged records of this data; None where no manifest describes them."""
+        return verify_command(self._records)
 
     def advance(self, position: Position, batches: int) -> Position:
         """The position after so many more batches."""

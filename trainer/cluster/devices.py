@@ -1,5 +1,6 @@
 """On what a command computes, by its flags. At the edge, before JAX looks for devices."""
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,7 +49,7 @@ def check(devices: Devices) -> None:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # it asserts where it finds no GPU
         reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0] or "JAX finds no NVIDIA GPU"
-        platform = devices.platform or f"{jax.config.jax_platforms} (of JAX_PLATFORMS)"
+        platform = devices.platform or f"{os.environ.get('JAX_PLATFORMS')} (of JAX_PLATFORMS)"
         extras = [name for name in ("cuda", "tpu") if name in platform] or ["cuda", "tpu"]
         raise OptionError(
             f"platform={platform} is not available on this machine: {reason.rstrip('.')}. Choose --platform cpu, or "
