@@ -19,6 +19,7 @@ from beam_jobs.dataflow_errors import as_ours, check_bucket, check_credentials
 from beam_jobs.job import Job
 from beam_jobs.wheel import build_wheel
 from pipeline.shards.errors import InfeedError, OptionError
+from pipeline.shards.installing import how_to_install
 from pipeline.shards.schemes import is_remote, open_storage
 from pipeline.shards.storage import join
 
@@ -47,7 +48,7 @@ def check(args: Namespace, options: Any) -> None:
 
     missing = [name for name in ("google.cloud.dataflow", "google_auth_httplib2", "apitools") if not _has(name)]
     if missing:
-        raise InfeedError(f"--runner=dataflow needs {', '.join(missing)}. Install it: pip install 'infeed[gcp]'.")
+        raise InfeedError(f"--runner=dataflow needs {', '.join(missing)}. Install it: {how_to_install('gcp')}.")
     google = options.view_as(GoogleCloudOptions)
     _check_project(google.project)
     _check_region(google.region)

@@ -12,6 +12,7 @@ from beam_jobs.converter import Converter, Source
 from beam_jobs.job import Job
 from beam_jobs.runners import RUNNERS, Preset, find_runner
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
+from pipeline.shards.installing import how_to_install
 from pipeline.shards.sizes import parse_bytes
 
 __all__ = ["add_options", "beam_options", "make_job"]
@@ -99,7 +100,7 @@ def _pipeline_options_class():
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as e:
-        raise InfeedError(f"conversion needs Apache Beam ({e}). Install it: pip install 'infeed[convert]'.") from e
+        raise InfeedError(f"conversion needs Apache Beam ({e}). Install it: {how_to_install('convert')}.") from e
     finally:
         logging.disable(logging.NOTSET)
     return PipelineOptions

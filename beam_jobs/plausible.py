@@ -20,6 +20,9 @@ def check_places(raw_data: str, output_dir: str) -> None:
     """Raises OptionError where one of the two directories is, or is in, the other. Links on a disk are followed.
 
     The next run would take shards for raw data, and who removes the one removes the other."""
+    for option, place in (("--raw_data_dir", raw_data), ("--gcs_output_path", output_dir)):
+        if not place:
+            raise OptionError(f"{option} is empty. Give a directory; the current one is '.'.")
     raw, output = _parts(raw_data), _parts(output_dir)
     if raw[: len(output)] == output and len(raw) > len(output):
         problem = f"--gcs_output_path={output_dir} has the raw data ({raw_data}) in it: shards would be mixed with them"

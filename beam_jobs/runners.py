@@ -5,6 +5,8 @@ functions: --help and --dry_run work without it."""
 
 import contextlib
 import importlib
+import re
+import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +16,39 @@ from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
 from beam_jobs.job import Job, Waiting
 from beam_jobs.loopback import on_loopback
 from pipeline.command import Console
-from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
+from pipeline.shards.installing import how_to_install
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
+
+_OF_A_JOB = re.compile(r"\[while running |pipeline\.shards\.errors\.")  # in the text of what a job that ran raised
+_REASON_LENGTH = 300
 
 
 def _run_to_its_end(job: Job, options: Any, _console: Console, _waiting: Waiting) -> bool:
     from beam_jobs.graph import pipeline_of
 
     pipeline_of(job, options).run().wait_until_finish()
+    return True
+
+
+def _start_and_wait(job: Job, options: Any, _console: Console, _waiting: Waiting) -> bool:
+    """As _run_to_its_end. Raises OptionError where a runner that we do not know cannot start."""
+    from beam_jobs.graph import pipeline_of
+
+    pipeline = pipeline_of(job, options)
+    try:
+        result = pipeline.run()
+    except Exception as e:  # of any class: it finds no Java, no job server, no package of its own
+        if isinstance(e, InfeedError) or _OF_A_JOB.search(str(e)):
+            raise
+        reason = textwrap.shorten(str(e).partition("\n")[0] or type(e).__name__, _REASON_LENGTH, placeholder=" ...")
+        raise OptionError(
+            f"--runner={options.get_all_options()['runner']} cannot start here: {reason.rstrip('.')}. Start its job "
+            "service and give its address (--runner=portable --job_endpoint=host:port), or choose another runner: "
+            f"{', '.join(RUNNERS)}."
+        ) from e
+    result.wait_until_finish()
     return True
 
 
@@ -110,13 +136,13 @@ def find_runner(name: str) -> Preset:
     short = _short(name.rpartition(".")[2] if name.startswith("apache_beam.") else name)
     for key, preset in RUNNERS.items():
         if short in (key, *preset.aliases) or name == preset.runner:
-            _load(preset.runner, f"needs more than is installed. Install it: pip install 'infeed[{preset.extra}]'", key)
+            _load(preset.runner, f"needs more than is installed. Install it: {how_to_install(preset.extra)}", key)
             return preset
     if "." in name:
         _load(name, "cannot be imported. Allowed are short names and package.module.Class", name)
     else:
         _check_known_to_beam(name)
-    return Preset(name)
+    return Preset(name, run=_start_and_wait)
 
 
 def _load(path: str, problem: str, name: str) -> None:

@@ -73,7 +73,7 @@ def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch: Scratch | None
     Raises RawDataError saying what is missing or damaged, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
+        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
     place = _place(storage, raw_data_dir)
     inside = to_scratch(storage, place, scratch) if place.endswith(".gz") else place
     stat = stat_of(storage, place, inside) if place.endswith((".tar", ".tar.gz")) else None

@@ -81,6 +81,9 @@ def run(
     splits = {source.split for source in sources}
     wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
     num_shards = {split: number for split, number in wanted.items() if number is not None}
+    for split, number in num_shards.items():
+        if number < 1:
+            raise OptionError(f"--num_{split}_shards={number}: allowed are 1 and above.")
     paths = scratch.paths if scratch else ()
     job, console = make_job(args, converter, sources, num_shards, paths, expected), Console()
     for notice in notices:

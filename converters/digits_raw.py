@@ -19,6 +19,7 @@ from converters.imagenet import VALIDATION_LABELS
 from converters.imagenet_layouts import TRAIN_TAR, VALIDATION_TAR
 from pipeline.command import Console, Parser, say
 from pipeline.shards.errors import InfeedError
+from pipeline.shards.installing import how_to_install
 
 __all__ = ["IMAGE_SIDE", "LABEL_FILE", "SYNSETS", "main", "write_raw"]
 
@@ -43,7 +44,7 @@ def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as e:
-        raise InfeedError("the digits come with scikit-learn. Install it: pip install 'infeed[digits]'.") from e
+        raise InfeedError(f"the digits come with scikit-learn. Install it: {how_to_install('digits')}.") from e
     digits: Any = load_digits()
     train: dict[str, dict[str, bytes]] = {synset: {} for synset in SYNSETS}
     validation: dict[str, bytes] = {}

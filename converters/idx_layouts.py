@@ -41,7 +41,7 @@ def find_idx(raw_data_dir: str, splits: Sequence[str], prefix: str | None, scrat
     forbids writing. Raises RawDataError saying what is missing or damaged, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
+        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
     files = _files(storage, raw_data_dir, prefix)
     for split in splits:
         if (split, "images") not in files:

@@ -64,7 +64,7 @@ def find_folders(
     writing. Raises RawDataError saying what is missing, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
+        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
     if validation_fraction is not None and not 0 <= validation_fraction < 1:
         raise OptionError(f"--validation_fraction={validation_fraction}: allowed are 0 and above, and less than 1.")
     find = _by_split if validation_fraction is None else _one_set

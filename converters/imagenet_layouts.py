@@ -50,7 +50,7 @@ def find_raw(raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], s
     Raises RawDataError naming what is missing, LabelError naming a class that is not in the list."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
+        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
     sources: list[Source] = []
     for split in (split for split in SPLITS if split in splits):
         tar = join(raw_data_dir, _TARS[split])

@@ -38,7 +38,7 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
     validation_fraction: None for tables by split. Raises RawDataError saying what is missing, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
+        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
     files, _ = storage.entries(raw_data_dir)
     names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
     if not names:

@@ -65,7 +65,7 @@ def find_raw(
     Raises RawDataError saying what is missing, OptionError."""
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist.")
+        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
     listed = storage.list(raw_data_dir)
     manifest = read_manifest(raw_data_dir, storage) if MANIFEST_FILE in listed else None
     if patterns:

@@ -4,9 +4,11 @@ Hidden from accelerators before its first op, because it would take the memory t
 
 import contextlib
 import os
+import sys
 import warnings
 
 from pipeline.quiet import quiet_libraries
+from pipeline.shards.installing import how_to_install
 
 __all__ = ["tf"]
 
@@ -14,7 +16,8 @@ __all__ = ["tf"]
 # TensorFlow's libraries say a lot as they load (CPU features, no GPU driver), before they read any log level.
 _level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
 _wanted = _level == "0"
-if _level is None:
+_chosen = _level is not None and not (_level == "1" and "jax" in sys.modules)  # JAX sets 1 when it is imported
+if not _chosen:
     # Its errors come as exceptions, too. In the log each damaged image is up to four lines, which name no record.
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
@@ -25,11 +28,15 @@ with contextlib.nullcontext() if _wanted else quiet_libraries():
         if e.name != "tensorflow":
             raise
         raise ModuleNotFoundError(
-            "Reading shards needs TensorFlow, which is not installed: pip install 'infeed[read]'.", name="tensorflow"
+            f"Reading shards needs TensorFlow, which is not installed. Install it: {how_to_install('read')}.",
+            name="tensorflow",
         ) from e
     tf.config.list_physical_devices()  # loads the rest
+    # It is read by now. JAX has its own copy of the log, and reads it later.
     if _level is None:
-        del os.environ["TF_CPP_MIN_LOG_LEVEL"]  # it is read by now; JAX has its own copy of the log, and reads it later
+        del os.environ["TF_CPP_MIN_LOG_LEVEL"]
+    else:
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = _level
 
 for _kind in ("GPU", "TPU"):
     try:

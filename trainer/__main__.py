@@ -7,6 +7,7 @@ from dataclasses import make_dataclass
 from typing import Any, NoReturn
 
 from pipeline.shards.errors import HostError, InfeedError, OptionError, did_you_mean, printable
+from pipeline.shards.installing import how_to_install
 from trainer.exits import EXIT_HOST_FAILED, EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end, is_apart
 
 JAX_NOTE = "-----"  # how it begins what it adds to an error inside a program: that its own frames are left out
@@ -28,25 +29,28 @@ def main(arguments: list[str]) -> int:
     try:
         if name not in RECIPES:
             raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
-        import tyro
-
         from trainer.cluster.devices import Devices, check, choose
         from trainer.cluster.distributed import Distributed, join
+        from trainer.recipes.flags import parsed
 
         config = importlib.import_module(f"{RECIPES[name]}_config").Config
         fields = [("recipe", config), ("devices", Devices, Devices())]
         fields += [("distributed", Distributed, Distributed())]
-        flags = tyro.conf.OmitArgPrefixes[make_dataclass("Flags", fields)]
-        given: Any = tyro.cli(flags, args=options, prog=f"python -m trainer {name}", description=config.__doc__)
+        given = parsed(make_dataclass("Flags", fields), options, f"python -m trainer {name}", config.__doc__ or "")
+        alone = given.distributed.coordinator_address is None
+        if alone:  # of several hosts one may fail alone, and has to tell the others
+            given.recipe.check()
         choose(given.devices)
         join(given.distributed)
         check(given.devices)
         from trainer.cluster.watchdog import telling_others
 
         with telling_others():
+            if not alone:
+                given.recipe.check()
             importlib.import_module(RECIPES[name]).run(given.recipe)
     except ModuleNotFoundError as error:
-        hint = "" if "infeed[" in str(error) else " Install what training needs: pip install 'infeed[train]'."
+        hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
         print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)
         return EXIT_USER_ERROR
     except InfeedError as error:

@@ -14,7 +14,16 @@ from pipeline.caches.disk import DiskStore
 from pipeline.caches.ram import RamStore
 from pipeline.shards.errors import CorruptRecordError, OptionError
 from pipeline.sources.joined import JoinedReading
-from pipeline.sources.records import Group, Reading, Record, Records, fetch, known_lengths, source_starts
+from pipeline.sources.records import (
+    Group,
+    Reading,
+    Record,
+    Records,
+    fetch,
+    known_lengths,
+    source_starts,
+    verify_command,
+)
 
 __all__ = ["Cache", "CachedRecords", "Store", "cached"]
 
@@ -71,6 +80,7 @@ class CachedRecords:
         self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
         self.remote, self.whole_files = source.remote, source.whole_files
         self.lengths, self.starts = known_lengths(source), source_starts(source)
+        self.verify_command = verify_command(source)
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records."""

@@ -14,7 +14,7 @@ from pipeline.inputs.batches import DECODING, Batches
 from pipeline.inputs.delivery import read_ahead
 from pipeline.orders.order import Position, Rows
 from pipeline.shards.errors import FingerprintError
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, verify_command
 from pipeline.stall import checked_stall_seconds
 from pipeline.tf_cpu import tf
 
@@ -78,6 +78,11 @@ class Input:
         """The bad records that this host has met so far, also in batches that were made ahead, by number."""
         return self._quarantine.records
 
+    @property
+    def verify_command(self) -> str | None:
+        """The command that names damaged records of this data; None where no manifest describes them."""
+        return verify_command(self._records)
+
     def advance(self, position: Position, batches: int) -> Position:
         """The position after so many more batches."""
         return self._order.advance(position, batches)
@@ -91,11 +96,11 @@ class Input:
         if state.get("fingerprint") != self.fingerprint:
             raise FingerprintError(
                 f"The saved position belongs to data {state.get('fingerprint')}; {self._records.name}, is "
-                f"{self.fingerprint}. Give the data it was saved with, or begin again at `start`."
+                f"{self.fingerprint}. Give the data that it was saved with, or start over with batches()."
             )
         for name, here in self._order.settings.items():
             if state.get(name) != here:
-                raise FingerprintError(f"{_difference(name, state.get(name), here)} Or begin anew at `start`.")
+                raise FingerprintError(f"{_difference(name, state.get(name), here)} Or start over with batches().")
         return Position(int(state["epoch"]), int(state["records"]))
 
     def batches(self, position: Position | None = None) -> Batches:
@@ -146,5 +151,5 @@ def _difference(name: str, there: Any, here: Any) -> str:
         )
     return (
         f"The saved position has {name}={there!r}, this input {name}={here!r}: the order of records is another. Pass "
-        f"{name}={there!r} to go on."
+        f"{name}={there!r} to train_dataset to resume."
     )

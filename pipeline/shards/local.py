@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.shards.errors import StorageError
+from pipeline.shards.os_errors import explained
 from pipeline.shards.stamps import stamped
 from pipeline.shards.storage import Sink, Stat, join
 
@@ -30,7 +31,7 @@ def _naming(path: str, action: str) -> Iterator[None]:
     except OSError as e:
         if isinstance(e, StorageError):
             raise
-        raise StorageError(f"cannot {action} {path}: {e.strerror or e}.") from e
+        raise StorageError(f"cannot {action} {path}: {explained(e)}") from e
 
 
 class LocalStorage:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, did_you_mean
+from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, StorageError, did_you_mean
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.schemes import open_storage
@@ -173,11 +173,20 @@ def _decoded(encoded: bytes, directory: str) -> Manifest:
 
 def _instead(storage: Storage, directory: str) -> str:
     """Why there is no manifest, as far as one can see, and what to do."""
+    if _is_file(storage, directory):
+        return f"{directory} is a file. Give the directory that it is in."
     if storage.list(join(directory, "_shards")):
         return "a conversion into this directory has not finished. Run the same command again: it goes on."
     if not storage.exists(directory):
-        return "there is no such directory."
+        return "there is no such directory. Give the one that a conversion or python -m pipeline.index wrote."
     return "no conversion wrote here. Give the directory that was its output."
+
+
+def _is_file(storage: Storage, path: str) -> bool:
+    try:
+        return bool(storage.stat(path))
+    except StorageError:
+        return False
 
 
 def update_manifest(storage: Storage, directory: str, change: Callable[[Manifest | None], Manifest]) -> None:

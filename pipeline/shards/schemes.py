@@ -13,7 +13,11 @@ def is_remote(uri: str) -> bool:
 
 
 def open_storage(uri: str) -> Storage:
-    """The storage that `uri` lives in. Raises OptionError for a scheme that is not known."""
+    """The storage that `uri` lives in. Raises OptionError for a scheme that is not known, and for no path at all."""
+    if not uri:
+        raise OptionError(
+            "a path is empty: did a variable of the shell have no value? Give one; the current directory is '.'."
+        )
     if not is_remote(uri):
         return LocalStorage()
     scheme, _, _ = uri.partition("://")

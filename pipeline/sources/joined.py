@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.shards.errors import EmptySplitError, SchemaError
 from pipeline.shards.schema import Feature, Schema
-from pipeline.sources.records import Group, Reading, Record, Records, known_lengths
+from pipeline.sources.records import Group, Reading, Record, Records, known_lengths, verify_command
 from pipeline.spec import Layout
 
 __all__ = ["Joined", "JoinedReading", "Part", "joined", "whole"]
@@ -72,6 +72,12 @@ class Joined:
     def whole_files(self) -> int | None:
         """Of the part that has the fewest."""
         return min((p.records.whole_files for p in self.parts if p.records.whole_files is not None), default=None)
+
+    @property
+    def verify_command(self) -> str | None:
+        """See Verifiable: those of the parts."""
+        commands = dict.fromkeys(verify_command(part.records) for part in self.parts)
+        return " and ".join(command for command in commands if command) or None
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: those of the parts, and where each begins."""

@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.formats import FixedLength, Format, TextLines
 from pipeline.shards.errors import OptionError, ShardError, did_you_mean
 from pipeline.shards.manifest import find_manifest, read_manifest
+from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schemes import open_storage
 from pipeline.sources.arrays import ArrayRecords
 from pipeline.sources.fixed_length import FixedLengthRecords
@@ -71,6 +72,11 @@ def _parts(data: Data, split: str | None, format: Format | None, default_split: 
 
 def _parts_at(uri: str, split: str | None, format: Format | None, default_split: str) -> list[Part]:
     storage = open_storage(uri)
+    directory, _, name = uri.rpartition("/")
+    if name == MANIFEST_FILE:
+        raise OptionError(
+            f"{uri} is a dataset's manifest, which has no records. Give its directory: {directory or '.'}"
+        )
     if isinstance(format, FixedLength):
         return _parts_of_records(FixedLengthRecords(uri, matching_files(uri, storage), format, storage), split)
     if isinstance(format, TextLines):

@@ -2,6 +2,7 @@
 
 The Records of our own datasets, and of foreign TFRecords with an index. It knows neither order nor TensorFlow."""
 
+import shlex
 from collections.abc import Iterable
 
 import numpy as np
@@ -81,6 +82,11 @@ class SplitReader:
     def remote(self) -> bool:
         """Whether reads wait for a network."""
         return self._storage.remote
+
+    @property
+    def verify_command(self) -> str:
+        """See Verifiable."""
+        return f"python -m pipeline.verify {shlex.quote(self.manifest.directory)} --split {self.split} --decode"
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: reading may begin at any record."""

@@ -19,10 +19,12 @@ __all__ = [
     "Reading",
     "Record",
     "Records",
+    "Verifiable",
     "fetch",
     "intact",
     "known_lengths",
     "source_starts",
+    "verify_command",
     "weighed",
 ]
 
@@ -135,6 +137,21 @@ class Measured(Protocol):
 def known_lengths(records: Records) -> np.ndarray | None:
     """uint32 [N]: bytes of each payload, if they are known."""
     return records.lengths if isinstance(records, Measured) else None
+
+
+@runtime_checkable
+class Verifiable(Protocol):
+    """Records of which a command can tell the damaged ones."""
+
+    @property
+    def verify_command(self) -> str | None:
+        """It, with all its arguments; None where there is none after all."""
+        ...
+
+
+def verify_command(records: Records) -> str | None:
+    """The command that names damaged records, if there is one."""
+    return records.verify_command if isinstance(records, Verifiable) else None
 
 
 @runtime_checkable

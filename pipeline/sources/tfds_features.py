@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.shards.errors import InfeedError, RawDataError
+from pipeline.shards.installing import how_to_install
 from pipeline.shards.schema import PASSED_ON, Content, Feature, Schema
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_leaves
 
@@ -65,8 +66,8 @@ def load_tfds() -> Any:
         import tensorflow_datasets
     except ImportError as e:
         raise InfeedError(
-            f"TFDS datasets need tensorflow-datasets and TensorFlow ({e}). Install them: pip install "
-            "'infeed[tfds,read]'. Their files alone can be read without, by a pattern of their names, and be "
-            "re-sharded: python -m converters.tfrecord_to_gcs."
+            f"TFDS datasets need tensorflow-datasets and TensorFlow ({e}). Install them: "
+            f"{how_to_install('tfds', 'read')}. Their files alone can be read without, by a pattern of their names, "
+            "and be re-sharded: python -m converters.tfrecord_to_gcs."
         ) from e
     return tensorflow_datasets

@@ -9,11 +9,17 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from beam_jobs.options import beam_options
 from beam_jobs.runners import RUNNERS
+from converters import idx_to_gcs
 from pipeline.shards.errors import InfeedError, OptionError
 
 
 class OwnRunner(FnApiRunner):
     pass
+
+
+class NeverStarts(FnApiRunner):
+    def run_pipeline(self, pipeline, options):
+        raise RuntimeError("Unable to fetch the server: Name or service not known.\nPlease look at our page.")
 
 
 def options_of(runner, *rest, processes=1):
@@ -36,6 +42,18 @@ def test_what_runs_here_is_always_the_runner_that_downloads_nothing(name):
 def test_a_runner_of_beam_and_a_class_of_ones_own_go_through_as_they_are():
     assert runner_of("FlinkRunner") == "FlinkRunner"
     assert runner_of(f"{__name__}.OwnRunner") == f"{__name__}.OwnRunner"
+
+
+def test_a_runner_that_cannot_start_here_says_why_and_what_else_there_is(raw_mnist, tmp_path):
+    raw_mnist.write()
+    flags = [f"--raw_data_dir={raw_mnist.directory}", f"--gcs_output_path={tmp_path}/out"]
+    with pytest.raises(OptionError) as raised:
+        idx_to_gcs.main([*flags, f"--runner={__name__}.NeverStarts"])
+    assert str(raised.value) == (
+        f"--runner={__name__}.NeverStarts cannot start here: Unable to fetch the server: Name or service not known. "
+        "Start its job service and give its address (--runner=portable --job_endpoint=host:port), or choose another "
+        "runner: local, dask, dataflow, portable."
+    )
 
 
 def test_a_flag_of_beam_wins_over_what_a_preset_adds():
@@ -71,7 +89,9 @@ def test_dask_by_address_and_by_processes_at_once_is_refused():
 def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     monkeypatch.delitem(sys.modules, "beam_jobs.dask_runner", raising=False)
-    with pytest.raises(OptionError, match=r"--runner=dask needs more .* pip install 'infeed\[dask\]'. \(.*distributed"):
+    with pytest.raises(
+        OptionError, match=r"--runner=dask needs more .* Install it: pip install .*'dask>=.* \(.*distributed"
+    ):
         options_of("dask")
 
 

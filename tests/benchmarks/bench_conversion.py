@@ -27,6 +27,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 from conversion_data import write_raw
 
+from pipeline.shards.installing import how_to_install
+
 OURS = "infeed"
 BARE = "bare-loop"
 BEFORE = "before"  # ours, as in the checkout --before
@@ -60,8 +62,8 @@ def check_installed(peers: list[str], options: argparse.Namespace) -> None:
             sys.exit(f"--peers: unknown peer {peer!r}; there are {', '.join(PEERS)}.")
         probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({PEERS[peer]!r}) is None)"
         if subprocess.run([python_of(peer, options), "-c", probe], check=False).returncode:
-            package = {"mds": "mosaicml-streaming"}.get(peer, "'infeed[read,tfds]'")
-            sys.exit(f"--peers: {peer} is not installed in {python_of(peer, options)}. Run pip install {package}.")
+            install = "pip install mosaicml-streaming" if peer == "mds" else how_to_install("read", "tfds")
+            sys.exit(f"--peers: {peer} is not installed in {python_of(peer, options)}. Run {install}.")
 
 
 def run(contender: str, raw: Path, scratch: Path, options: argparse.Namespace) -> Took:

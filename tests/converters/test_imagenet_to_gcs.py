@@ -186,7 +186,8 @@ BAD_OPTIONS = [
     ("--splits=tarin", OptionError, "unknown split 'tarin'. Did you mean 'train'"),
     ("--splits=,", OptionError, "nothing to convert"),
     ("--target_shard_bytes=10 parsecs", OptionError, "is not a size in bytes"),
-    ("--num_train_shards=0", OptionError, "0 shards for 'train': allowed are 1 and above"),
+    ("--num_train_shards=0", OptionError, "--num_train_shards=0: allowed are 1 and above"),
+    ("--gcs_output_path=", OptionError, r"--gcs_output_path is empty. Give a directory; the current one is '\.'"),
     ("--seed=-1", OptionError, "--seed=-1: allowed are 0 and above"),
     ("--max_bad_records=-1", OptionError, "allowed are 0 and above"),
     (
@@ -268,7 +269,7 @@ def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imag
     dry, _, wet = rest.partition("ended: 0\n")
     assert "Dry run: nothing was written." in dry
     assert wet == "ended: 2\n"
-    assert "pip install 'infeed[convert]'" in done.stderr
+    assert "Install it: pip install 'apache-beam>=" in done.stderr
 
 
 def test_every_error_of_the_command_line_is_in_the_one_tree():

@@ -30,7 +30,7 @@ def test_what_the_pipeline_says_of_bytes_and_caches_is_printed(capsys):
 def test_a_missing_library_names_the_extra_to_install(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert main(["digits"]) == 2
-    assert "pip install 'infeed[train]'" in capsys.readouterr().err
+    assert "Install what training needs: pip install 'jax>=" in capsys.readouterr().err
 
 
 def test_help_of_a_recipe_shows_its_typed_options(capsys):
@@ -51,33 +51,28 @@ def test_help_needs_no_jax():
     assert "--learning-rate" in shown.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["digit"], "error: there is no recipe 'digit'. Did you mean 'digits'? Known: digits, images."),
-        (
-            ["digits", "--data-dir", "d", "--workdir", "WORKDIR", "--global-batch-size", "66"],
-            "error: global_batch=66 is not divisible by 4 devices",
-        ),
-        (["digits", "--data-dir", "d", "--workdir", "WORKDIR", "--mode", "evaluate"], "has no checkpoint. Train first"),
-    ],
-)
-def test_an_error_of_the_user_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, text):
-    arguments = [str(tmp_path) if each == "WORKDIR" else each for each in arguments]
-    assert main(arguments) == 2
+def test_a_recipe_that_does_not_exist_is_one_line_and_exit_code_2(capsys):
+    assert main(["digit"]) == 2
+    assert capsys.readouterr().err == (
+        "error: there is no recipe 'digit'. Did you mean 'digits'? Known: digits, images.\n"
+    )
+
+
+def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.recipes.config.RecipeConfig.check", lambda config: None)  # there are no data
+    assert main(["digits", "--data-dir", "d", "--workdir", str(tmp_path), "--global-batch-size", "66"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert text in line
+    assert "error: global_batch=66 is not divisible by 4 devices" in line
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["--data-dir", "d"], "--workdir"),
-        (["--data-dir", "d", "--workdir", "w", "--seed", "-1"], "seed=-1 is not an int in"),
         (["--data-dir", "d", "--workdir", "w", "--max-step", "3"], "--max-steps"),
     ],
 )
-def test_an_option_that_is_missing_wrong_or_unknown_is_named(capsys, arguments, text):
+def test_an_option_that_is_missing_or_unknown_is_named(capsys, arguments, text):
     with pytest.raises(SystemExit) as left:
         main(["digits", *arguments])
     assert left.value.code == 2
@@ -88,6 +83,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch):
     def interrupted(recipe):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("trainer.recipes.config.RecipeConfig.check", lambda config: None)  # there are no data
     monkeypatch.setattr("trainer.recipes.digits.run", interrupted)
     assert main(["digits", "--data-dir", "d", "--workdir", "w"]) == 130
     assert capsys.readouterr().err == "interrupted; the same command goes on from the newest checkpoint\n"

@@ -8,18 +8,18 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from pipeline.shards.errors import HostError, StorageError
-from pipeline.shards.schemes import is_remote, open_storage
+from pipeline.shards.errors import HostError
+from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
 from trainer.cluster.roll import poll
 from trainer.cluster.watchdog import Watchdog
 from trainer.inputs import on_error_of, path_name
 from trainer.job import Job, Opened
+from trainer.workdir import make_mark
 
 __all__ = ["agree", "difference", "facts_of"]
 
@@ -55,19 +55,11 @@ def _mark(workdir: str, mine: bool) -> Iterator[str]:
     if not mine:
         yield name
         return
-    storage, path = open_storage(workdir), join(workdir, name)
-    try:
-        if is_remote(workdir):
-            storage.create(path, b"")
-        else:  # create would sync the disk: seconds where it is busy, for a file that nobody keeps
-            Path(workdir).mkdir(parents=True, exist_ok=True)
-            Path(path).touch()
-    except OSError as error:
-        raise StorageError(f"cannot write to workdir={workdir}: {error.strerror or error}") from error
+    make_mark(workdir, name)
     try:
         yield name
     finally:
-        storage.delete(path)
+        open_storage(workdir).delete(join(workdir, name))
 
 
 def _whose(workdir: str, mark: str) -> str:

@@ -38,16 +38,28 @@ class Proof:
         if due is not None and self.records + self.masked != due:
             raise EvaluationError(
                 f"the {call} counted {self.records} records{left_out}; the split has {due}. The input delivered a "
-                f"record twice or not at all, or its _mask is wrong; {so}."
+                f"record twice or not at all, or its _mask is wrong; {so}. {self._next_step}"
             )
         if expected_crc is not None and self.crc != expected_crc:
             raise EvaluationError(
                 f"the {call} counted {self.records} records{left_out} as due, but their crcs add up to "
                 f"{self.crc:08x} and the index says {expected_crc:08x}. Some record was delivered in place of "
-                f"another; {so}."
+                f"another; {so}. {self._next_step}"
             )
         if self.records == 0:
             raise EvaluationError(
                 f"no row of the input has a _mask above 0{' (all are bad)' * bool(left_out)}, so the {call} has "
-                "nothing to count."
+                f"nothing to count. {self._next_step}"
             )
+
+    @property
+    def _next_step(self) -> str:
+        command = getattr(self._source, "verify_command", None)
+        if command is None:
+            return (
+                "Look at the input's batches: in an epoch each record has to come once, with its number in _index and "
+                "a _mask above 0. Of converted shards, python -m pipeline.verify DIR --decode names damaged records."
+            )
+        return (
+            f"To see damaged records: {command}. If it finds none, look at the input's ops, which change _mask or _crc."
+        )

@@ -12,6 +12,7 @@ from trainer.callbacks import CheckpointEnd
 from trainer.calls.call import Call
 from trainer.calls.pace import Pace
 from trainer.calls.pausing import Evaluating, TrainingPauses, Wish
+from trainer.calls.resuming import resumed_position
 from trainer.calls.watch import Watch
 from trainer.checkpointing.checkpoint import Saved
 from trainer.events.profile import Profile
@@ -85,7 +86,7 @@ def _begin(call: Call, job: Job, opened: Opened, start: int) -> tuple[TrainState
     saved = call.checkpoints.restore(start, job.abstract_state(opened))
     changed = saved.changes(config.to_json())
     log.info("going on from the checkpoint of step %d%s", start, "; changed: " * bool(changed) + ", ".join(changed))
-    return saved.state, source.restore(saved.input_state)
+    return saved.state, resumed_position(source, saved, config.to_json())
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.contents import CONTENTS, changes, read_contents, sealed, versions
 from trainer.checkpointing.failures import reason
 from trainer.checkpointing.fenced import fenced_path
-from trainer.checkpointing.listing import checkpoints_directory, finished_steps
+from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
 from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
@@ -89,12 +89,7 @@ class Checkpoints:
 
     def require(self, step: int | None) -> int:
         """`step`, or the newest one's. CheckpointError, listing what there is, where it is missing."""
-        steps = self.steps()
-        if not steps:
-            raise CheckpointError(f"{self.directory} has no checkpoint. Train first, or give the right workdir.")
-        if step is not None and step not in steps:
-            raise CheckpointError(f"{self.directory} has no checkpoint of step {step}. It has: {steps}.")
-        return steps[-1] if step is None else step
+        return required_step(self.directory, self.steps(), step)
 
     def resume_step(self) -> int:
         """The step to go on from: restore_step, else the newest checkpoint's; 0 where there is none.

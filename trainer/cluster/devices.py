@@ -1,9 +1,11 @@
 """On what a command computes, by its flags. At the edge, before JAX looks for devices."""
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.shards.errors import OptionError
+from pipeline.shards.installing import how_to_install
 
 __all__ = ["Devices", "check", "choose"]
 
@@ -45,9 +47,11 @@ def check(devices: Devices) -> None:
 
     try:
         jax.devices()
-    except RuntimeError as error:
-        reason = str(error).split("\n", 1)[0]
+    except (RuntimeError, AssertionError) as error:  # it asserts where it finds no GPU
+        reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0] or "JAX finds no NVIDIA GPU"
+        platform = devices.platform or f"{os.environ.get('JAX_PLATFORMS')} (of JAX_PLATFORMS)"
+        extras = [name for name in ("cuda", "tpu") if name in platform] or ["cuda", "tpu"]
         raise OptionError(
-            f"platform={devices.platform} cannot be had on this machine: {reason} Give another one, or install what it "
-            "needs: pip install 'infeed[cuda]' or 'infeed[tpu]'."
+            f"platform={platform} is not available on this machine: {reason.rstrip('.')}. Choose --platform cpu, or "
+            f"install what it needs: {' or '.join(map(how_to_install, extras))}."
         ) from error

@@ -5,7 +5,8 @@ metrics.jsonl. That of training has one writer, the owner of the work directory;
 append to theirs, and none replaces what another wrote."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from pipeline.logs import logger
 from pipeline.shards.errors import OwnerError, StorageError
+from pipeline.shards.os_errors import explained
 from pipeline.shards.storage import join
 from trainer.config import TrainerConfig
 from trainer.events.metrics_file import MetricsFile
@@ -37,10 +39,11 @@ class Reports:
     def __init__(self, config: TrainerConfig, name: str, after: int | None = None, fence: Fence = unfenced) -> None:
         self.writes = jax.process_index() == 0 and not config.fast_dev_run
         if self.writes:
-            directory = join(config.workdir, name)
-            self._lines = MetricsFile(directory, after, fence)
+            self._directory = directory = join(config.workdir, name)
             resumed_at = None if after is None else after + 1
-            self._events = EventWriter(directory, resumed_at, open_sink=partial(open_sink, fence=fence))
+            with self._naming():
+                self._lines = MetricsFile(directory, after, fence)
+                self._events = EventWriter(directory, resumed_at, open_sink=partial(open_sink, fence=fence))
         if after is not None:
             listing = json.dumps(config.to_json(), indent=1).splitlines()
             self.text(after, "config", "".join(f"    {line}\n" for line in listing))  # code, as Markdown has it
@@ -51,35 +54,41 @@ class Reports:
         Training writes all of a step at once; what a callback adds is a line of its own. Who evaluates a step again
         adds another line: the last one counts."""
         if self.writes:
-            self._events.scalars(step, values)
-            self._lines.scalars(step, values)
+            with self._naming():
+                self._events.scalars(step, values)
+                self._lines.scalars(step, values)
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
         """What `scalars` does, for the steps first, first + 1, ...: `columns` has the numbers of each name, [steps]."""
         if self.writes:
-            self._events.steps(first, columns)
-            self._lines.steps(first, columns)
+            with self._naming():
+                self._events.steps(first, columns)
+                self._lines.steps(first, columns)
 
     def image(self, step: int, tag: str, images: Any) -> None:
         """See EventWriter."""
         if self.writes:
-            self._events.image(step, tag, images)
+            with self._naming():
+                self._events.image(step, tag, images)
 
     def histogram(self, step: int, tag: str, values: Any) -> None:
         """See EventWriter."""
         if self.writes:
-            self._events.histogram(step, tag, values)
+            with self._naming():
+                self._events.histogram(step, tag, values)
 
     def text(self, step: int, tag: str, text: str) -> None:
         """See EventWriter."""
         if self.writes:
-            self._events.text(step, tag, text)
+            with self._naming():
+                self._events.text(step, tag, text)
 
     def flush(self, now: bool = False) -> None:
         """Lets readers see what was written; in a bucket only now and then, unless it has to be `now`."""
         if self.writes:
-            self._events.flush(now)
-            self._lines.flush(now)
+            with self._naming():
+                self._events.flush(now)
+                self._lines.flush(now)
 
     def __enter__(self) -> "Reports":
         return self
@@ -89,9 +98,19 @@ class Reports:
     ) -> None:
         for file in (self._events, self._lines) if self.writes else ():
             try:
-                file.close()
+                with self._naming():
+                    file.close()
             except (StorageError, OwnerError) as lost:
                 if error is None:
                     raise
                 if str(lost) != str(error):
                     log.warning("%s", lost)  # what ended the run says more
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot write to {self._directory}: {explained(error)}") from error

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pipeline.logs import logger
 from pipeline.shards.errors import OwnerError, StorageError
+from pipeline.shards.os_errors import explained
 from trainer.ownership.lease import HELD, TIMES, Lease, Times, elapsed
 from trainer.ownership.process import Process, is_suspended, lives, this_process
 from trainer.ownership.record import Found, OwnerFiles, Record
@@ -99,10 +100,9 @@ class _Contender:
                 self._files.remove(number)
                 return None
         except StorageError as error:
-            reason = error.__cause__ or error
-            raise StorageError(
-                f"cannot write to workdir={self._workdir}: {getattr(reason, 'strerror', None) or reason}"
-            ) from error
+            reason = error.__cause__
+            why = explained(reason) if isinstance(reason, OSError) else str(error)
+            raise StorageError(f"cannot write to workdir={self._workdir}: {why}") from error
         lost = found.record
         if found.number and not (lost and lost.released):
             log.warning("workdir=%s is taken over from %s, which is gone", self._workdir, _named(lost))

@@ -13,12 +13,12 @@ from trainer.metrics.classes import Accuracy
 from trainer.models.cnn import SmallCnn
 from trainer.nnx_task import nnx_task
 from trainer.recipes.command import run_command
-from trainer.recipes.digits_config import Config
+from trainer.recipes.digits_config import ENCODED, LABEL, Config
 from trainer.task import Batch, Task
 
 __all__ = ["Config", "digits_task", "input_fns", "run"]
 
-IMAGE, LABEL = "image", "image/class/label"
+IMAGE = "image"
 IMAGE_SHAPE = (32, 32, 1)
 NUM_CLASSES, LABEL_BASE = 10, 1  # the tpu schema keeps 0 for the background
 
@@ -57,12 +57,11 @@ def input_fns(config: Config) -> tuple[InputFn, InputFn]:
         from pipeline.ops import DecodeJpeg, RandomShift
 
         return train_dataset(
-            config.data_dir,
-            split="train",
+            config.train_records,
             global_batch=ctx.global_batch_size,
             hosts=ctx.hosts,
             ops=[
-                DecodeJpeg("image/encoded", into=IMAGE, shape=IMAGE_SHAPE),
+                DecodeJpeg(ENCODED, into=IMAGE, shape=IMAGE_SHAPE),
                 RandomShift(IMAGE, pixels=config.shift_pixels),
             ],
             keys=(IMAGE, LABEL),
@@ -75,11 +74,10 @@ def input_fns(config: Config) -> tuple[InputFn, InputFn]:
         from pipeline.ops import DecodeJpeg
 
         return eval_dataset(
-            config.data_dir,
-            split="validation",
+            config.eval_records,
             global_batch=ctx.global_batch_size,
             hosts=ctx.hosts,
-            ops=[DecodeJpeg("image/encoded", into=IMAGE, shape=IMAGE_SHAPE)],
+            ops=[DecodeJpeg(ENCODED, into=IMAGE, shape=IMAGE_SHAPE)],
             keys=(IMAGE, LABEL),
             stall_seconds=ctx.stall_seconds,
         )

@@ -4,10 +4,13 @@ from dataclasses import dataclass, field
 
 import tyro
 
+from pipeline.shards.errors import OptionError
 from trainer.config import TrainerConfig
 from trainer.recipes.config import RecipeConfig
 
-__all__ = ["Config"]
+__all__ = ["ENCODED", "LABEL", "Config"]
+
+ENCODED, LABEL = "image/encoded", "image/class/label"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,3 +31,14 @@ class Config(RecipeConfig):
             checkpoint_every_steps=200,
         )
     )
+
+    def check_features(self) -> None:
+        """See RecipeConfig."""
+        features = getattr(self.eval_records.layout, "features", {})
+        for key in (ENCODED, LABEL):
+            if key not in features:
+                raise OptionError(
+                    f"{self.data_dir} has no feature {key!r}, which this recipe reads. Its features are: "
+                    f"{', '.join(sorted(features)) or 'unknown'}. The images recipe trains on any labelled images: "
+                    "python -m trainer images."
+                )

@@ -8,7 +8,6 @@ from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.shards.manifest import find_manifest
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.schemes import open_storage
-from pipeline.sources.opening import open_dataset
 from pipeline.sources.tfds_files import tfds_files, tfds_labels
 from trainer.recipes.images_config import Config
 
@@ -38,7 +37,7 @@ def find_image_data(config: Config) -> ImageData:
     """By the flags, and where they say nothing by the schema and the class names that lie with the data.
 
     Raises OptionError, with the flag to give, where that leaves a choice."""
-    schema = open_dataset(config.data_dir, config.eval_split).layout
+    schema = config.eval_records.layout
     if not isinstance(schema, Schema) or schema.opaque:
         raise OptionError(
             f"{config.data_dir}: nothing says what is in its records. Convert them: converters/SOURCES.md."

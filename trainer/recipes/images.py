@@ -15,7 +15,7 @@ from trainer.metrics.classes import Accuracy, TopK
 from trainer.models.cnn import SmallCnn
 from trainer.nnx_task import nnx_task
 from trainer.recipes.command import run_command
-from trainer.recipes.image_data import ImageData, find_image_data
+from trainer.recipes.image_data import ImageData
 from trainer.recipes.images_config import Config
 from trainer.task import Augment, Batch, Task
 
@@ -48,12 +48,12 @@ def input_fns(config: Config, data: ImageData) -> tuple[InputFn, InputFn]:
         crop = DecodeRandomResizedCrop(data.image, area=(config.min_area, 1.0), flip=config.mirror, **decoded)
         ops = {"none": [central()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
         options = common(ctx) | {"ops": ops[config.augmentation], "seed": ctx.seed}
-        return train_dataset(config.data_dir, config.train_split, epochs="span", **options)
+        return train_dataset(config.train_records, epochs="span", **options)
 
     def eval_input(ctx: InputContext) -> Any:
         from pipeline.datasets import eval_dataset
 
-        return eval_dataset(config.data_dir, config.eval_split, ops=[central()], **common(ctx))
+        return eval_dataset(config.eval_records, ops=[central()], **common(ctx))
 
     return train_input, eval_input
 
@@ -113,7 +113,7 @@ def _augment(config: Config, data: ImageData) -> Augment | None:
 
 def run(config: Config) -> None:
     """See run_command. Predictions name the classes where they have names."""
-    data = find_image_data(config)
+    data = config.image_data
 
     def named(values: Mapping[str, Any]) -> Mapping[str, Any]:
         names = {f"{key}_name": data.name(values[key]) for key in ("class", "label")}

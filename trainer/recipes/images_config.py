@@ -1,13 +1,18 @@
 """The flags of the images recipe."""
 
+import math
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from pipeline.shards.errors import OptionError
 from trainer.config import TrainerConfig
 from trainer.recipes.config import RecipeConfig
+
+if TYPE_CHECKING:
+    from trainer.recipes.image_data import ImageData
 
 __all__ = ["Config"]
 
@@ -18,10 +23,6 @@ class Config(RecipeConfig):
 
     The data set says which feature is the image, which the label, and what classes are called."""
 
-    train_split: str = "train"
-    """What to train on, also a part: train[:90%]."""
-    eval_split: str = "validation"
-    """What to evaluate and to predict: validation, test, train[90%:]."""
     image_key: str | None = None
     """The feature that holds the encoded image. Default: the only one that does."""
     label_key: str | None = None
@@ -66,6 +67,7 @@ class Config(RecipeConfig):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size < 8 or self.size >> len(self.widths) < 1:
             raise OptionError(
                 f"size={self.size} with {len(self.widths)} widths: each halves the image, of at least 8 pixels. Give a "
@@ -75,3 +77,20 @@ class Config(RecipeConfig):
             raise OptionError(f"widths={self.widths} must be one or more numbers above 0.")
         if self.num_classes is not None and self.num_classes < 2:
             raise OptionError(f"num_classes={self.num_classes} must be 2 or more.")
+        for name in ("min_area", "color_jitter", "random_erasing", "label_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be in 0..1.")
+        for name in ("mixup", "cutmix", "weight_decay", "learning_rate"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be 0 or above.")
+
+    def check_features(self) -> None:
+        """See RecipeConfig."""
+        _ = self.image_data
+
+    @cached_property
+    def image_data(self) -> "ImageData":
+        """See find_image_data."""
+        from trainer.recipes.image_data import find_image_data  # which takes a Config
+
+        return find_image_data(self)

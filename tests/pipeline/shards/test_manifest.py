@@ -36,6 +36,9 @@ def test_a_missing_directory_an_unfinished_conversion_and_a_wrong_directory_are_
         read_manifest(str(tmp_path / "nope"))
     with pytest.raises(ManifestError, match="no conversion wrote here"):
         read_manifest(str(tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(ManifestError, match=r"/file is a file\. Give the directory that it is in"):
+        read_manifest(str(tmp_path / "file"))
     (tmp_path / "_shards").mkdir()
     (tmp_path / "_shards/train.plan.json").write_text("{}")
     with pytest.raises(ManifestError, match=r"has not finished. Run the same command again"):

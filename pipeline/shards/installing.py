@@ -1,0 +1,50 @@
+"""The command that installs what is missing. It works from a checkout and from a wheel, published or not.
+
+pip finds 'infeed[read]' only in an index, so the command names the packages that the extra consists of."""
+
+import contextlib
+import functools
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import requires
+from pathlib import Path
+
+__all__ = ["how_to_install", "packages_of"]
+
+_ROOT = Path(__file__).parents[2]
+_OF_EXTRA = re.compile(r"""(?P<requirement>.*?)\s*;\s*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
+_OURSELVES = re.compile(r"infeed\[(?P<extras>[\w,-]+)\]")
+
+
+def how_to_install(*names: str) -> str:
+    """The command for these extras, quoted for a shell: pip install 'tensorflow>=2.21' for `read`."""
+    return f"pip install {' '.join(map(shlex.quote, packages_of(names, _extras())))}"
+
+
+def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> list[str]:
+    """The requirements of the extras of these names, each once, with those of the extras that they include."""
+
+    def expanded(requirements: Sequence[str]) -> Iterator[str]:
+        for requirement in requirements:
+            ours = _OURSELVES.fullmatch(requirement)
+            if ours:
+                yield from packages_of(ours["extras"].split(","), extras)
+            else:
+                yield requirement
+
+    return list(dict.fromkeys(requirement for name in names for requirement in expanded(extras[name])))
+
+
+@functools.cache
+def _extras() -> Mapping[str, Sequence[str]]:
+    """By the checkout, which may be newer than what was installed from it; of a wheel by what is installed."""
+    with contextlib.suppress(OSError):
+        project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+        if project["name"] == "infeed":
+            return project["optional-dependencies"]
+    found: dict[str, list[str]] = {}
+    for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):
+        found.setdefault(match["extra"], []).append(match["requirement"])
+    return found

@@ -1,0 +1,48 @@
+"""The commands that install what is missing: from a checkout, and from a wheel that no index has."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.shards import installing
+from pipeline.shards.installing import how_to_install, packages_of
+
+METADATA = """Metadata-Version: 2.4
+Name: infeed
+Version: 9
+Requires-Dist: numpy>=2.0
+Provides-Extra: read
+Requires-Dist: tensorflow<3,>=2.99; extra == 'read'
+"""
+
+
+def test_a_checkout_names_the_packages_of_its_own_pyproject():
+    assert how_to_install("read") == "pip install 'tensorflow>=2.21'"
+    assert how_to_install("cuda") == "pip install 'jax[cuda13]>=0.10.2'"
+
+
+def test_a_wheel_names_what_its_metadata_require(tmp_path):
+    """In a process of its own, whose packages lie where pip would put them."""
+    shutil.copytree(Path(installing.__file__).parents[1], tmp_path / "pipeline", ignore=shutil.ignore_patterns("*.pyc"))
+    (tmp_path / "infeed-9.dist-info").mkdir()
+    (tmp_path / "infeed-9.dist-info" / "METADATA").write_text(METADATA)
+    program = "from pipeline.shards.installing import how_to_install; print(how_to_install('read'))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.stdout == "pip install 'tensorflow<3,>=2.99'\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "packages"),
+    [
+        (["a"], ["one>=1"]),
+        (["b"], ["one>=1", "two[x]", "three"]),
+        (["a", "b"], ["one>=1", "two[x]", "three"]),
+    ],
+)
+def test_extras_that_include_others_name_each_package_once(names, packages):
+    extras = {"a": ["one>=1"], "b": ["infeed[a,c]", "three"], "c": ["infeed[a]", "two[x]"]}
+    assert packages_of(names, extras) == packages

@@ -1,0 +1,52 @@
+"""The three errors of an epoch that was not exact each say what to do next."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.shards.errors import EvaluationError
+from trainer.calls.proof import Proof
+from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
+
+COMMAND = "python -m pipeline.verify data --split validation --decode"
+
+
+@dataclass
+class Source:
+    num_records: int | None = 3
+    expected_crc: int | None = 7
+    verify_command: str | None = COMMAND
+
+
+def refusal(records, crc, source):
+    checked: Any = source
+    proof = Proof(checked)
+    proof.add({RECORDS: np.array([records]), BAD_ROWS: np.array([0]), CRC_SUM: np.array([crc])})
+    with pytest.raises(EvaluationError) as raised:
+        proof.check("evaluation", "the metrics are not the split's")
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("records", "crc", "source", "problem"),
+    [
+        (2, 7, Source(), "counted 2 records; the split has 3"),
+        (3, 6, Source(), "crcs add up to 00000006 and the index says 00000007"),
+        (0, 0, Source(None, None), "no row of the input has a _mask above 0, so the evaluation has nothing to count"),
+    ],
+    ids=["counts", "checksums", "nothing"],
+)
+def test_an_inexact_epoch_names_the_command_that_shows_damaged_records(records, crc, source, problem):
+    text = refusal(records, crc, source)
+    assert problem in text
+    assert text.endswith(
+        f" To see damaged records: {COMMAND}. If it finds none, look at the input's ops, which change _mask or _crc."
+    )
+
+
+def test_an_input_without_a_manifest_says_what_to_look_at():
+    text = refusal(2, 7, Source(verify_command=None))
+    assert "Look at the input's batches: in an epoch each record has to come once" in text
+    assert "python -m pipeline.verify DIR --decode names damaged records" in text

@@ -1,0 +1,60 @@
+"""A training that cannot resume where it was says which flags and settings it was saved with."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pipeline.shards.errors import FingerprintError
+from trainer.calls.resuming import resumed_position
+from trainer.checkpointing.checkpoint import Saved
+from trainer.config import TrainerConfig
+
+NO_STATE: Any = None
+
+
+@dataclass
+class OtherOrder:
+    """An input whose order is not the one that was saved."""
+
+    fingerprint: str
+
+    def restore(self, state):
+        raise FingerprintError("The saved position has streams=64, this input streams=96. Pass streams=64.")
+
+
+def refusal(fingerprint="data", **now):
+    then = TrainerConfig(workdir="w", global_batch_size=64, seed=1).to_json()
+    this = TrainerConfig(**{"workdir": "w", "global_batch_size": 64, "seed": 1} | now).to_json()
+    source: Any = OtherOrder(fingerprint)
+    with pytest.raises(FingerprintError) as raised:
+        resumed_position(source, Saved(20, NO_STATE, {"fingerprint": "data", "streams": 64}, then), this)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "these", "flags"),
+    [
+        ({"global_batch_size": 96}, "global_batch_size=64", "global_batch_size=96", "--global-batch-size 64"),
+        (
+            {"global_batch_size": 96, "seed": 2},
+            "global_batch_size=64, seed=1",
+            "global_batch_size=96, seed=2",
+            "--global-batch-size 64 --seed 1",
+        ),
+    ],
+)
+def test_another_batch_size_or_seed_names_the_flags_to_resume_with(now, then, these, flags):
+    assert refusal(**now) == (
+        f"the checkpoint of step 20 was trained with {then}, this run has {these}: the order of records is another. "
+        f"Resume with {flags} ({then} in the TrainerConfig), or start over in another --workdir (workdir)."
+    )
+
+
+@pytest.mark.parametrize(("fingerprint", "now"), [("other", {"global_batch_size": 96}), ("data", {})])
+def test_other_data_or_another_reader_name_the_flags_of_the_data(fingerprint, now):
+    assert refusal(fingerprint, **now) == (
+        "the checkpoint of step 20 does not fit this input: The saved position has streams=64, this input streams=96. "
+        "Pass streams=64. On the command line, resume with the --data-dir and --train-split that it was trained on; "
+        "another --workdir starts over."
+    )

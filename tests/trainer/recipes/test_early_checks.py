@@ -1,0 +1,147 @@
+"""What a command refuses before it imports JAX and TensorFlow: each mistake is one line and exit code 2."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.index import main as index
+from pipeline.shards.example import encode_example
+from pipeline.shards.record import frame
+from pipeline.shards.schema import Feature, Schema
+from trainer.__main__ import main
+
+PICTURES = Schema("pictures", {"image/encoded": Feature("bytes"), "image/class/label": Feature("int64")})
+NUMBERS = Schema("numbers", {"number": Feature("int64"), "weight": Feature("int64")})
+PROGRAM = """
+import sys
+from trainer.__main__ import main
+code = main(sys.argv[2:])
+loaded = sorted({"jax", "tensorflow", "orbax", "tensorboard"} & sys.modules.keys())
+open(sys.argv[1], "w").write(f"{code} {loaded}")
+"""
+
+
+def write(directory, schema, record):
+    """An indexed dataset: two shards for training, one for validation."""
+    directory.mkdir()
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
+        (directory / name).write_bytes(frame(encode_example(schema, record)) * 8)
+    assert index([str(directory)]) == 0
+    return directory
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    record = {"image/encoded": b"\xff\xd8\xff\xe0", "image/class/label": 1}
+    return write(tmp_path_factory.mktemp("data") / "pictures", PICTURES, record)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("data") / "numbers", NUMBERS, {"number": 1, "weight": 2})
+
+
+@pytest.fixture
+def refused(capsys, tmp_path, monkeypatch):
+    """refused(arguments): the one line on stderr of a command that fails before it comes to JAX."""
+
+    def run(*arguments):
+        monkeypatch.setattr("trainer.cluster.devices.choose", lambda devices: pytest.fail("it was not refused early"))
+        workdir = () if "--workdir" in arguments else ("--workdir", str(tmp_path / "work"))
+        assert main([*arguments, *workdir]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    return run
+
+
+def test_neither_tensorflow_nor_jax_is_imported_where_the_data_are_missing(tmp_path):
+    result = tmp_path / "result"
+    arguments = ["images", "--data-dir", str(tmp_path / "nowhere"), "--workdir", str(tmp_path / "work")]
+    command = [sys.executable, "-c", PROGRAM, str(result), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert result.read_text() == "2 []"
+    assert done.stderr == (
+        f"error: {tmp_path}/nowhere/manifest.json does not exist: there is no such directory. Give the one that a "
+        "conversion or python -m pipeline.index wrote.\n"
+    )
+
+
+def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_trained(pictures, tmp_path, refused):
+    data = shutil.copytree(pictures, tmp_path / "data")
+    os.truncate(data / "validation-00000-of-00001", 10)
+    assert "validation-00000-of-00001 has 10 bytes, the manifest says " in refused("digits", "--data-dir", str(data))
+    (data / "train-00001-of-00002").unlink()
+    assert "train-00001-of-00002 is missing. The shard is" in refused("digits", "--data-dir", str(data))
+    assert "validation-00000-of" in refused("digits", "--data-dir", str(data), "--train-split", "validation")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flags", "text"),
+    [
+        ("digits", ("--train-split", "trian"), "has no split 'trian'. Did you mean 'train'? Known: train, validation."),
+        ("images", ("--eval-split", "test"), "has no split 'test'. Known: train, validation."),
+        ("images", ("--label-key", "label"), "--label-key=label is not one integer a record. Known: image/class/label"),
+        ("images", ("--image-key", "image"), "--image-key=image is not a feature of bytes. Did you mean 'image/encode"),
+        ("images", ("--image-key", "image/encoded"), "has no names of classes for 'image/class/label'. Give --num-cla"),
+        ("images", ("--random-erasing", "2"), "random_erasing=2.0 is not allowed. It must be in 0..1."),
+        ("images", ("--mixup", "-1"), "mixup=-1.0 is not allowed. It must be 0 or above."),
+        ("digits", ("--data-dir", ""), "error: a path is empty: did a variable of the shell have no value? Give one"),
+        ("images", ("--data-dir", "d/manifest.json"), "which has no records. Give its directory: d"),
+        ("digits", ("--seed", "-1"), "error: seed=-1 is not an int in 0..2**32 - 1."),
+        (
+            "digits",
+            ("--max-steps", "None"),
+            "max_steps=None: the learning rate follows a schedule that ends. Give",
+        ),
+        ("digits", ("--follow-seconds", "0"), "follow_seconds=0.0 is not allowed. It must be above 0."),
+        ("digits", ("--num-devices", "2"), "num_devices=2 is given with platform=None."),
+        (
+            "digits",
+            ("--mode", "evaluate"),
+            "work/checkpoints has no checkpoint. Train first, or give",
+        ),
+        (
+            "digits",
+            ("--restore-step", "7"),
+            "work/checkpoints has no checkpoint. Train first, or give",
+        ),
+        ("digits", ("--workdir", "/dev/null/work"), "error: cannot write to workdir=/dev/null/work: Not a directory"),
+    ],
+)
+def test_a_mistake_in_the_flags_is_told_early(pictures, refused, recipe, flags, text):
+    assert text in refused(recipe, "--data-dir", str(pictures), *flags)
+
+
+def test_data_without_what_digits_reads_are_refused_with_the_recipe_that_takes_them(numbers, refused):
+    line = refused("digits", "--data-dir", str(numbers))
+    assert line.endswith(
+        "numbers has no feature 'image/encoded', which this recipe reads. Its features are: number, weight. The images "
+        "recipe trains on any labelled images: python -m trainer images."
+    )
+
+
+def test_a_mode_that_does_not_train_needs_no_split_for_training(pictures, tmp_path, refused):
+    data = shutil.copytree(pictures, tmp_path / "data")
+    (data / "train-00000-of-00002").unlink()
+    (tmp_path / "work" / "checkpoints" / "3").mkdir(parents=True)
+    flags = ("--data-dir", str(data), "--mode", "predict")
+    assert "has no split 'test'" in refused("digits", *flags, "--eval-split", "test")
+
+
+def test_a_checkpoint_to_go_back_to_may_be_gone_where_later_ones_are(pictures, tmp_path, refused):
+    """A run that went back once goes on from its newest."""
+    checkpoints = tmp_path / "work" / "checkpoints"
+    (checkpoints / "9").mkdir(parents=True)
+    flags = ("--data-dir", str(pictures), "--restore-step")
+    assert "has no checkpoint of step 12. It has: [9]." in refused("digits", *flags, "12")
+    assert "no split 'none'" in refused("digits", *flags, "5", "--eval-split", "none")
+
+
+def test_a_refused_command_leaves_nothing_in_the_work_directory(pictures, tmp_path, refused):
+    refused("digits", "--data-dir", str(pictures), "--eval-split", "none")
+    assert list(Path(tmp_path, "work").iterdir()) == []

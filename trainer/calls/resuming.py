@@ -1,0 +1,33 @@
+"""Where a resumed training's input continues, or why it cannot, in terms of the settings that a user gave."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.shards.errors import FingerprintError
+from trainer.checkpointing.checkpoint import Saved
+from trainer.inputs import Input
+
+__all__ = ["resumed_position"]
+
+ORDER_SETTINGS = ("global_batch_size", "seed")  # what the order of a recipe's records follows from
+
+
+def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> Any:
+    """The position of the input at the saved step. FingerprintError, with the settings to resume with, where there is
+    none: the data or their order have changed. config: the settings of this run, as JSON."""
+    try:
+        return source.restore(saved.input_state)
+    except FingerprintError as error:
+        changed = [name for name in ORDER_SETTINGS if saved.config.get(name) != config[name]]
+        if saved.input_state.get("fingerprint") != source.fingerprint or not changed:
+            raise FingerprintError(
+                f"the checkpoint of step {saved.step} does not fit this input: {error} On the command line, resume "
+                "with the --data-dir and --train-split that it was trained on; another --workdir starts over."
+            ) from error
+        then, now = ([f"{name}={values.get(name)}" for name in changed] for values in (saved.config, config))
+        flags = " ".join(f"--{name.replace('_', '-')} {saved.config.get(name)}" for name in changed)
+        raise FingerprintError(
+            f"the checkpoint of step {saved.step} was trained with {', '.join(then)}, this run has {', '.join(now)}: "
+            f"the order of records is another. Resume with {flags} ({', '.join(then)} in the TrainerConfig), or start "
+            "over in another --workdir (workdir)."
+        ) from error
