@@ -10,6 +10,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.segment import Segment
 
+from pipeline.ctrl_c import EXIT_INTERRUPTED, as_usual, leave_at_once
 from pipeline.shards.errors import InfeedError, printable
 
 __all__ = ["Console", "byte_bar", "exit_with", "say"]
@@ -28,13 +29,15 @@ class Console(rich.console.Console):
 def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:
     """Runs a command line's main. Exits with what it returns, 2 on an InfeedError, 130 on Ctrl-C."""
     try:
+        as_usual()
         status = main()
     except InfeedError as e:
         print(f"error: {e}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
+        leave_at_once()  # a second one, while threads are waited for
         print(interrupted, file=sys.stderr)
-        status = 130
+        status = EXIT_INTERRUPTED
     if status:
         sys.exit(status)
 

@@ -1,5 +1,10 @@
 """`python -m trainer <recipe> [options]`: runs a recipe. Errors of the user are one line and exit code 2."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import importlib
 import logging
 import sys
@@ -7,15 +12,17 @@ from dataclasses import make_dataclass
 from typing import Any, NoReturn
 
 from pipeline.shards.errors import InfeedError, OptionError, did_you_mean, printable
-from trainer.exits import EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end
+from trainer.exits import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_USER_ERROR, Interrupted, Preempted, end
+from trainer.interrupts import FirstOne, Interrupts
 
+NOTHING_LOST = "SIGINT; all that was done is saved, and the same command goes on from there"
 JAX_NOTE = "-----"  # how it begins what it adds to an error inside a program: that its own frames are left out
 # The module of each, and beside it <module>_config with its flags: --help needs no JAX.
 RECIPES = {"digits": "trainer.recipes.digits", "images": "trainer.recipes.images"}
 
 
-def main(arguments: list[str]) -> int:
-    """Runs the recipe that the first argument names; the exit code."""
+def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
+    """Runs the recipe that the first argument names; the exit code. interrupts: what listens to Ctrl-C, if anything."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"usage: python -m trainer RECIPE [--help] [options]\n\nRecipes: {', '.join(RECIPES)}")
         return 0
@@ -44,7 +51,12 @@ def main(arguments: list[str]) -> int:
         from trainer.cluster.watchdog import telling_others
 
         with telling_others():
-            importlib.import_module(RECIPES[name]).run(given.recipe)
+            if interrupts and given.distributed.coordinator_address:
+                interrupts.first = FirstOne.RAISES  # the others have to be told
+            recipe = importlib.import_module(RECIPES[name])
+            if interrupts:
+                interrupts.check()
+            recipe.run(given.recipe)
     except ModuleNotFoundError as error:
         hint = "" if "infeed[" in str(error) else " Install what training needs: pip install 'infeed[train]'."
         print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)
@@ -57,16 +69,24 @@ def main(arguments: list[str]) -> int:
     except Preempted as preempted:
         print(f"preempted: {preempted}", file=sys.stderr)
         return EXIT_PREEMPTED
+    except Interrupted as interrupted:
+        print(f"interrupted: {interrupted}", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
-        return 130
+        return EXIT_INTERRUPTED
     return 0
 
 
 def start(arguments: list[str]) -> NoReturn:
     """Runs main as what this process is for."""
     sys.unraisablehook = _report
-    end(main(arguments))
+    words = "interrupted; run the same command again"
+    interrupts = Interrupts(FirstOne.LEAVES, words, error=lambda: Interrupted(NOTHING_LOST))
+    interrupts.__enter__()
+    code = main(arguments, interrupts)
+    interrupts.first = FirstOne.LEAVES
+    end(code)
 
 
 def _report(unraisable: Any) -> None:
