@@ -4,6 +4,7 @@ A new version may rename any of them without notice. Then a row here fails, and 
 and the module that has to change, before a user meets an AttributeError."""
 
 import ast
+import platform
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -87,7 +88,18 @@ def flags_of_beam():
     assert parser.parse_known_args(["--job_name=a"])[0].job_name == "a"
 
 
+def functions_at_exit():
+    import atexit
+
+    assert callable(atexit._run_exitfuncs)
+
+
+def release_of(library: str) -> str:
+    return platform.python_version() if library == "Python" else version(library)
+
+
 PRIVATE = [
+    Private("Python", ("_run_exitfuncs",), "trainer/exits.py", functions_at_exit),
     Private("jax", ("jax._src",), "trainer/cluster/store.py", coordination_service),
     Private(
         "orbax-checkpoint",
@@ -108,7 +120,7 @@ def test_a_private_name_is_still_where_our_module_looks_for_it(row):
     try:
         row.probe()
     except (ImportError, AttributeError, AssertionError) as error:
-        moved = f"{row.library} {version(row.library)} has moved or changed {', '.join(row.names)}"
+        moved = f"{row.library} {release_of(row.library)} has moved or changed {', '.join(row.names)}"
         pytest.fail(f"{moved}, which {row.module} uses: {error}")
 
 

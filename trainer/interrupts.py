@@ -135,6 +135,10 @@ class _Listener:
     def _in_main(self, number: int, frame: FrameType | None) -> None:
         if not self.entered:
             signal.default_int_handler(number, frame)
+        fd = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(fd)
+        if fd != self._write:  # an event loop that runs in this thread has its own: the thread has heard nothing
+            os.write(self._write, bytes([number]))
         self.entered[-1].in_main(frame)
 
     def forget(self) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Failure(NamedTuple):
-    """The first failure of a run: on which host, and its message; or that it was asked to end (interrupted: by SIGINT)."""
+    """The first failure of a run: on which host, and its message; or that it was asked to end (interrupted: SIGINT)."""
 
     host: int
     text: str
