@@ -28,16 +28,19 @@ class Console(rich.console.Console):
 
 def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:
     """Runs a command line's main. Exits with what it returns, 2 on an InfeedError, 130 on Ctrl-C."""
+    status, command = None, False
     try:
-        as_usual()
+        command = as_usual()
         status = main()
     except InfeedError as e:
         print(f"error: {e}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
-        leave_at_once()  # a second one, while threads are waited for
         print(interrupted, file=sys.stderr)
         status = EXIT_INTERRUPTED
+    finally:
+        if command:  # one more, while the interpreter waits for threads, needs no traceback
+            leave_at_once()
     if status:
         sys.exit(status)
 

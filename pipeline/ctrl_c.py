@@ -21,7 +21,9 @@ def leave_at_once() -> None:
         signal.signal(signal.SIGINT, leave)
 
 
-def as_usual() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt again, if leave_at_once was called."""
-    if signal.getsignal(signal.SIGINT) is leave:
+def as_usual() -> bool:
+    """From now on Ctrl-C raises KeyboardInterrupt again, if leave_at_once was called; whether it was."""
+    left = signal.getsignal(signal.SIGINT) is leave
+    if left:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    return left

@@ -88,10 +88,12 @@ def flags_of_beam():
     assert parser.parse_known_args(["--job_name=a"])[0].job_name == "a"
 
 
-def functions_at_exit():
+def ends_of_python():
     import atexit
+    import threading
 
     assert callable(atexit._run_exitfuncs)
+    assert callable(threading._shutdown)
 
 
 def release_of(library: str) -> str:
@@ -99,7 +101,7 @@ def release_of(library: str) -> str:
 
 
 PRIVATE = [
-    Private("Python", ("_run_exitfuncs",), "trainer/exits.py", functions_at_exit),
+    Private("Python", ("_run_exitfuncs", "_shutdown"), "trainer/exits.py", ends_of_python),
     Private("jax", ("jax._src",), "trainer/cluster/store.py", coordination_service),
     Private(
         "orbax-checkpoint",

@@ -113,9 +113,9 @@ def end(code: int) -> NoReturn:
         _last_words()
     if _last_words is not None or _threads_abandoned:
         leave(code)
-    if code in (EXIT_PREEMPTED, EXIT_INTERRUPTED):
-        _leave_in_order(code)
-    sys.exit(code)
+    if code not in (EXIT_PREEMPTED, EXIT_INTERRUPTED):
+        threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+    _leave_in_order(code)
 
 
 def leave(code: int) -> NoReturn:
@@ -126,7 +126,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _leave_in_order(code: int) -> NoReturn:
-    """Calls what is to be called at the end of the process, and ends it without the rest: see above."""
+    """Calls what is to be called at the end of the process, and ends it without the rest, which can abort."""
     atexit._run_exitfuncs()
     leave(code)
 

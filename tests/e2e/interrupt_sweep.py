@@ -39,7 +39,7 @@ class End:
     def before_us(self) -> bool:
         """Whether Python itself, which had not come to our first line, took the signal."""
         frames = [line for line in self.printed.splitlines() if line.lstrip().startswith("File ")]
-        return self.code == -signal.SIGINT and all(BEFORE_US.search(frame) for frame in frames)
+        return self.code == -signal.SIGINT and bool(frames) and all(BEFORE_US.search(frame) for frame in frames)
 
 
 class Sweep:
