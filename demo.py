@@ -5,10 +5,16 @@
 Each stage is printed before it runs, so that it can be copied and changed. Nothing is downloaded: the images are the
 1,797 handwritten digits that ship with scikit-learn, written as the original ImageNet tars."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import argparse
 import json
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -39,7 +45,9 @@ def main() -> int:
         command = [sys.executable, "-m", module, *options]
         console.rule(f"[bold]{title}", align="left")
         console.print(shlex.join(["python", *command[1:]]), style="cyan", soft_wrap=True, highlight=False)
+        before = signal.signal(signal.SIGINT, lambda *_: None)  # the stage answers Ctrl-C, and needs time to save
         status = subprocess.run(command, check=False).returncode
+        signal.signal(signal.SIGINT, before)
         if status:
             return status
     console.print(summary(args.out, time.monotonic() - began))

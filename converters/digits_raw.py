@@ -3,6 +3,11 @@
 scikit-learn's 1,797 digits (they ship in its wheel: nothing is downloaded) as small JPEGs in a train tar of class
 tars and a validation tar, with their label files. For demos and tests: it makes what imagenet_to_gcs converts."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import hashlib
 import io
 import tarfile

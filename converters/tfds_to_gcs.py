@@ -3,6 +3,11 @@
 tfds.builder_from_directory reads the result with the features that it had. On Apache Beam: run the same command again
 and it goes on where it stopped."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import argparse
 import os
 import sys

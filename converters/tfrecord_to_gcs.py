@@ -2,6 +2,11 @@
 
 On Apache Beam: run the same command again and it goes on where it stopped."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import argparse
 import json
 import sys

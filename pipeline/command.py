@@ -12,6 +12,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.segment import Segment
 
+from pipeline.ctrl_c import EXIT_INTERRUPTED, as_usual, leave_at_once
 from pipeline.shards.errors import InfeedError, printable
 
 __all__ = ["Console", "Parser", "byte_bar", "exit_with", "say"]
@@ -37,14 +38,19 @@ class Parser(argparse.ArgumentParser):
 
 def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:
     """Runs a command line's main. Exits with what it returns, 2 on an InfeedError, 130 on Ctrl-C."""
+    status, command = None, False
     try:
+        command = as_usual()
         status = main()
     except InfeedError as e:
         print(f"error: {e}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
-        status = 130
+        status = EXIT_INTERRUPTED
+    finally:
+        if command:  # one more, while the interpreter waits for threads, needs no traceback
+            leave_at_once()
     if status:
         sys.exit(status)
 

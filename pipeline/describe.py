@@ -3,6 +3,11 @@
 Reads the manifest and a sample of the records, or with --all every one. On a disk or gs://; needs neither TensorFlow
 nor Beam."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import io
 import itertools
 from collections import Counter

@@ -4,6 +4,11 @@ Reads every byte, then writes _index/<split>.npy and manifest.json beside the fi
 again for other splits, or after files changed. Exit code 1, and nothing written, if any is damaged. On a disk or
 gs://; needs neither TensorFlow nor Beam."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import argparse
 import functools
 from collections.abc import Mapping, Sequence

@@ -3,6 +3,11 @@
 Exit code 0 if all is as it was converted, 1 if anything is not, 2 if there is nothing to verify. On a disk or gs://;
 needs neither TensorFlow nor Beam."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import argparse
 import functools
 from collections.abc import Iterator, Sequence

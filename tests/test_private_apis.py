@@ -5,6 +5,7 @@ and the module that has to change, before a user meets an AttributeError."""
 
 import ast
 import inspect
+import platform
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -100,7 +101,20 @@ def flags_of_beam():
     assert parser.parse_known_args(["--job_name=a"])[0].job_name == "a"
 
 
+def ends_of_python():
+    import atexit
+    import threading
+
+    assert callable(atexit._run_exitfuncs)
+    assert callable(threading._shutdown)
+
+
+def release_of(library: str) -> str:
+    return platform.python_version() if library == "Python" else version(library)
+
+
 PRIVATE = [
+    Private("Python", ("_run_exitfuncs", "_shutdown"), "trainer/exits.py", ends_of_python),
     Private("jax", ("jax._src",), "trainer/cluster/store.py", coordination_service),
     Private("jaxlib", ("_jax",), "trainer/cluster/service.py", factory_of_the_coordination_service),
     Private(
@@ -122,7 +136,7 @@ def test_a_private_name_is_still_where_our_module_looks_for_it(row):
     try:
         row.probe()
     except (ImportError, AttributeError, AssertionError) as error:
-        moved = f"{row.library} {version(row.library)} has moved or changed {', '.join(row.names)}"
+        moved = f"{row.library} {release_of(row.library)} has moved or changed {', '.join(row.names)}"
         pytest.fail(f"{moved}, which {row.module} uses: {error}")
 
 

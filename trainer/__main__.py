@@ -1,22 +1,39 @@
 """`python -m trainer <recipe> [options]`: runs a recipe. Errors of the user are one line and exit code 2."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import importlib
 import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import make_dataclass
 from typing import Any, NoReturn
 
 from pipeline.shards.errors import HostError, InfeedError, OptionError, did_you_mean, printable
 from pipeline.shards.installing import how_to_install
-from trainer.exits import EXIT_HOST_FAILED, EXIT_PREEMPTED, EXIT_USER_ERROR, Preempted, end, is_apart
+from trainer.exits import (
+    EXIT_HOST_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_PREEMPTED,
+    EXIT_USER_ERROR,
+    Interrupted,
+    Preempted,
+    end,
+    is_apart,
+)
+from trainer.interrupts import FirstOne, Interrupts
 
+NOTHING_LOST = "SIGINT; all that was done is saved, and the same command goes on from there"
 JAX_NOTE = "-----"  # how it begins what it adds to an error inside a program: that its own frames are left out
 # The module of each, and beside it <module>_config with its flags: --help needs no JAX.
 RECIPES = {"digits": "trainer.recipes.digits", "images": "trainer.recipes.images"}
 
 
-def main(arguments: list[str]) -> int:
-    """Runs the recipe that the first argument names; the exit code."""
+def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
+    """Runs the recipe that the first argument names; the exit code. interrupts: what listens to Ctrl-C, if anything."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"usage: python -m trainer RECIPE [--help] [options]\n\nRecipes: {', '.join(RECIPES)}")
         return 0
@@ -27,28 +44,7 @@ def main(arguments: list[str]) -> int:
         logging.getLogger(orbax).setLevel(logging.CRITICAL)
     name, *options = arguments
     try:
-        if name not in RECIPES:
-            raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
-        from trainer.cluster.devices import Devices, check, choose
-        from trainer.cluster.distributed import Distributed, join
-        from trainer.recipes.flags import parsed
-
-        config = importlib.import_module(f"{RECIPES[name]}_config").Config
-        fields = [("recipe", config), ("devices", Devices, Devices())]
-        fields += [("distributed", Distributed, Distributed())]
-        given = parsed(make_dataclass("Flags", fields), options, f"python -m trainer {name}", config.__doc__ or "")
-        alone = given.distributed.coordinator_address is None
-        if alone:  # of several hosts one may fail alone, and has to tell the others
-            given.recipe.check()
-        choose(given.devices)
-        join(given.distributed)
-        check(given.devices)
-        from trainer.cluster.watchdog import telling_others
-
-        with telling_others():
-            if not alone:
-                given.recipe.check()
-            importlib.import_module(RECIPES[name]).run(given.recipe)
+        _run(name, options, interrupts)
     except ModuleNotFoundError as error:
         hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
         print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)
@@ -61,16 +57,54 @@ def main(arguments: list[str]) -> int:
     except Preempted as preempted:
         print(f"preempted: {preempted}", file=sys.stderr)
         return EXIT_PREEMPTED
+    except Interrupted as interrupted:
+        print(f"interrupted: {interrupted}", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
-        return 130
+        return EXIT_INTERRUPTED
     return 0
+
+
+def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> None:
+    if name not in RECIPES:
+        raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
+    from trainer.cluster.devices import Devices, check, choose
+    from trainer.cluster.distributed import Distributed, join
+    from trainer.recipes.flags import parsed
+
+    config = importlib.import_module(f"{RECIPES[name]}_config").Config
+    fields = [("recipe", config), ("devices", Devices, Devices())]
+    fields += [("distributed", Distributed, Distributed())]
+    given = parsed(make_dataclass("Flags", fields), options, f"python -m trainer {name}", config.__doc__ or "")
+    alone = given.distributed.coordinator_address is None
+    if alone:  # of several hosts one may fail alone, and has to tell the others
+        given.recipe.check()
+    choose(given.devices)
+    join(given.distributed)
+    check(given.devices)
+    from trainer.cluster.watchdog import telling_others
+
+    with telling_others():
+        if interrupts and not alone:
+            interrupts.first = FirstOne.RAISES  # the others have to be told
+        if not alone:
+            given.recipe.check()
+        recipe = importlib.import_module(RECIPES[name])
+        if interrupts:
+            interrupts.check()
+        recipe.run(given.recipe)
 
 
 def start(arguments: list[str]) -> NoReturn:
     """Runs main as what this process is for."""
     sys.unraisablehook = _report
-    end(main(arguments))
+    words = "interrupted; run the same command again"
+    interrupts = Interrupts(FirstOne.LEAVES, words, error=lambda: Interrupted(NOTHING_LOST))
+    interrupts.__enter__()
+    code = main(arguments, interrupts)
+    interrupts.first = FirstOne.LEAVES
+    end(code)
 
 
 def _report(unraisable: Any) -> None:

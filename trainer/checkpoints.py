@@ -2,6 +2,11 @@
 
 On a disk or gs://. Needs neither jax nor a device; NumPy and tensorstore only to print numbers."""
 
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
 import json
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches

@@ -28,14 +28,14 @@ def interruptible(function: Callable[[], T], check: Check) -> T:
 
     thread = threading.Thread(target=work, name="trainer-compiling", daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(POLL_SECONDS)
-        try:
+    try:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
             check()
-        except BaseException as error:
-            if thread.is_alive():
-                leave_at_exit(error, thread)
-            raise
+    except BaseException as error:
+        if thread.is_alive():
+            leave_at_exit(error, thread)
+        raise
     value, error = outcome[0]
     if error is not None:
         raise error

@@ -41,7 +41,9 @@ class Trainer:
 
     Keeps nothing between calls but what is in the work directory, so each call goes on from the newest checkpoint.
     When SIGTERM reaches a process of the run, a call ends on all hosts with Preempted, a SystemExit of code 75: all
-    that was done is saved, and the same program goes on from there."""
+    that was done is saved, and the same program goes on from there. SIGINT (Ctrl-C) ends a call in the same way, with
+    KeyboardInterrupt, after which other calls may be made; a second one exits immediately, with code 130. A program's
+    own handlers of these signals are left alone, and in another thread than the main one there are none."""
 
     def __init__(
         self,
@@ -104,12 +106,13 @@ class Trainer:
         goal: Callable[[int], int],
         alternating: Callable[[Call], Alternating] | None = None,
     ) -> TrainResult:
-        with self._call() as call:
-            own(call, self.config)
-            start = 0 if self.config.fast_dev_run else call.checkpoints.resume_step()
-            end = self.config.fast_dev_run or goal(start)
-            training = self._job.open("train", input_fn, start) if start < end else None
-            evaluating = alternating(call) if alternating else None
+        with self._call(saves=not self.config.fast_dev_run) as call:
+            with call.preemption.leavable():
+                own(call, self.config)
+                start = 0 if self.config.fast_dev_run else call.checkpoints.resume_step()
+                end = self.config.fast_dev_run or goal(start)
+                training = self._job.open("train", input_fn, start) if start < end else None
+                evaluating = alternating(call) if alternating else None
             inputs = [opened for opened in (training, evaluating and evaluating.opened) if opened]
             self._agree(call, inputs, start, end, eval_every_steps=evaluating and evaluating.every_steps)
             if evaluating and start:
@@ -134,14 +137,16 @@ class Trainer:
         check_name(name)
         fast = self.config.fast_dev_run
         with self._call() as call:
-            step = 0 if fast else call.checkpoints.require(step)
-            opened = self._job.open("eval", input_fn)
+            with call.preemption.leavable():
+                step = 0 if fast else call.checkpoints.require(step)
+                opened = self._job.open("eval", input_fn)
             self._agree(call, [opened], step, step, check_padding=check_padding)
-            if fast:
-                state = self._job.fresh_state(opened, call.check)
-            else:
-                state = call.checkpoints.restore(step, self._job.abstract_state(opened)).state
-            evaluation = Evaluation(call, self._job, opened, state.variables, step)
+            with call.preemption.leavable():
+                if fast:
+                    state = self._job.fresh_state(opened, call.check)
+                else:
+                    state = call.checkpoints.restore(step, self._job.abstract_state(opened)).state
+                evaluation = Evaluation(call, self._job, opened, state.variables, step)
             result = evaluation.epoch()
             if check_padding:
                 # A plain iterable is read up: input_fn makes the next.
@@ -190,11 +195,14 @@ class Trainer:
     ) -> Iterator[dict[str, Any]]:
         with self._call() as call:
             with call.checkpoints:  # whoever stops early must not wait in them for the other hosts
-                step = call.checkpoints.require(step)
-                opened = self._job.open("predict", input_fn)
+                with call.preemption.leavable():
+                    step = call.checkpoints.require(step)
+                    opened = self._job.open("predict", input_fn)
                 self._agree(call, [opened], step, step, keys=keys, gather=gather)
-                variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
-            yield from Prediction(call, self._job, opened, variables, keys, gather).records()
+                with call.preemption.leavable():
+                    variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
+                    prediction = Prediction(call, self._job, opened, variables, keys, gather)
+            yield from prediction.records()
 
     def _tell(self, call: Call, result: EvalResult, name: str | None) -> None:
         # keep_best is about one evaluation; those with names are others.
@@ -203,18 +211,19 @@ class Trainer:
         tell(self._job, name, result)
 
     @contextmanager
-    def _call(self) -> Iterator[Call]:
+    def _call(self, saves: bool = False) -> Iterator[Call]:
         config, store = self.config, open_store()
         ownership = Ownership(config.workdir)
         checkpoints = Checkpoints(config, ownership.fence)
         # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
         with (
-            Preemption(store) as preemption,
+            Preemption(store, saves) as preemption,
             Watchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
             ownership,  # until the last checkpoint is written
             checkpoints,
             watchdog.reporting(),
         ):
+            preemption.within(watchdog.roll)
             yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints, ownership)
             preemption.check()  # it came too late for the loop; all is done, so nothing is lost
 

@@ -1,4 +1,4 @@
-"""What test_preemption_on_hosts.py has its processes do: training with evaluations, and SIGTERM in the middle of it."""
+"""What test_preemption_on_hosts.py has its processes do: a training with evaluations, and a signal amid it."""
 
 import os
 import signal
@@ -17,20 +17,20 @@ from trainer.trainer import Trainer
 STEPS, EVERY, RECORDS = 120, 60, 960
 
 
-def sigterm():
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 class AtStep13(Callback):
+    def __init__(self, number):
+        self.number = number
+
     def on_loop_end(self, end):
-        if end.step >= 13:
-            sigterm()
+        if self.number and end.step >= 13:
+            os.kill(os.getpid(), self.number)
+            self.number = 0  # a second SIGINT would not let it save
 
 
 class Killing(NumberedInput):
     """Before its 46th batch, or while the program for it compiles, the process is asked to end."""
 
-    where = ""
+    where, number = "", signal.SIGTERM
 
     def batches(self, position):
         for number, batch in enumerate(super().batches(position)):
@@ -38,7 +38,7 @@ class Killing(NumberedInput):
                 while "trainer-compiling" not in {thread.name for thread in threading.enumerate()}:
                     time.sleep(0.001)
             if (self.where, number) in (("compile", 0), ("evaluate", 45)):
-                sigterm()
+                os.kill(os.getpid(), self.number)
             yield batch
 
 
@@ -52,20 +52,28 @@ def slow_compiler():
 
 
 def preempted(order):
-    """Trains and evaluates; host `order.host` gets SIGTERM while it does what `order.where` says."""
-    mine = jax.process_index() == order.host
+    """Trains and evaluates; host `order.host`, or all, gets a signal while it does what `order.where` says.
+
+    One that was interrupted, and not in the middle of a compilation, evaluates before it ends."""
+    mine = order.host in (jax.process_index(), "all")
 
     def input_fn(ctx):
         source = Killing(ctx, RECORDS)
         doing = {"train": "compile", "eval": "evaluate"}[ctx.mode]
+        source.number = order.number
         source.where = order.where if mine and doing == order.where else ""
         return source
 
     if order.where == "compile":
         slow_compiler()
-    callbacks = [AtStep13()] if mine and order.where == "train" else []
+    callbacks = [AtStep13(order.number)] if mine and order.where == "train" else []
     config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY)
-    Trainer(dense_task(), config, callbacks=callbacks).train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
+    trainer = Trainer(dense_task(), config, callbacks=callbacks)
+    try:
+        trainer.train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
+    except KeyboardInterrupt:
+        yield "evaluated", trainer.evaluate(numbered, name="afterwards").step  # it makes up for none without a name
+        raise
     yield "trained", True
 
 

@@ -1,4 +1,4 @@
-"""A work directory in a bucket, against a real GCS server: killed and resumed, shared by two processes, refused.
+"""A work directory in a bucket, against a real GCS server: cut off and resumed, shared by two processes, refused.
 
 What is there afterwards is judged from a downloaded copy, by Orbax on a local disk."""
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from fake_gcs.server import Stall, Status
+
+from trainer.cluster.preemption import SAVING
 
 pytestmark = pytest.mark.long
 
@@ -33,9 +35,13 @@ class Command:
         assert got == code, printed
         return printed
 
-    def kill(self):
-        self.process.kill()
-        assert self.process.wait(10)[0] == -signal.SIGKILL
+    def interrupt_twice(self):
+        """As Ctrl-C does, while a save stalls. What it printed; it must end with 130."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait_for(SAVING)
+        assert self.process.poll() is None
+        self.process.send_signal(signal.SIGINT)
+        return self.end(code=130)
 
 
 @pytest.fixture(scope="module")
@@ -57,27 +63,35 @@ def start_command(gcs_server, fork_server, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def journey(gcs_server, start_command, tmp_path_factory, downloaded):
-    """(a local work directory of a straight run, a downloaded one of a run in a bucket that was killed and resumed,
-    what that printed)."""
+    """(a local work directory of a straight run, a downloaded one of a run in a bucket that was interrupted twice and
+    resumed, what the interrupted one printed, what the resumed one printed)."""
     gcs_server.make_bucket("workdir")
     local = tmp_path_factory.mktemp("local")
     straight = start_command(local)
-    # Killed while the second checkpoint is not yet whole: the data is there, the word that it is finished is not.
+    # Interrupted while the second checkpoint is not yet whole: the data is there, the word that it is finished is not.
     word = "^P.*checkpoints/40/commit_success"
     gcs_server.fail(word, Stall(), times=None)
     try:
         broken = start_command("gs://workdir/model")
         gcs_server.wait_for(word, DEADLINE_SECONDS)
-        broken.kill()
+        interrupted = broken.interrupt_twice()
     finally:
         gcs_server.reset()
     straight.end()
     printed = start_command("gs://workdir/model").end()
-    return local, downloaded("gs://workdir/model"), printed
+    return local, downloaded("gs://workdir/model"), interrupted, printed
 
 
-def test_killed_and_resumed_in_a_bucket_ends_with_the_bits_of_a_straight_local_run(journey, saved):
-    local, copy, printed = journey
+def test_a_second_ctrl_c_ends_a_command_at_once_while_a_save_stalls(journey):
+    _, _, interrupted, _ = journey
+    *_, last = interrupted.splitlines()
+    assert last == SAVING
+    assert "Traceback" not in interrupted
+    assert "terminate called" not in interrupted
+
+
+def test_cut_off_and_resumed_in_a_bucket_ends_with_the_bits_of_a_straight_local_run(journey, saved):
+    local, copy, _, printed = journey
     assert "going on from the checkpoint of step 20" in printed
     for step in (20, 40):
         (arrays, position), (expected, expected_position) = saved(copy, step), saved(local, step)
@@ -90,8 +104,8 @@ def test_killed_and_resumed_in_a_bucket_ends_with_the_bits_of_a_straight_local_r
 def test_every_step_is_in_the_parts_of_the_events_once_and_in_order(journey):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    local, copy, _ = journey
-    # Three parts: at steps 20 and 40 of the run that was killed, at step 40 of the resumed one.
+    local, copy, _, _ = journey
+    # Three parts: at steps 20 and 40 of the run that was cut off, at step 40 of the resumed one.
     assert len(list((copy / "train").glob("events.*"))) == 3
     points = [EventAccumulator(str(workdir / "train")).Reload().Scalars("loss") for workdir in (copy, local)]
     steps_and_values = [[(point.step, point.value) for point in run] for run in points]

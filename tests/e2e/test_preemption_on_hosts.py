@@ -1,12 +1,17 @@
-"""SIGTERM on one host of two: both save the same step and end with the same code, and the run goes on bit for bit.
+"""SIGTERM or SIGINT on hosts: both save the same step and end with the same code, and the run goes on bit for bit.
 
 On two processes of two devices each. One process alone is in tests/trainer/calls/test_preemption.py."""
+
+import re
+import signal
 
 import pytest
 from sweep import SWEEP
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
+NUMBER = {("train", 10): signal.SIGINT}  # of the others SIGTERM
+CODE = {signal.SIGTERM: 75, signal.SIGINT: 130}
 ROWS = [("train", 10), ("evaluate", 10), ("compile", 1)]
 ROWS += [("train", 1)] if SWEEP else []
 K = 7  # divides neither the steps nor the evaluations; 1 and 10 are those of the rows
@@ -36,6 +41,9 @@ def preempted(start_hosts, straight, work):
         following = None
         if row:
             order = {"where": row[0], "k": row[1], "host": HOST[row[0]], "workdir": workdir_of(work, row)}
+            order["number"] = number_of(row)
+            if order["number"] == signal.SIGINT:  # as a terminal sends it
+                order["host"] = "all"
             following = start_hosts("preempted", 2, 2, host_timeout_seconds=30, **order)
         if under_way:
             ended[under_way[0]] = under_way[1].end()
@@ -52,6 +60,10 @@ def resumed(run_hosts, preempted, work):
     return {row: [process.report["{} {}".format(*row)] for process in ended] for row in ROWS}
 
 
+def number_of(row):
+    return NUMBER.get(row, signal.SIGTERM)
+
+
 def workdir_of(work, row):
     return str(work / "-".join(map(str, row)))
 
@@ -64,11 +76,17 @@ def test_a_dense_model_has_the_same_bits_for_any_steps_per_dispatch_on_two_hosts
 
 
 @pytest.mark.parametrize(("where", "k"), ROWS)
-def test_sigterm_on_one_host_ends_all_with_exit_code_75_and_is_told(preempted, where, k):
+def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_told(preempted, where, k):
+    number = number_of((where, k))
     for index, process in enumerate(preempted[where, k]):
-        assert process.code == 75, process.printed
+        assert process.code == CODE[number], process.printed
         assert "trained" not in process.report
-        if where != "compile":
+        assert "FATAL" not in process.printed
+        if number == signal.SIGINT:
+            step = re.search(r"step (\d+) is saved|$", process.report["error"])[1] or "60"
+            assert re.match(r"Interrupted: SIGINT on host [01] of 2; ", process.report["error"])
+            assert process.report["evaluated"] == int(step)
+        elif where != "compile":
             assert f"Preempted: SIGTERM on host {HOST[where]} of 2" in process.report["error"]
         elif index == HOST[where]:
             assert "Preempted: SIGTERM; all that was done is saved" in process.report["error"]

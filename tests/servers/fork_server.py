@@ -214,6 +214,7 @@ def run(command: list[str], out: str | None, env: dict[str, str] | None, descrip
         os.dup2(descriptor, number)
         os.close(descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
     if env is not None:
         os.environ.clear()
         os.environ.update(env)

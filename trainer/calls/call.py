@@ -7,7 +7,7 @@ from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.watchdog import Watchdog
-from trainer.exits import Preempted
+from trainer.exits import ending
 from trainer.ownership.ownership import Ownership
 
 __all__ = ["Call"]
@@ -24,7 +24,7 @@ class Call:
     ownership: Ownership
 
     def check(self) -> None:
-        """Raises Preempted if this process was asked to end, and what ended another host. For waits, not in a loop."""
+        """Raises an Ending if this process was asked to end, and what ended another host. For waits, not in a loop."""
         self.preemption.check()
         self.watchdog.check()
 
@@ -36,10 +36,11 @@ class Call:
         self.watchdog.check()
 
     def due(self, step: int) -> bool:
-        """See Pauses. Raises Preempted, on all hosts before the same dispatch."""
+        """See Pauses. Raises an Ending, on all hosts before the same dispatch."""
         del step
         if (decision := self.polls.poll()).preempted:
-            raise Preempted(f"{decision.stop}; nothing was to be saved", together=True)
+            why = f"{decision.stop}; nothing was to be saved, run the same command again"
+            raise ending(why, decision.interrupted, together=True)
         return False
 
     def attend(self, step: int, carry: Any) -> tuple[Any, bool]:

@@ -59,9 +59,11 @@ def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, 
             return
         try:
             with begin() as call:
-                opened = job.open("eval", input_fn)
+                with call.preemption.leavable():
+                    opened = job.open("eval", input_fn)
                 agree(call, [opened], step, step)
-                saved = call.checkpoints.restore(step, job.abstract_state(opened))
+                with call.preemption.leavable():
+                    saved = call.checkpoints.restore(step, job.abstract_state(opened))
                 result = program.evaluate(call, opened, saved.state.variables, step)
                 tell(call, result)
         except (CheckpointError, HostError):

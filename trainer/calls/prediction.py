@@ -103,6 +103,8 @@ class Prediction:
     def _records(self, rows: dict[str, Any], counted: np.ndarray) -> Iterator[dict[str, Any]]:
         leaves, tree = jax.tree.flatten(rows)
         for row in counted.tolist():
+            if self._call.watchdog.alone:  # whoever takes them may be slow
+                self._call.preemption.check()
             self._given += 1
             yield tree.unflatten([leaf[row] for leaf in leaves])
 

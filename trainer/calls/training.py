@@ -16,7 +16,7 @@ from trainer.calls.resuming import resumed_position
 from trainer.calls.watch import Watch
 from trainer.checkpointing.checkpoint import Saved
 from trainer.events.profile import Profile
-from trainer.exits import Preempted
+from trainer.exits import ending
 from trainer.inputs import on_error_of
 from trainer.job import Job, Opened
 from trainer.loop.plan import Marks, Steps
@@ -36,9 +36,10 @@ def train_run(
 ) -> TrainResult:
     """Trains steps start..end, from the checkpoint of `start` if that is above 0.
 
-    Raises Preempted, with all that was done saved, when a process of the run was asked to end."""
+    Raises an Ending, with all that was done saved, when a process of the run was asked to end."""
     config = job.config
-    state, position = _begin(call, job, opened, start)
+    with call.preemption.leavable():
+        state, position = _begin(call, job, opened, start)
     profile = Profile(config, start, end)
     every_eval = evaluating.every_steps if evaluating else None
     every = [n for n in (config.checkpoint_every_steps, every_eval) if n]
@@ -66,9 +67,12 @@ def train_run(
         log.warning("training: %d bad records were met on this host (%s)", len(bad), on_error_of(opened.source))
     stopped = pauses.stopped.stop
     if stopped:
-        log.warning("%s: training ends at step %d of %d, which is saved", stopped, step, end)
+        saved = "which is saved" if step and not config.fast_dev_run else "where nothing is saved"
+        log.warning("%s: training ends at step %d of %d, %s", stopped, step, end, saved)
     if pauses.stopped.preempted:
-        raise Preempted(f"{stopped}; step {step} is saved, and the same command goes on from there", together=True)
+        done = f"step {step} is saved, and the same command goes on from there"
+        done = done if step and not config.fast_dev_run else "nothing was to be saved, run the same command again"
+        raise ending(f"{stopped}; {done}", pauses.stopped.interrupted, together=True)
     executables, speed = len(program.executables), watch.speed(step - start)
     return TrainResult(start, step, state, watch.last, speed, executables, stopped or None)
 

@@ -18,11 +18,13 @@ MARGIN = 2
 
 
 class Decision(NamedTuple):
-    """What to do before a dispatch. stop: why the loop ends here, "" if it goes on; preempted: so does the process."""
+    """What to do before a dispatch. stop: why the loop ends here, "" if it goes on; preempted: so does the process, by
+    SIGINT if interrupted."""
 
     save: bool = False
     stop: str = ""
     preempted: bool = False
+    interrupted: bool = False
 
 
 NOTHING = Decision()
@@ -53,8 +55,8 @@ class Polls:
         return NOTHING if found is None else Decision(*json.loads(found))
 
     def _preempted(self) -> Decision | None:
-        where = self._preemption.anywhere()
-        return Decision(True, where, True) if where else None
+        request = self._preemption.anywhere()
+        return request and Decision(True, request.where, True, request.interrupted)
 
     def _key(self, number: int) -> str:
         return self._roll.key(f"decided/{number}")

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from pipeline.shards.errors import HostError
 from trainer.cluster.pulse import LOOKS, Signs
 from trainer.cluster.store import Store, StoreError
-from trainer.exits import Preempted
+from trainer.exits import Ending, ending
 
 __all__ = ["POLL_SECONDS", "Failure", "Roll", "poll"]
 
@@ -22,16 +22,17 @@ T = TypeVar("T")
 
 
 class Failure(NamedTuple):
-    """The first failure of a run: on which host, and its message; or that it was asked to end."""
+    """The first failure of a run: on which host, and its message; or that it was asked to end (interrupted: SIGINT)."""
 
     host: int
     text: str
     preempted: bool = False
+    interrupted: bool = False
 
-    def error(self, count: int) -> HostError | Preempted:
+    def error(self, count: int) -> HostError | Ending:
         """What the other hosts raise."""
         if self.preempted:
-            return Preempted(f"host {self.host} of {count}: {self.text}")
+            return ending(f"host {self.host} of {count}: {self.text}", self.interrupted)
         return HostError(f"host {self.host} of {count} failed: {self.text}")
 
 
@@ -81,11 +82,11 @@ class Roll:
             self._lost = _out_of_reach(error)
         return self._lost
 
-    def report(self, text: str, host: int | None = None, preempted: bool = False) -> Failure:
+    def report(self, text: str, host: int | None = None, preempted: bool = False, interrupted: bool = False) -> Failure:
         """Says that this host (or that one) has failed or is to end. The first failure, which may be another."""
         if self._lost:
             return self._lost
-        own = Failure(self.store.index if host is None else host, text, preempted)
+        own = Failure(self.store.index if host is None else host, text, preempted, interrupted)
         try:
             return Failure(*json.loads(self.store.put_first(FAILURE, json.dumps(own))))
         except StoreError as error:

@@ -17,7 +17,16 @@ from trainer.cluster.pulse import begin_call, end_call
 from trainer.cluster.roll import POLL_SECONDS, Failure, Roll, poll
 from trainer.cluster.service import HEARTBEAT_SECONDS
 from trainer.cluster.store import Store, open_store
-from trainer.exits import EXIT_HOST_FAILED, EXIT_PREEMPTED, Preempted, break_apart, is_apart, leave
+from trainer.exits import (
+    EXIT_HOST_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_PREEMPTED,
+    Ending,
+    Interrupted,
+    break_apart,
+    is_apart,
+    leave,
+)
 
 __all__ = ["Watchdog", "telling_others"]
 
@@ -68,13 +77,13 @@ class Watchdog:
         self._left.set()
         self._thread.join()
         end_call()
-        if isinstance(error, Preempted) and raised:  # in the middle of a compilation, whose thread is left behind
-            break_apart(self.roll.depart, EXIT_PREEMPTED)
+        if isinstance(error, Ending) and raised:  # in the middle of a compilation, whose thread is left behind
+            break_apart(self.roll.depart, error.exit_code)
         elif raised and not self.roll.ended_together():
             break_apart(self.roll.depart, EXIT_HOST_FAILED if isinstance(error, HostError) else 1)
 
     def check(self) -> None:
-        """Raises HostError if a host has failed, Preempted if it was asked to end."""
+        """Raises HostError if a host has failed, an Ending if it was asked to end."""
         if failure := self.roll.failure():
             raise failure.error(self.roll.store.count)
 
@@ -104,7 +113,7 @@ class Watchdog:
                 raise
             self._raising.set()
             failure = self._reported(error)
-            own = failure.host == self.roll.store.index or isinstance(error, (InfeedError, Preempted))
+            own = failure.host == self.roll.store.index or isinstance(error, (InfeedError, Ending))
             told = error if own else failure.error(self.roll.store.count)
             setattr(told, TOLD, True)
             if own:
@@ -116,8 +125,9 @@ class Watchdog:
             stop = time.monotonic() + self.roll.silence_seconds + self.roll.look_seconds + 4 * POLL_SECONDS
             if failure := poll(self.roll.failure, stop):
                 return failure
-        text = str(error) if isinstance(error, (InfeedError, Preempted)) else f"{type(error).__name__}: {error}"
-        return self.roll.report(text.split("\n", 1)[0], preempted=isinstance(error, Preempted))
+        text = str(error) if isinstance(error, (InfeedError, Ending)) else f"{type(error).__name__}: {error}"
+        asked = {"preempted": isinstance(error, Ending), "interrupted": isinstance(error, Interrupted)}
+        return self.roll.report(text.split("\n", 1)[0], **asked)
 
     def _watch(self) -> None:
         every = max(1, round(self.roll.look_seconds / POLL_SECONDS))
@@ -142,19 +152,23 @@ class Watchdog:
 
     def _kill(self, failure: Failure) -> NoReturn:
         store = self.roll.store
-        kind, stop = ("preempted", ".") if failure.preempted else ("error", "")
+        kind, stop, code = "error", "", EXIT_HOST_FAILED
+        if failure.preempted:
+            kind, stop, code = "preempted", ".", EXIT_PREEMPTED
+        if failure.interrupted:
+            kind, stop, code = "interrupted", ".", EXIT_INTERRUPTED
         text = f"{kind}: {failure.error(store.count)}{stop} Host {store.index} waited for it, and ends."
         print(text, file=sys.stderr)
         self.roll.left("killed")
         if store.index == 0:
             self.roll.ended_together()
         self.roll.depart()
-        leave(EXIT_PREEMPTED if failure.preempted else EXIT_HOST_FAILED)
+        leave(code)
 
 
 def _in_peace(error: BaseException | None) -> bool:
     """Whether nobody has to be told: all hosts end here, or an iterator was dropped."""
-    return error is None or isinstance(error, GeneratorExit) or (isinstance(error, Preempted) and error.together)
+    return error is None or isinstance(error, GeneratorExit) or (isinstance(error, Ending) and error.together)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from trainer.exits import Preempted
+from trainer.exits import Ending
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 
@@ -30,7 +30,7 @@ class Pauses(Protocol):
 
     def due(self, step: int) -> bool:
         """Whether to pause at this step. Asked before every dispatch and after the last, and again at the same step
-        when a Preempted ended the wait for the input."""
+        when an Ending ended the wait for the input."""
         ...
 
     def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
@@ -60,7 +60,7 @@ def run(
                 break
         try:
             chunk = next(source, None)
-        except Preempted:  # heard while the input was late: what is done by now is the pauses' to save
+        except Ending:  # heard while the input was late: what is done by now is the pauses' to save
             continue
         if chunk is None:
             break

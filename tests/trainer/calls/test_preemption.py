@@ -1,5 +1,5 @@
-"""SIGTERM in one process: saved, ended with its own exit, and the resumed run is the straight one. Several processes
-are in tests/e2e/test_preemption_on_hosts.py."""
+"""SIGTERM and SIGINT in one process: saved, ended with its own exit, and the resumed run is the straight one. Several
+processes are in tests/e2e/test_preemption_on_hosts.py, commands in tests/trainer/test_interrupts.py."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from trainer import interrupts
 from trainer.callbacks import Callback
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.cluster import preemption
@@ -25,30 +26,34 @@ SETTINGS = {"global_batch_size": 16, "iterations_per_loop": 10, "checkpoint_ever
 
 @pytest.fixture(autouse=True)
 def _fresh_process():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
     yield
+    signal.signal(signal.SIGINT, before)
     preemption._requested.clear()  # a process that goes on after it was preempted is only found in tests
 
 
-def sigterm():
+def ask_to_end(number):
     """Returns once the process has heard it, which it does between two instructions of its main thread."""
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert preemption._requested.wait(20)
+    heard = interrupts._LISTENER.entered[-1]._heard if number == signal.SIGINT else preemption._requested
+    os.kill(os.getpid(), number)
+    assert heard.wait(20)
 
 
 class AtStep(Callback):
-    def __init__(self, step):
-        self.step = step
+    def __init__(self, step, number):
+        self.step, self.number = step, number
 
     def on_loop_end(self, end):
-        if end.step >= self.step:
-            sigterm()
+        if self.number and end.step >= self.step:
+            ask_to_end(self.number)
+            self.number = 0  # a second SIGINT would end the process
 
 
 class Killing:
     """An input that is a process's end: before its second batch, or while the program for it compiles."""
 
-    def __init__(self, source, where):
-        self._source, self._where = source, where
+    def __init__(self, source, where, number):
+        self._source, self._where, self._number = source, where, number
 
     def __getattr__(self, name):
         return getattr(self._source, name)
@@ -59,7 +64,7 @@ class Killing:
                 while "trainer-compiling" not in {thread.name for thread in threading.enumerate()}:
                     time.sleep(0.001)
             if (self._where, number) in (("compile", 0), ("evaluate", 1)):
-                sigterm()
+                ask_to_end(self._number)
             yield batch
 
 
@@ -80,9 +85,16 @@ def slow_compiler(monkeypatch):
 
 @pytest.fixture(scope="module")
 def straight(dense_task, vector_input, tmp_path_factory):
-    """The same training without SIGTERM, with an evaluation of each checkpoint."""
+    """The same training without a signal, with an evaluation of each checkpoint."""
     settings = TrainerConfig(workdir=str(tmp_path_factory.mktemp("straight")), **SETTINGS)
     return Trainer(dense_task, settings).train_and_evaluate(vector_input, vector_input, max_steps=STEPS)
+
+
+def handlers():
+    """Those of the signals, and the wakeup fd."""
+    fd = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(fd)
+    return signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), fd
 
 
 def assert_same_bits(a, b):
@@ -90,29 +102,42 @@ def assert_same_bits(a, b):
         assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
 
 
-@pytest.mark.parametrize("where", ["train", "evaluate", "compile"])
-def test_sigterm_saves_ends_with_its_code_and_the_resumed_run_is_the_straight_one(
-    dense_task, vectors, make_input, config, slow_compiler, straight, where
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [
+        ("train", signal.SIGTERM),
+        ("train", signal.SIGINT),
+        ("evaluate", signal.SIGINT),
+        ("compile", signal.SIGTERM),
+    ],
+)
+def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
+    dense_task, vectors, make_input, config, slow_compiler, straight, where, number, capfd
 ):
     def input_fn(ctx):
         source = make_input(vectors, ctx)
         mine = where == "compile" if ctx.mode == "train" else where == "evaluate"
-        return Killing(source, where) if mine else source
+        return Killing(source, where, number) if mine else source
 
     def plain(ctx):
         return make_input(vectors, ctx)
 
     settings = config("stopped", **SETTINGS)
-    callbacks = [AtStep(13)] if where == "train" else []
+    callbacks = [AtStep(13, number)] if where == "train" else []
     if where == "compile":
         Trainer(dense_task, settings).train(plain, max_steps=20)
         slow_compiler.set()
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as ended:
+    before = handlers()
+    with pytest.raises(BaseException) as ended:
         Trainer(dense_task, settings, callbacks=callbacks).train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
-    assert ended.value.code == EXIT_PREEMPTED == 75
-    assert signal.getsignal(signal.SIGTERM) == before
-    preemption._requested.clear()
+    if number == signal.SIGTERM:
+        assert isinstance(ended.value, SystemExit)
+        assert ended.value.code == EXIT_PREEMPTED == 75
+        preemption._requested.clear()
+    else:  # the program may catch it, and go on with other calls
+        assert isinstance(ended.value, KeyboardInterrupt)
+        assert capfd.readouterr().err.count(f"{preemption.SAVING}\n") == 1
+    assert handlers() == before
     slow_compiler.clear()
 
     at = Checkpoints(settings).steps()
@@ -129,8 +154,8 @@ def test_sigterm_saves_ends_with_its_code_and_the_resumed_run_is_the_straight_on
 class Stalling:
     """An input whose 23rd batch comes only when it is let go; the process is asked to end while it waits for it."""
 
-    def __init__(self, source, running, let_go):
-        self._source, self._running, self._let_go = source, running, let_go
+    def __init__(self, source, running, let_go, number):
+        self._source, self._running, self._let_go, self._number = source, running, let_go, number
 
     def __getattr__(self, name):
         return getattr(self._source, name)
@@ -139,14 +164,16 @@ class Stalling:
         for number, batch in enumerate(self._source.batches(position)):
             if number == 22:
                 self._running.wait(60)
-                threading.Timer(0.3, sigterm).start()
+                threading.Timer(0.3, ask_to_end, (self._number,)).start()
                 self._let_go.wait(60)
             yield batch
 
 
-@pytest.mark.parametrize("where", ["train", "evaluate", "predict"])
-def test_sigterm_is_heard_while_a_late_input_is_waited_for(
-    dense_task, vectors, make_input, config, trained_workdir, straight, where
+@pytest.mark.parametrize(
+    ("where", "number"), [("train", signal.SIGINT), ("evaluate", signal.SIGTERM), ("predict", signal.SIGINT)]
+)
+def test_a_signal_is_heard_while_a_late_input_is_waited_for(
+    dense_task, vectors, make_input, config, trained_workdir, straight, where, number
 ):
     running, let_go = threading.Event(), threading.Event()
 
@@ -155,7 +182,7 @@ def test_sigterm_is_heard_while_a_late_input_is_waited_for(
             running.set()
 
     def stalling(ctx):
-        return Stalling(make_input(vectors, ctx), running, let_go)
+        return Stalling(make_input(vectors, ctx), running, let_go, number)
 
     def plain(ctx):
         return make_input(vectors, ctx)
@@ -172,7 +199,7 @@ def test_sigterm_is_heard_while_a_late_input_is_waited_for(
     if where != "train":
         running.set()
     began = time.monotonic()
-    with pytest.raises(Preempted):
+    with pytest.raises(Preempted if number == signal.SIGTERM else KeyboardInterrupt):
         if where == "train":
             trainer.train(stalling, max_steps=STEPS)
         else:
@@ -193,18 +220,20 @@ def test_a_process_that_was_asked_to_end_begins_nothing_new(dense_task, vector_i
 
 
 def test_a_program_with_a_handler_of_its_own_keeps_it(dense_task, vector_input, config):
-    heard = []
+    heard, both = [], (signal.SIGTERM, signal.SIGINT)
 
     class AtEveryLook(Callback):
         def on_loop_end(self, end):
-            os.kill(os.getpid(), signal.SIGTERM)
+            for number in both:
+                os.kill(os.getpid(), number)
 
-    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("by the program"))
+    before = [signal.signal(number, lambda number, _: heard.append(number)) for number in both]
     try:
         Trainer(dense_task, config(), callbacks=[AtEveryLook()]).train(vector_input, max_steps=1)
     finally:
-        signal.signal(signal.SIGTERM, before)
-    assert heard == ["by the program"]
+        for number, handler in zip(both, before, strict=True):
+            signal.signal(number, handler)
+    assert sorted(heard) == sorted(both)
 
 
 def test_a_long_call_can_be_left_and_what_it_raises_comes_through():

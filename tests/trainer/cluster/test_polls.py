@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.cluster.polls import Decision, Polls
+from trainer.cluster.preemption import Request
 from trainer.cluster.roll import Roll
 from trainer.cluster.store import LocalStore
 
@@ -16,7 +17,7 @@ DISPATCHES = 12
 
 class NoSignal:
     def anywhere(self):
-        return ""
+        return None
 
 
 def polls_of(count, preemption=None):
@@ -55,30 +56,31 @@ def test_a_clock_that_asks_again_and_again_is_heard_once_until_it_is_done():
     assert decisions == [(Decision(),) * 2, (Decision(),) * 2, (SAVE, SAVE), (Decision(),) * 2]
 
 
-def test_a_preemption_of_any_host_stops_all_at_the_same_poll():
+@pytest.mark.parametrize(("name", "interrupted"), [("SIGTERM", False), ("SIGINT", True)])
+def test_a_preemption_of_any_host_stops_all_at_the_same_poll(name, interrupted):
     asked = threading.Event()
 
     class OnHost3:
         def anywhere(self):
-            return "SIGTERM on host 3 of 4" if asked.is_set() else ""
+            return Request(f"{name} on host 3 of 4", interrupted) if asked.is_set() else None
 
     hosts = polls_of(4, OnHost3())
     assert {host.poll() for host in hosts} == {Decision()}
     asked.set()
     for _ in range(2):
         assert {host.poll() for host in hosts} == {Decision()}
-    assert {host.poll() for host in hosts} == {Decision(True, "SIGTERM on host 3 of 4", True)}
+    assert {host.poll() for host in hosts} == {Decision(True, f"{name} on host 3 of 4", True, interrupted)}
 
 
 def test_a_preemption_does_not_wait_for_a_save_by_the_clock():
     class Now:
-        word = ""
+        request = None
 
         def anywhere(self):
-            return self.word
+            return self.request
 
     now = Now()
     (alone,) = polls_of(1, now)
     assert alone.poll(lambda: SAVE) == SAVE
-    now.word = "SIGTERM on host 0 of 1"
+    now.request = Request("SIGTERM on host 0 of 1", False)
     assert alone.poll(lambda: pytest.fail("the clock is asked")).preempted

@@ -1,0 +1,161 @@
+"""SIGINT (Ctrl-C), heard by a thread: Python runs no handler while the main thread is inside C. Stdlib only."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from enum import Enum, auto
+from types import FrameType
+
+from pipeline.ctrl_c import EXIT_INTERRUPTED, leave
+
+__all__ = ["FirstOne", "Interrupts"]
+
+ANSWER_SECONDS = 5.0
+END = 0  # in the pipe; no signal has this number
+
+
+class FirstOne(Enum):
+    """What the first SIGINT does, after it has printed a line. The second always ends the process."""
+
+    LEAVES = auto()  # ends the process
+    RAISES = auto()  # raises in the main thread, unless that is importing: half a module is worse than a late answer
+    WAITS = auto()  # is there to be asked for: `heard`
+
+
+class Interrupts:
+    """Listens to SIGINT, as a context manager; of several the innermost.
+
+    Only in the main thread, and only in place of Python's own handler: a program's handler is respected. words: what to
+    print. tell: called once, in the listening thread. error: makes what is raised."""
+
+    def __init__(
+        self,
+        first: FirstOne,
+        words: str,
+        tell: Callable[[], None] = lambda: None,
+        error: Callable[[], BaseException] = KeyboardInterrupt,
+    ) -> None:
+        self.first, self._words, self._tell, self._error = first, words, tell, error
+        self._heard, self._answered = threading.Event(), threading.Event()
+        self._raised = False
+
+    @property
+    def heard(self) -> bool:
+        """Whether there was a SIGINT."""
+        return self._heard.is_set()
+
+    def check(self) -> None:
+        """Raises the error if there was a SIGINT."""
+        if self.heard:
+            raise self._error()
+
+    def __enter__(self) -> "Interrupts":
+        if _LISTENER.open():
+            _LISTENER.entered.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self not in _LISTENER.entered:
+            return
+        if self.heard:  # its line comes before whatever is said next, and the thread does not take it for another's
+            self._answered.wait(ANSWER_SECONDS)
+        _LISTENER.entered.remove(self)
+        if not _LISTENER.entered:
+            _LISTENER.close()
+
+    def in_thread(self) -> None:
+        """The thread has heard a SIGINT."""
+        if self._answered.is_set():
+            os._exit(EXIT_INTERRUPTED)
+        self._heard.set()
+        with contextlib.suppress(Exception):  # stderr may be closed
+            sys.stderr.write(f"{self._words}\n")
+            sys.stderr.flush()
+        if self.first is FirstOne.LEAVES:
+            os._exit(EXIT_INTERRUPTED)
+        self._answered.set()
+        self._tell()
+
+    def in_main(self, frame: FrameType | None) -> None:
+        """So has the main thread."""
+        self._heard.set()
+        if self.first is FirstOne.RAISES and not self._raised and not _imports(frame):
+            self._raised = True
+            raise self._error()
+
+
+class _Listener:
+    """The process's handler of SIGINT and the thread that it wakes, while a block of Interrupts is entered."""
+
+    def __init__(self) -> None:
+        self.entered: list[Interrupts] = []
+        self._handler_before: object = None
+        self._fd_before = self._read = self._write = -1
+
+    def open(self) -> bool:
+        """Whether SIGINT is heard now, which it may have been before."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        now = signal.getsignal(signal.SIGINT)
+        if self.entered or now not in (signal.default_int_handler, leave):
+            return now == self._in_main
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        threading.Thread(target=self._listen, name="trainer-interrupts", daemon=True).start()
+        self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._handler_before = signal.signal(signal.SIGINT, self._in_main)
+        return True
+
+    def close(self) -> None:
+        """As it was before; but a handler that the program has set meanwhile stays."""
+        if signal.getsignal(signal.SIGINT) == self._in_main:
+            signal.signal(signal.SIGINT, self._handler_before)  # pyright: ignore[reportArgumentType]
+        if (fd := signal.set_wakeup_fd(self._fd_before)) not in (self._write, -1):
+            signal.set_wakeup_fd(fd)
+        os.write(self._write, bytes([END]))
+        os.close(self._write)
+        self._write = -1
+
+    def _listen(self) -> None:
+        read = self._read
+        while True:
+            for number in (numbers := os.read(read, 64)):
+                if number == END:
+                    os.close(read)
+                    return
+                if number == signal.SIGINT and self.entered:
+                    self.entered[-1].in_thread()
+            if self._fd_before >= 0:  # an event loop of the program
+                with contextlib.suppress(OSError):
+                    os.write(self._fd_before, numbers)
+
+    def _in_main(self, number: int, frame: FrameType | None) -> None:
+        if not self.entered:
+            signal.default_int_handler(number, frame)
+        fd = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(fd)
+        if fd != self._write:  # an event loop that runs in this thread has its own: the thread has heard nothing
+            os.write(self._write, bytes([number]))
+        self.entered[-1].in_main(frame)
+
+    def forget(self) -> None:
+        """In a forked process, whose signals are not this one's."""
+        if self.entered:
+            self.entered.clear()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+_LISTENER = _Listener()
+os.register_at_fork(after_in_child=_LISTENER.forget)
