@@ -14,6 +14,7 @@ from pipeline.ctrl_c import EXIT_INTERRUPTED, leave
 __all__ = ["FirstOne", "Interrupts"]
 
 ANSWER_SECONDS = 5.0
+LEAVE_SECONDS = 1.0  # for the thread, which may be stuck in a write to stderr
 END = 0  # in the pipe; no signal has this number
 
 
@@ -93,6 +94,7 @@ class _Listener:
     def __init__(self) -> None:
         self.entered: list[Interrupts] = []
         self._handler_before: object = None
+        self._thread = threading.Thread()
         self._fd_before = self._read = self._write = -1
 
     def open(self) -> bool:
@@ -104,7 +106,8 @@ class _Listener:
             return now == self._in_main
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        threading.Thread(target=self._listen, name="trainer-interrupts", daemon=True).start()
+        self._thread = threading.Thread(target=self._listen, name="trainer-interrupts", daemon=True)
+        self._thread.start()
         self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._handler_before = signal.signal(signal.SIGINT, self._in_main)
         return True
@@ -118,6 +121,7 @@ class _Listener:
         os.write(self._write, bytes([END]))
         os.close(self._write)
         self._write = -1
+        self._thread.join(LEAVE_SECONDS)
 
     def _listen(self) -> None:
         read = self._read

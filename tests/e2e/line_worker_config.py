@@ -21,3 +21,6 @@ class Config:
             keep_max=2,
         )
     )
+
+    def check(self) -> None:
+        """Nothing can be wrong before JAX is imported."""

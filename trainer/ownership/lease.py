@@ -19,6 +19,7 @@ __all__ = ["HELD", "TIMES", "Lease", "Times", "elapsed"]
 
 log = logger("trainer")
 
+LEAVE_SECONDS = 1.0  # for the thread, which may be stuck in a write
 HELD: set[str] = set()  # the tokens of this process: of an earlier call none is left
 
 
@@ -126,6 +127,7 @@ class Lease:
                 if not lost:
                     log.warning("workdir=%s is not marked as free: %s", self._workdir, error)
             self._files.let_go(self._number)
+        self._thread.join(LEAVE_SECONDS)
 
     def _renew_until_stopped(self) -> None:
         while not self._stop.wait(self._times.renew):

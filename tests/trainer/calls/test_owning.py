@@ -56,7 +56,7 @@ def test_a_refusal_of_host_0_is_one_error_on_every_host(outcomes, config):
 def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkeypatch):
     workdir = Path(config().workdir)
     far = replace(this_process(), machine="far")
-    take(str(workdir), Times(renew=1e9), here=far)
+    lost = take(str(workdir), Times(renew=1e9), here=far).lease
     checkpoints, train = workdir / "checkpoints", workdir / "train"
     (checkpoints / "10").mkdir(parents=True)
     (checkpoints / "20.orbax-checkpoint-tmp/state").mkdir(parents=True)
@@ -68,6 +68,7 @@ def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkey
         events.write(b", and after it woke up")
     assert [path.name for path in checkpoints.iterdir()] == ["10"]
     assert [path.read_bytes() for path in train.iterdir()] == [b"before"]
+    lost.release()
 
 
 def test_a_fast_dev_run_owns_nothing(dense_task, vector_input, config):
