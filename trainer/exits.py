@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 EXIT_USER_ERROR = 2  # any InfeedError
-EXIT_HOST_FAILED = 3  # another host failed, and this one was stuck in a collective with it
+EXIT_HOST_FAILED = 3  # another host failed or died, so that this one had to end
 
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run the same command again
 

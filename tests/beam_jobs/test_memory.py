@@ -21,10 +21,3 @@ def test_the_peak_over_idle_is_that_of_a_few_records_and_does_not_grow_with_the_
         print(f"\ntars, {SMALL} and {LARGE} GB: {peaks[0]:.0f} and {peaks[1]:.0f} MiB over idle", end=" ")
     assert peaks[0] <= ROWS["tars"].bound
     assert peaks[1] <= peaks[0] + 16
-
-
-def test_the_peak_over_idle_of_compressed_tars_is_bounded_too(peak_of, capsys):
-    found = peak_of("compressed tars", SMALL)
-    with capsys.disabled():
-        print(f"\ncompressed tars, {SMALL} GB: {found:.0f} MiB over idle", end=" ")
-    assert found <= ROWS["compressed tars"].bound

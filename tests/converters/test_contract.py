@@ -154,6 +154,10 @@ CONVERTERS = {
 }
 
 
+# One of each way to read a source; tests/e2e/test_gcs_conversion.py has ImageNet's tars and folders.
+IN_A_BUCKET = ("image folder archives", "csv of images", "cifar-10 archive", "tfds", "tfrecord compressed")
+
+
 @dataclass(frozen=True)
 class Reversed:
     """A converter whose scans come in the opposite order: what another listing or tar order would do."""
@@ -230,6 +234,7 @@ def test_two_processes_write_the_same_bytes(converted, tmp_path, shard_digests):
 
 
 @without_beam
+@pytest.mark.parametrize("converted", CONVERTERS if SWEEP else IN_A_BUCKET, indirect=True)
 def test_raw_data_and_shards_in_a_bucket_have_the_same_bytes(converted, bucket, gcs_server, shard_digests):
     row, raw, out = converted
     for path in (path for path in raw.rglob("*") if path.is_file()):
