@@ -62,6 +62,7 @@ class Sweep:
                 free.bind(("127.0.0.1", 0))
                 port = free.getsockname()[1]
             command += [f"--coordinator-address=127.0.0.1:{port}", f"--num-processes={self.hosts}"]
+            command += ["--connect-seconds=60"]  # where one ends before they have met, the other waits so long
         self._runs += 1
         processes = []
         for i in range(self.hosts):
