@@ -25,5 +25,5 @@ def explained(error: OSError) -> str:
 
 
 def advice_for(text: str) -> str:
-    """The advice for an error of which a library has kept the text alone; "" if it is none of these."""
+    """The advice for an error whose text is all that a library has kept; "" if there is none."""
     return next((advice for number, advice in _ADVICE.items() if os.strerror(number) in text), "")
