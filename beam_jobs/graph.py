@@ -26,11 +26,12 @@ from beam_jobs.proof import ShardResult, SourceSummary, check_scanned, distrusti
 from beam_jobs.receipts import finished_shards
 from beam_jobs.references import References, concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
-from beam_jobs.sums import BucketSums, add_sums, key_digest, measure
+from beam_jobs.sums import BucketSums, add_sums, measure
 from beam_jobs.verdicts import verdict_on_error
 from beam_jobs.write import write_shard
 from pipeline.background import Background
 from pipeline.shards.errors import InfeedError, StorageError
+from pipeline.shards.key_digest import key_digest
 from pipeline.shards.schemes import is_remote, open_storage
 
 __all__ = ["build", "pipeline_of"]

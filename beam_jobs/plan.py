@@ -12,11 +12,12 @@ from functools import cached_property
 import numpy as np
 
 from beam_jobs.job import Job
-from beam_jobs.ranks import in_order, ranks
-from beam_jobs.references import References, concat
+from beam_jobs.references import References, concat, in_order
 from beam_jobs.sample import Sampled
-from beam_jobs.sums import BucketSums, add_sums, framed_bytes, sum_of_hashes
+from beam_jobs.sums import BucketSums, add_sums, framed_bytes
+from pipeline.shards.key_digest import sum_of_hashes
 from pipeline.shards.naming import shard_file
+from pipeline.shards.ranks import ranks
 
 __all__ = ["SplitPlan", "bucket_of", "by_bucket"]
 

@@ -13,6 +13,7 @@ from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Receipt, Rejected, read_receipts
 from pipeline.shards.errors import ConversionError, LostDataError, StorageError
+from pipeline.shards.key_digest import add_digests
 from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.storage import Storage, join
@@ -64,7 +65,7 @@ def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
     expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
     problems = [*_miscounted("input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name)]
     scanned = sum(summary.records for summary in summaries)
-    keys = _modulo(summary.key_digest for summary in summaries)
+    keys = add_digests(summary.key_digest for summary in summaries)
     if not problems and (scanned, keys) != (plan.total.records, plan.total.key_digest):
         problems.append(f"{scanned} records scanned, {plan.total.records} planned, or not the same ones")
     _refuse_lost(plan.split, problems)
@@ -88,7 +89,7 @@ def check_written(plan: SplitPlan, results: Sequence[ShardResult]) -> None:
     if not problems and written + rejected != plan.total.records:
         problems.append(f"{plan.total.records} records scanned, {written} written, {rejected} rejected")
     # One record lost and another one twice leave the counts right, so the keys are added up as well.
-    if not problems and _modulo(r.handled_digest for r in results) != plan.total.key_digest:
+    if not problems and add_digests(r.handled_digest for r in results) != plan.total.key_digest:
         problems.append("the records that arrived are as many as were scanned, but not the same ones")
     _refuse_lost(plan.split, problems)
 
@@ -105,7 +106,7 @@ def distrusting_receipts(storage: Storage, plans: Sequence[SplitPlan]) -> Iterat
             receipts = [
                 receipt for receipt, _ in read_receipts(storage, plan) if receipt and receipt.plan == plan.digest
             ]
-            if _modulo(int(receipt.handled_digest, 16) for receipt in receipts) != plan.total.key_digest:
+            if add_digests(int(receipt.handled_digest, 16) for receipt in receipts) != plan.total.key_digest:
                 for receipt in receipts:
                     path = join(plan.job.output_dir, receipt_file(plan.split, receipt.shard, plan.num_shards))
                     with contextlib.suppress(StorageError):  # there are buckets that let nothing be deleted
@@ -120,10 +121,6 @@ def _refuse_lost(split: str, problems: Sequence[str]) -> None:
             f"split {split!r}: the runner lost or repeated data: {'; '.join(problems[:10])}{more}. No manifest was "
             "written. Run the same command again; if it happens again, choose another --runner."
         )
-
-
-def _modulo(digests: Iterable[int]) -> int:
-    return sum(digests) & ((1 << 128) - 1)
 
 
 def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callable[[int], str]) -> Iterator[str]:
@@ -149,7 +146,7 @@ class Whole:
         """The next shard, and its name."""
         self.shards.append(ShardEntry(file, receipt.records, receipt.bytes, receipt.crc32c))
         self.rows.append(receipt.index_rows())
-        self.key_digest = _modulo([self.key_digest, int(receipt.key_digest, 16)])
+        self.key_digest = add_digests([self.key_digest, int(receipt.key_digest, 16)])
         self.fixups.update(receipt.fixups)
         self.notes.update(receipt.notes)
         self.rejected += receipt.rejected

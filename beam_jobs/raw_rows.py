@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from beam_jobs.job import Job
-from beam_jobs.ranks import ranks
 from beam_jobs.references import Reference, References
 from pipeline.shards.errors import RawDataError
+from pipeline.shards.ranks import ranks
 from pipeline.shards.record import crc32c
 from pipeline.shards.storage import Stat, Storage, in_parallel
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pipeline.shards.ranks import ranks
 from pipeline.shards.storage import Stat
 
-__all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "concat"]
+__all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "concat", "in_order"]
 
 MAX_NAME_BYTES = 4096  # a column of a batch is as wide as its longest cell, here and in every bucket that a row goes to
 
@@ -147,6 +148,21 @@ def concat(batches: Sequence[References]) -> References:
         np.concatenate([b.error for b in batches]),
         {name: np.concatenate([b.columns[name] for b in batches]) for name in batches[0].columns},
     )
+
+
+def in_order(seed: int, split: str, refs: References) -> References:
+    """The rows sorted by (rank, key); rows with equal keys by all their values, so input order never matters.
+
+    A table may list an image twice, with two labels: even then their places are the same on every run."""
+    uris = np.array([_encode(file.uri) for file in refs.files] or [b""], "S")
+    place = uris[refs.file] if len(refs) else refs.key
+    rank = ranks(seed, split, refs.key)
+    order = np.lexsort((refs.offset, place, refs.key, rank))
+    key = refs.key[order]
+    if (key[1:] == key[:-1]).any():  # rare, so the columns are sorted only then
+        columns = [refs.columns[name] for name in sorted(refs.columns)]
+        order = np.lexsort((*columns, refs.error, refs.size, refs.offset, place, refs.key, rank))
+    return refs.take(order)
 
 
 def _column(values: list[int | bytes]) -> np.ndarray:

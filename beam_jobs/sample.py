@@ -12,10 +12,10 @@ import numpy as np
 
 from beam_jobs.converter import Reject
 from beam_jobs.job import Job
-from beam_jobs.ranks import ranks
 from beam_jobs.references import Reference, References
 from beam_jobs.sums import framed_bytes
 from pipeline.shards.example import encode_example
+from pipeline.shards.ranks import ranks
 from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.schemes import open_storage
 

@@ -3,7 +3,6 @@
 A plan needs no more of the records that it does not write: a prefix sum of 64 numbers tells each bucket where it
 begins."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -11,11 +10,10 @@ import numpy as np
 
 from beam_jobs.converter import Converter
 from beam_jobs.references import References
+from pipeline.shards.key_digest import add_digests, key_digest, sum_of_hashes
 from pipeline.shards.record import FRAME_BYTES
 
-__all__ = ["BucketSums", "add_sums", "framed_bytes", "key_digest", "measure", "sum_of_hashes"]
-
-_MODULO = (1 << 128) - 1
+__all__ = ["BucketSums", "add_sums", "framed_bytes", "measure"]
 
 
 class BucketSums(NamedTuple):
@@ -31,9 +29,9 @@ class BucketSums(NamedTuple):
         return BucketSums(
             self.bytes + other.bytes,
             self.records + other.records,
-            (self.row_digest + other.row_digest) & _MODULO,
-            (self.key_digest + other.key_digest) & _MODULO,
-            (self.raw_digest + other.raw_digest) & _MODULO,
+            add_digests((self.row_digest, other.row_digest)),
+            add_digests((self.key_digest, other.key_digest)),
+            add_digests((self.raw_digest, other.raw_digest)),
         )
 
 
@@ -59,16 +57,6 @@ def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
     for each in sums:
         total += each
     return total
-
-
-def key_digest(keys: Iterable[bytes]) -> int:
-    """The sum of the keys' 128-bit hashes modulo 2^128: equal for equal sets of keys in any order."""
-    return sum_of_hashes(keys)
-
-
-def sum_of_hashes(items: Iterable[bytes]) -> int:
-    """The same of anything."""
-    return sum(int.from_bytes(hashlib.blake2b(item, digest_size=16).digest(), "big") for item in items) & _MODULO
 
 
 def _keys_with_versions(refs: References) -> Iterator[bytes]:

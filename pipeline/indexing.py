@@ -19,6 +19,7 @@ from pipeline.shards.errors import SchemaError, StorageError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.frames import MAX_INDEXED_BYTES, Frame, read_frames
 from pipeline.shards.index import encode_index
+from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import record_key
 from pipeline.shards.record import crc32c
@@ -73,7 +74,7 @@ class IndexedSplit:
     def entry(self) -> SplitEntry:
         """What a manifest says of the split. FORMAT.md defines the digests."""
         shards = tuple(ShardEntry(file.name, file.num_records, file.bytes, file.crc32c) for file in self.files)
-        keys = sum(file.key_digest for file in self.files) % 2**128
+        keys = add_digests(file.key_digest for file in self.files)
         sources = {"inputs": len(shards), "bytes": sum(shard.bytes for shard in shards)}
         entry = SplitEntry(shards, crc32c(self.index), "", f"{keys:032x}", seed=0, sources=sources)
         plan = blake2b(f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}".encode(), digest_size=16)
@@ -150,4 +151,4 @@ class _Work:
     def _add(self, found: IndexedFile, frame: Frame) -> None:
         found.rows.extend((len(frame.payload), frame.crc))
         key = record_key(self.split, found.name, frame.record).encode("utf-8", "surrogateescape")
-        found.key_digest += int.from_bytes(blake2b(key, digest_size=16).digest(), "big")
+        found.key_digest += key_digest([key])

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Literal, NamedTuple
 
 import google_crc32c
@@ -18,6 +17,7 @@ from pipeline.shards.errors import SchemaError, ShardError, StorageError
 from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.frames import Frame, read_frames
 from pipeline.shards.index import SplitIndex, load_index
+from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_pattern
 from pipeline.shards.schema import PASSED_ON
@@ -207,7 +207,7 @@ class SplitProof:
         if key is None or proof.key_digest is None:
             proof.key_digest = None
         else:
-            proof.key_digest += int.from_bytes(blake2b(key, digest_size=16).digest(), "big")
+            proof.key_digest += key_digest([key])
         for name, feature in schema.features.items() if self._decode else ():
             for data in values.get(name, ()) if feature.content == "image" else ():
                 problem = image_problem(data) if isinstance(data, bytes) else ""
@@ -218,7 +218,7 @@ class SplitProof:
         self.records += proof.records
         self.labels.update(proof.labels)
         if self.key_digest is not None and proof.key_digest is not None:
-            self.key_digest = (self.key_digest + proof.key_digest) % 2**128
+            self.key_digest = add_digests((self.key_digest, proof.key_digest))
         else:
             self.key_digest = None
 

@@ -15,12 +15,13 @@ from beam_jobs.plan import SplitPlan, bucket_of
 from beam_jobs.proof import SourceSummary
 from beam_jobs.receipts import finished_shard
 from beam_jobs.references import concat
-from beam_jobs.sums import BucketSums, key_digest, measure
+from beam_jobs.sums import BucketSums, measure
 from beam_jobs.verdicts import Verdict
 from beam_jobs.write import write_shard
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
 from pipeline.shards.errors import ConversionError, RawDataError, StorageError
+from pipeline.shards.key_digest import key_digest
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 

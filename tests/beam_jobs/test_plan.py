@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from beam_jobs.converter import Source
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, bucket_of
-from beam_jobs.ranks import in_order, ranks
-from beam_jobs.references import File, Reference, References, concat
+from beam_jobs.references import File, Reference, References, concat, in_order
 from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
+from pipeline.shards.ranks import ranks
 from pipeline.shards.schema import Schema
 from pipeline.shards.storage import Stat
 

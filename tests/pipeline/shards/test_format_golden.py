@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 
-from beam_jobs.ranks import ranks
-from beam_jobs.sums import key_digest
 from pipeline.shards.example import encode_example
 from pipeline.shards.index import encode_index
+from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import Manifest, update_manifest
 from pipeline.shards.naming import index_file, receipt_file, shard_file
+from pipeline.shards.ranks import ranks
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Labels, Schema
 
@@ -59,6 +59,7 @@ def test_the_rank_of_a_key():
 
 def test_the_digest_of_the_keys():
     assert key_digest([b"a", b"b"]) == key_digest([b"b", b"a"]) == 0xBDDA89BAE6AAB45039933EC86A444C96
+    assert add_digests([key_digest([b"a"]), key_digest([b"b"])]) == key_digest([b"a", b"b"])
 
 
 def test_names():
