@@ -1,8 +1,8 @@
-"""tf.train.Example without TensorFlow: one dict of features, one byte string, always the same.
+"""Encodes tf.train.Example without TensorFlow. Equal features always give equal bytes.
 
-protobuf's default serialisation orders a map by a hash that differs between processes; here keys are sorted, which
-gives the bytes of its deterministic mode. It costs 5-20 us a record, whatever its image weighs, and none of
-TensorFlow's 11 s import. example_decoding is the way back. Wire format: https://protobuf.dev/programming-guides/encoding/"""
+protobuf's default serialisation orders a map by a hash that differs between processes. Here keys are sorted, as in its
+deterministic mode. Encoding takes 5-20 us per record, whatever the size of its image, and saves TensorFlow's 11 s
+import. example_decoding is the inverse. Wire format: https://protobuf.dev/programming-guides/encoding/"""
 
 import functools
 import math
@@ -15,28 +15,28 @@ import numpy as np
 from pipeline.shards.errors import SchemaError
 from pipeline.shards.schema import Dtype, Feature, Schema
 
-__all__ = ["LIST_TAG", "Value", "encode_example", "example_pieces"]
+__all__ = ["LIST_TAG", "Value", "encode_example", "example_pieces", "varint"]
 
 Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float] | np.ndarray
 
-# Field numbers in tf.train.Feature: bytes_list = 1, float_list = 2, int64_list = 3; all of them length-delimited.
+# Field numbers in tf.train.Feature: bytes_list = 1, float_list = 2, int64_list = 3; all are length-delimited.
 LIST_TAG: Mapping[Dtype, bytes] = {"bytes": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
 _SCALARS, _BOOLS = (bytes, int, float), (bool, np.bool_)
 _UINT64_MAX = 2**64 - 1
 _SMALL_BYTES, _LARGE_BYTES = 64, 4096
-_FLOAT32_END = 3.4028235677973366e38  # half a step above the largest float32: from here on nothing rounds to it
+_FLOAT32_END = 3.4028235677973366e38  # half a step above the largest float32: from here on, nothing rounds to it
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 def encode_example(schema: Schema, values: Mapping[str, Value]) -> bytes:
     """The serialised tf.train.Example of one record.
 
-    Raises SchemaError naming the feature when one is missing, unknown, of the wrong kind or count."""
+    Raises SchemaError naming a feature that is missing or unknown, or has values of the wrong kind or number."""
     return b"".join(example_pieces(schema, values))
 
 
 def example_pieces(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
-    """The same bytes in pieces, large values among them as they are: to copy an image costs more than to encode it.
+    """The same bytes in pieces. Large values are not copied: copying an image costs more than encoding it.
 
     Raises SchemaError like encode_example."""
     if not values.keys() <= schema.features.keys():
@@ -53,11 +53,11 @@ def example_pieces(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
                 entries += _entry(encoded_key, feature.dtype, _items(key, feature, value))
         elif not feature.optional:
             raise SchemaError(f"{key!r} is missing; schema {schema.name!r} needs it in every record.")
-    return _merged([b"\x0a" + _varint(_length(entries)), *entries])
+    return _merged([b"\x0a" + varint(sum(map(len, entries))), *entries])
 
 
 def _is_small(value: Value, feature: Feature) -> TypeGuard[bytes | int]:
-    """Whether the value is one, short, and surely of the feature's kind."""
+    """Whether it is a single short value of exactly the feature's kind."""
     if feature.num_values not in (1, None):
         return False
     if type(value) is int:
@@ -65,25 +65,25 @@ def _is_small(value: Value, feature: Feature) -> TypeGuard[bytes | int]:
     return type(value) is bytes and feature.dtype == "bytes" and len(value) <= _SMALL_BYTES
 
 
-@functools.lru_cache(4096)  # a format, a colour space, a class and a size come again in record after record
+@functools.lru_cache(4096)  # formats, colour spaces, classes and sizes repeat from record to record
 def _small_entry(key: bytes, dtype: Dtype, value: bytes | int) -> bytes:
     return b"".join(_entry(key, dtype, (value,)))
 
 
 def _entry(key: bytes, dtype: Dtype, items: Sequence[Any]) -> list[bytes]:
-    """One pair of the feature map, in pieces."""
+    """One entry of the feature map, in pieces."""
     body: list[bytes] = []
     if dtype == "bytes":
         for item in items:
-            body += (b"\x0a" + _varint(len(item)), item)
+            body += (b"\x0a" + varint(len(item)), item)
     elif items:
         ints = dtype == "int64"
-        packed = b"".join([_varint(i & _UINT64_MAX) for i in items]) if ints else struct.pack(f"<{len(items)}f", *items)
-        body = [b"\x0a" + _varint(len(packed)) + packed]
-    size = _length(body)
-    tagged = LIST_TAG[dtype] + _varint(size)
-    head = b"\x0a" + _varint(len(key)) + key + b"\x12" + _varint(len(tagged) + size) + tagged
-    return [b"\x0a" + _varint(len(head) + size) + head, *body]
+        packed = b"".join([varint(i & _UINT64_MAX) for i in items]) if ints else struct.pack(f"<{len(items)}f", *items)
+        body = [b"\x0a" + varint(len(packed)) + packed]
+    size = sum(map(len, body))
+    tagged = LIST_TAG[dtype] + varint(size)
+    head = b"\x0a" + varint(len(key)) + key + b"\x12" + varint(len(tagged) + size) + tagged
+    return [b"\x0a" + varint(len(head) + size) + head, *body]
 
 
 def _merged(pieces: Sequence[bytes]) -> list[bytes]:
@@ -98,12 +98,8 @@ def _merged(pieces: Sequence[bytes]) -> list[bytes]:
     return [*merged, b"".join(small)]
 
 
-def _length(pieces: Sequence[bytes]) -> int:
-    return sum(map(len, pieces))
-
-
 def _items(key: str, feature: Feature, value: Value) -> Sequence[Any]:
-    """The values as Python objects of the feature's kind, counted."""
+    """The values as Python objects; their number and kinds fit the feature."""
     if isinstance(value, np.ndarray):
         value = value.ravel().tolist()
     items = (value,) if isinstance(value, _SCALARS) else list(value)  # pyright: ignore
@@ -123,12 +119,13 @@ def _fits(feature: Feature, item: Any) -> bool:
         return False
     if feature.dtype == "int64":
         return isinstance(item, int) and _INT64_MIN <= item <= _INT64_MAX
-    # What is beyond the largest float32, but not infinite, struct would refuse with an error of its own.
+    # struct raises an error of its own for finite values beyond the largest float32.
     return isinstance(item, float | int) and not _FLOAT32_END <= abs(item) < math.inf
 
 
-@functools.lru_cache(4096)  # ~50 of them a record, nearly all of them small or seen before
-def _varint(number: int) -> bytes:
+@functools.lru_cache(4096)  # ~50 calls per record, almost all with numbers that are small or repeat
+def varint(number: int) -> bytes:
+    """A number from 0 to 2^64 - 1 in as few bytes as possible."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)

@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.shards.errors import StorageError
 from pipeline.shards.gcs_calls import TIMEOUT_SECONDS, NotFound, ShortBody, call, client
 from pipeline.shards.gcs_media import get_object
+from pipeline.shards.storage import past_end
 
 __all__ = ["blob_at", "download", "is_there", "read_range", "read_ranges"]
 
@@ -83,10 +84,7 @@ def read_range(path: str, offset: int, size: int, left: threading.Event | None =
 def _check_end(path: str, offset: int, size: int) -> None:
     blob = blob_at(path)
     if call(path, "find", lambda: is_there(blob)) and blob.size < offset + size:
-        raise StorageError(
-            f"{path} ends at byte {blob.size}, but bytes {offset}..{offset + size} are needed. "
-            "It is truncated, or changed while it was read."
-        )
+        raise past_end(path, blob.size, offset, size)
 
 
 def blob_at(path: str) -> Any:

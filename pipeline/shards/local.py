@@ -1,8 +1,9 @@
-"""Storage on a local or mounted disk: files appear by rename, and survive a crash of the machine."""
+"""Storage on a local or mounted disk. Files appear by rename and survive a crash of the machine."""
 
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import re
 import secrets
@@ -10,17 +11,18 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.shards.errors import StorageError
 from pipeline.shards.os_errors import explained
 from pipeline.shards.stamps import stamped
-from pipeline.shards.storage import Sink, Stat, join
+from pipeline.shards.storage import Sink, Stat, join, past_end
 
 __all__ = ["LocalStorage"]
 
-LOCK_SECONDS = 60.0  # for what takes milliseconds
+LOCK_SECONDS = 60.0  # an update takes milliseconds
 _HIDDEN = re.compile(r"\.(.+)\.\d+\.[0-9a-f]{8}\.tmp")  # see _hidden_beside
 
 
@@ -28,9 +30,9 @@ _HIDDEN = re.compile(r"\.(.+)\.\d+\.[0-9a-f]{8}\.tmp")  # see _hidden_beside
 def _naming(path: str, action: str) -> Iterator[None]:
     try:
         yield
+    except StorageError:
+        raise
     except OSError as e:
-        if isinstance(e, StorageError):
-            raise
         raise StorageError(f"cannot {action} {path}: {explained(e)}") from e
 
 
@@ -56,22 +58,16 @@ class LocalStorage:
             return file.read()
 
     def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
-        """See Storage. Keeps the last file open: ranges of one tar cost one open in all.
+        """See Storage. Consecutive ranges of one file cost one open.
 
-        Whoever asks for ranges has asked for the file's size before, so a named pipe is not looked for here."""
-        open_path, fd = "", -1
-        try:
-            for path, offset, size in ranges:
-                if path != open_path:
-                    if fd >= 0:
-                        os.close(fd)
-                        open_path, fd = "", -1
-                    with _naming(path, "read"):
-                        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                    open_path = path
-                yield _read_exactly(fd, path, offset, size)
-        finally:
-            if fd >= 0:
+        There is no check for a named pipe: callers have asked for the size of the file before."""
+        for path, of_file in itertools.groupby(ranges, itemgetter(0)):
+            with _naming(path, "read"):
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for _, offset, size in of_file:
+                    yield _read_exactly(fd, path, offset, size)
+            finally:
                 os.close(fd)
 
     def open(self, path: str) -> BinaryIO:
@@ -81,7 +77,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
-        """See Storage: a hidden temporary file beside the target, fsync, rename, fsync of the directory."""
+        """See Storage. Hidden temporary file in the same directory, fsync, rename, fsync of the directory."""
         target = Path(path)
         with _naming(path, "write"), _hidden_beside(target) as file:
             yield file
@@ -91,7 +87,7 @@ class LocalStorage:
             _fsync_directory(target.parent)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See Storage: a hard link cannot replace, so it decides between two creators."""
+        """See Storage. A hard link never replaces a file, so it decides between two creators."""
         target = Path(path)
         with _naming(path, "create"), _hidden_beside(target) as file:
             file.write(data)
@@ -104,7 +100,7 @@ class LocalStorage:
             return True
 
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
-        """See Storage: under a lock on the directory, which ends with the process."""
+        """See Storage. Holds a lock on the directory, which the system releases when the process ends."""
         target = Path(path)
         with _naming(path, "update"):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -114,15 +110,27 @@ class LocalStorage:
                     sink.write(data)
 
     def list(self, directory: str) -> dict[str, Stat]:
-        """See Storage. What is neither file nor folder, a link to nowhere or a pipe, counts as a file of no bytes."""
-        with _naming(directory, "list"):
-            stats = {e.name: _stat_of(e) for e in _entries(directory) if not _is_folder(e)}
-        return {name: stat for name, stat in stats.items() if stat is not None}
+        """See Storage."""
+        return self.entries(directory)[0]
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
-        """See Storage."""
+        """See Storage. Anything else, such as a pipe or a dangling link, is listed as an empty file."""
+        files: dict[str, Stat] = {}
+        directories: list[str] = []
         with _naming(directory, "list"):
-            return self.list(directory), [entry.name for entry in _entries(directory) if _is_folder(entry)]
+            for entry in _entries(directory):
+                try:
+                    if entry.is_dir():
+                        directories.append(entry.name)
+                    else:
+                        files[entry.name] = stamped(entry.stat()) if entry.is_file() else Stat(0)
+                except FileNotFoundError:
+                    pass  # deleted or renamed since the scan
+                except OSError as e:
+                    if e.errno != errno.ELOOP:  # a link to itself
+                        raise
+                    files[entry.name] = Stat(0)
+        return files, directories
 
     def delete(self, path: str) -> None:
         """See Storage."""
@@ -130,7 +138,7 @@ class LocalStorage:
             Path(path).unlink(missing_ok=True)
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:
-        """See Storage. Whoever writes a file holds a lock on it, which ends with the process, whatever ends that."""
+        """See Storage. A writer locks its temporary file until the process ends, so an unlocked one is abandoned."""
         names = list(names)
         for hidden in self.list(directory):
             match = _HIDDEN.fullmatch(hidden)
@@ -149,41 +157,15 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with _no_loop():
-        return entry.is_dir()
-    return False
-
-
-def _stat_of(entry: os.DirEntry[str]) -> Stat | None:
-    """None for a file that is gone since it was listed: another process has renamed what it wrote, say."""
-    with _no_loop():
-        try:
-            return stamped(entry.stat()) if entry.is_file() else Stat(0)
-        except FileNotFoundError:
-            return None
-    return Stat(0)
-
-
-@contextlib.contextmanager
-def _no_loop() -> Iterator[None]:
-    """Leaves the block where a link leads to itself."""
-    try:
-        yield
-    except OSError as e:
-        if e.errno != errno.ELOOP:
-            raise
-
-
 @contextlib.contextmanager
 def _hidden_beside(target: Path) -> Iterator[BinaryIO]:
-    """A new file in the target's directory (so that a rename is atomic), locked; its name is gone after the block."""
+    """A new, locked file in the directory of the target, so that a rename is atomic. Removed after the block."""
     target.parent.mkdir(parents=True, exist_ok=True)
     while True:
         hidden = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
         with hidden.open("xb", buffering=1 << 16) as file:
             try:
-                # A sweep may have met the file before its lock: then there is another one.
+                # If a sweep removed the file before it was locked, try again with another one.
                 if _lock(file) and os.fstat(file.fileno()).st_nlink:
                     yield file
                     return
@@ -197,9 +179,8 @@ def _sole_writer(target: Path) -> Iterator[None]:
     try:
         while not _lock(fd):
             if time.monotonic() > end:
-                raise StorageError(
-                    f"cannot update {target}: another process has been at it for {LOCK_SECONDS:g} s. Does it hang?"
-                )
+                what = f"another process has held the lock for {LOCK_SECONDS:g} s; it may be stuck."
+                raise StorageError(f"cannot update {target}: {what}")
             time.sleep(0.01)
         yield
     finally:
@@ -207,7 +188,7 @@ def _sole_writer(target: Path) -> Iterator[None]:
 
 
 def _lock(file: BinaryIO | int) -> bool:
-    """False if another holds it. True also on a disk without locks, where a sweep takes every writer for dead."""
+    """False if another process holds it. True also on disks without locks; a sweep then assumes that writers are dead."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -218,7 +199,7 @@ def _lock(file: BinaryIO | int) -> bool:
 
 
 def _open_regular(path: str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor for reading. Nonblocking: to open a named pipe would wait for a writer, which may never come."""
+    """A descriptor for reading. Nonblocking: opening a named pipe would wait for a writer, which may never come."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         _check_regular(path, os.fstat(fd))
@@ -235,26 +216,23 @@ def _check_regular(path: str, found: os.stat_result) -> None:
 
 def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:
     data = _pread(fd, path, size, offset)
-    while len(data) < size:  # pread may return less than it was asked for: a signal, 2 GiB, a network disk
+    while len(data) < size:  # pread may return less: after a signal, above 2 GiB, on a network disk
         more = _pread(fd, path, size - len(data), offset + len(data))
         if not more:
-            raise StorageError(
-                f"{path} ends at byte {offset + len(data)}, but bytes {offset}..{offset + size} are needed. "
-                "It is truncated, or changed while it was read."
-            )
+            raise past_end(path, offset + len(data), offset, size)
         data += more
     return data
 
 
 def _pread(fd: int, path: str, size: int, offset: int) -> bytes:
-    try:  # not _naming: a context manager would cost 2 us a record
+    try:  # not _naming: a context manager would cost 2 us per record
         return os.pread(fd, size, offset)
     except OSError as e:
         raise StorageError(f"cannot read {path}: {e.strerror or e}.") from e
 
 
 def _fsync_directory(directory: Path) -> None:
-    """Without it a crash of the machine can lose the rename though the data was synced."""
+    """Without it a crash of the machine can lose the rename, although the data was synced."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,7 +1,7 @@
-"""Where bytes live: one small interface, and what can be done with any implementation of it.
+"""The storage interface, and functions that work with every implementation of it.
 
-Everything that reads or writes shards goes through it; schemes.py opens the one that a path belongs to. Paths are
-whole: a directory joined with a name. A file becomes visible whole or not at all."""
+Everything that reads or writes shards uses it; schemes.py opens the storage of a path. Paths are complete: a directory
+joined with a name. A file becomes visible completely or not at all."""
 
 import contextlib
 import os
@@ -9,33 +9,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-import google_crc32c
+from pipeline.shards.errors import StorageError
 
-__all__ = ["Sink", "Stat", "Storage", "file_crc32c", "files_at_once", "in_parallel", "join"]
+__all__ = ["Sink", "Stat", "Storage", "files_at_once", "in_parallel", "join", "past_end"]
 
 _AT_ONCE = 32
-_FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # a bucket reads up to 64 MiB ahead in each
-_PIECE_BYTES = 8 * 1024**2
+_FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Stat(NamedTuple):
-    """What a storage says of a file without reading it."""
+    """What a storage reports about a file without reading it."""
 
     bytes: int
-    crc32c: int | None = None  # None where the storage keeps no checksum: a disk
-    stamp: int | None = None  # of the times of a file on a disk: another one when it is written again, moved or copied
+    crc32c: int | None = None  # None if the storage keeps no checksums, as a disk
+    stamp: int | None = None  # hash of the times of a file on a disk; changes when it is rewritten, moved or copied
 
     def agrees_with(self, other: "Stat") -> bool:
-        """Whether both can be of the same bytes: equal sizes, and equal checksums and stamps where both have one."""
+        """Whether both may describe the same bytes: sizes are equal, and checksums and stamps where both have one."""
         pairs = ((self.crc32c, other.crc32c), (self.stamp, other.stamp))
         return self.bytes == other.bytes and all(None in pair or pair[0] == pair[1] for pair in pairs)
 
     @property
     def version(self) -> str:
-        """What tells one content of a file from another of the same size; "" if the storage says nothing."""
+        """Distinguishes contents of the same size: the checksum or stamp; "" if the storage keeps neither."""
         if self.crc32c is not None:
             return f"{self.crc32c:08x}"
         return "" if self.stamp is None else f"{self.stamp:016x}"
@@ -45,7 +44,7 @@ class Stat(NamedTuple):
 
 
 class Sink(Protocol):
-    """Takes the bytes of one new file, front to back."""
+    """Accepts the bytes of a new file, in order."""
 
     def write(self, data: bytes, /) -> object:
         """Appends `data`."""
@@ -54,13 +53,13 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """Reads ranges, publishes whole files, lists. Every failure is a StorageError that names the path."""
+    """Reads ranges, publishes files, lists directories. Every failure is a StorageError that names the path."""
 
     remote: bool
-    """Whether a read waits for a network: then few large reads are worth the memory that they take."""
+    """Whether reads wait for a network, so that a few large ones are worth the memory they take."""
 
     def stat(self, path: str) -> Stat:
-        """Size of the file, and its checksum or stamp."""
+        """The size of the file, and its checksum or stamp."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -68,7 +67,7 @@ class Storage(Protocol):
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole file."""
+        """The content of the file."""
         ...
 
     def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
@@ -76,66 +75,66 @@ class Storage(Protocol):
         ...
 
     def open(self, path: str) -> BinaryIO:
-        """A seekable file for scanning archive headers: buffered little, so that skipping payload costs nothing."""
+        """A seekable file for scanning archive headers. The buffer is small, so that skipping payload costs nothing."""
         ...
 
     def publish(self, path: str) -> contextlib.AbstractContextManager[Sink]:
-        """A sink for a new file that appears, or replaces the old one, at the end of the `with` block.
+        """A sink for a new file, which appears or replaces the old one at the end of the `with` block.
 
-        After an exception in the block there is no file, and no trace of the attempt."""
+        An exception in the block leaves neither the file nor a trace of the attempt."""
         ...
 
     def create(self, path: str, data: bytes) -> bool:
-        """Writes a small file unless one of this name exists. False if it does: of two creators, one wins."""
+        """Writes a small file unless one with this name exists. False if it does: of two creators, one wins."""
         ...
 
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
-        """Replaces a small file by what `change` makes of it; None stands for no file.
+        """Replaces the content of a small file with `change(content)`. `change` gets None if there is no file.
 
-        Of two at the same time, the second changes what the first wrote, so `change` may be called more than once."""
+        Of two concurrent updates, the second changes the result of the first, so `change` may be called repeatedly."""
         ...
 
     def list(self, directory: str) -> dict[str, Stat]:
-        """Name -> what `stat` says of the files directly in a directory, in sorted order; {} where there is none."""
+        """Name -> `stat` of each file directly in a directory, sorted by name; {} if there is no such directory."""
         ...
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
-        """What `list` gives, and the sorted names of the directories beside these files, for the price of one."""
+        """What `list` returns, and the sorted names of the subdirectories, at the cost of one listing."""
         ...
 
     def delete(self, path: str) -> None:
-        """Removes one file; no error if it is gone already."""
+        """Removes a file. A missing file is no error."""
         ...
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:
-        """Removes what publications of these names (* is any text) left in a directory when they were killed.
+        """Removes what killed publications of files with these names (* matches any text) left in a directory.
 
-        Those that are still under way are not touched."""
+        Publications in progress are not affected."""
         ...
 
 
 def join(directory: str, name: str) -> str:
-    """One whole path."""
+    """A complete path."""
     return f"{directory.rstrip('/') or '/'}/{name}" if directory != "/" else f"/{name}"
 
 
 def files_at_once(storage: Storage) -> int:
-    """How many files to read through at a time, each by a thread of its own that also looks into the bytes."""
+    """How many files to read and check concurrently, with a thread for each."""
     most = _REMOTE_FILES_AT_ONCE if storage.remote else _FILES_AT_ONCE
     return min(most, os.cpu_count() or 1)
 
 
 def in_parallel(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """The results in order, of up to 32 calls at once: on gs:// each alone would wait for its ~50 ms.
+    """The results in order, from up to 32 concurrent calls: on gs:// each call takes about 50 ms.
 
-    Raises what the first failing call raised; calls that were not begun then never are."""
+    Raises the first failing call's exception; calls that have not started by then never do."""
     with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(items)))) as pool:
         return list(pool.map(function, items))
 
 
-def file_crc32c(storage: Storage, path: str) -> int:
-    """The plain crc32c of a whole file, read in pieces of 8 MiB."""
-    size, checksum = storage.stat(path).bytes, google_crc32c.Checksum()
-    for piece in storage.read_ranges((path, at, min(_PIECE_BYTES, size - at)) for at in range(0, size, _PIECE_BYTES)):
-        checksum.update(piece)
-    return int.from_bytes(checksum.digest(), "big")
+def past_end(path: str, end: int, offset: int, size: int) -> StorageError:
+    """The error for a range that a file, which ends at byte `end`, does not contain."""
+    return StorageError(
+        f"{path} ends at byte {end}, but bytes {offset}..{offset + size} are needed. "
+        "It is truncated, or changed while it was read."
+    )

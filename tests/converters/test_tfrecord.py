@@ -110,7 +110,7 @@ def test_a_record_that_does_not_fit_the_schema_is_rejected_unless_nothing_is_che
     with pytest.raises(ConversionError) as e:
         convert(raw, tmp_path / "out")
     assert "val.tfrecord:000000050: 'j' is not in schema 'tfrecord'; 'i' is missing" in str(e.value)
-    assert "val.tfrecord:000000051: 10 bytes that are no tf.train.Example" in str(e.value)
+    assert "val.tfrecord:000000051: 10 bytes that are not a tf.train.Example" in str(e.value)
     assert "(--schema_file gives another schema, --check=none takes every record)" in str(e.value)
     convert(raw, tmp_path / "out2", "--check=none")
     assert sorted(payloads_in(tmp_path / "out2", "validation")) == sorted(other)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
+from pipeline.shards.example import varint
 from trainer.events.summaries import scalar_summary
 
 __all__ = ["scalar_event", "scalar_events"]
@@ -26,7 +27,7 @@ def scalar_event(wall_time: float, step: int, values: Mapping[str, float]) -> by
         packed = layout.pack(values.values())
     except OverflowError:  # above what a float32 holds: protobuf makes it infinite
         return Event(wall_time=wall_time, step=step, summary=scalar_summary(values)).SerializeToString()
-    return b"".join((_begun(wall_time), _varint(step), layout.head, packed))
+    return b"".join((_begun(wall_time), varint(step), layout.head, packed))
 
 
 def scalar_events(wall_time: float, first: int, columns: Mapping[str, np.ndarray]) -> Iterator[bytes]:
@@ -34,7 +35,7 @@ def scalar_events(wall_time: float, first: int, columns: Mapping[str, np.ndarray
     layout, begun = _layout(tuple(columns)), _begun(wall_time)
     packed, size = layout.pack_columns(list(columns.values())), layout.size
     for i, step in enumerate(range(first, first + len(packed) // size)):
-        yield b"".join((begun, _varint(step), layout.head, packed[i * size : i * size + size]))
+        yield b"".join((begun, varint(step), layout.head, packed[i * size : i * size + size]))
 
 
 def _begun(wall_time: float) -> bytes:
@@ -48,7 +49,7 @@ class _Layout:
         self._tags = [_tag(name.encode()) for name in names]
         self._numbers = struct.Struct("<" + "".join(f"{len(tag)}sf" for tag in self._tags))
         self.size = self._numbers.size
-        self.head = SUMMARY + _varint(self.size)
+        self.head = SUMMARY + varint(self.size)
 
     def pack(self, values: Iterable[float]) -> bytes:
         return self._numbers.pack(*itertools.chain.from_iterable(zip(self._tags, values, strict=True)))
@@ -69,14 +70,5 @@ def _layout(names: tuple[str, ...]) -> _Layout:
 
 
 def _tag(name: bytes) -> bytes:
-    value = TAG + _varint(len(name)) + name + SIMPLE_VALUE
-    return VALUE + _varint(len(value) + 4) + value
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    value = TAG + varint(len(name)) + name + SIMPLE_VALUE
+    return VALUE + varint(len(value) + 4) + value

@@ -107,7 +107,7 @@ def test_an_update_that_another_process_holds_up_is_an_error_within_its_bound(tm
     monkeypatch.setattr("pipeline.shards.local.LOCK_SECONDS", 0.2)
     fd = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    with pytest.raises(StorageError, match=r"cannot update .*/x: another process has been at it for 0\.2 s"):
+    with pytest.raises(StorageError, match=r"cannot update .*/x: another process has held the lock for 0\.2 s"):
         LocalStorage().update(str(tmp_path / "x"), lambda _: b"mine")
     os.close(fd)
     LocalStorage().update(str(tmp_path / "x"), lambda _: b"mine")
