@@ -1,6 +1,6 @@
-"""Storage in Google Cloud Storage: objects appear whole or not at all, so shards are written to their final names.
+"""Storage in Google Cloud Storage. Objects appear completely or not at all, so shards get their final names directly.
 
-Reads are ranged and run ahead of the reader, bounded in requests and bytes. Any thread may use it."""
+Reads are ranged and run ahead of the reader, with bounds on requests and bytes. Any thread may use it."""
 
 import base64
 import contextlib
@@ -19,18 +19,18 @@ from pipeline.shards.storage import Sink, Stat
 
 __all__ = ["GcsStorage"]
 
-_LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of what comes unasked
+_LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of the default response
 _UPDATES = 50
 FIRST_READ_BYTES, MAX_READ_BYTES = 64 * 1024, 4 * 1024**2
 
 
 class GcsStorage:
-    """Objects of any bucket, by paths such as gs://bucket/dir/name; a directory is a common prefix."""
+    """Objects in any bucket, with paths such as gs://bucket/dir/name. A directory is a common prefix."""
 
     remote = True
 
     def stat(self, path: str) -> Stat:
-        """See Storage. The checksum is the bucket's own."""
+        """See Storage. The checksum is the bucket's."""
         blob = blob_at(path)
         call(path, "find", lambda: blob.reload(timeout=TIMEOUT_SECONDS, retry=None))
         return _stat(blob)
@@ -48,16 +48,16 @@ class GcsStorage:
         return call(path, "read", lambda: download(path))
 
     def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
-        """See Storage. Up to 64 requests and 64 MiB ahead."""
+        """See Storage. Reads up to 64 requests and 64 MiB ahead."""
         return read_ranges(ranges)
 
     def open(self, path: str) -> BinaryIO:
-        """See Storage. Reads little at first and more the longer it goes straight on."""
+        """See Storage. Reads small ranges first, and larger ones the longer reading is sequential."""
         return cast(BinaryIO, io.BufferedReader(_RangeFile(path, self.stat(path).bytes), FIRST_READ_BYTES // 8))
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
-        """See Storage. Small files in one request, large ones as a resumable upload of 8 MiB pieces."""
+        """See Storage. Small files take one request, large ones a resumable upload in pieces of 8 MiB."""
         upload = Upload(blob_at(path), path)
         try:
             yield upload
@@ -67,25 +67,27 @@ class GcsStorage:
             raise
 
     def create(self, path: str, data: bytes) -> bool:
-        """See Storage: the bucket decides between two creators."""
+        """See Storage. The bucket decides between two creators."""
         return _replaced(path, 0, data)
 
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
-        """See Storage: by the generation that was read. To be too late fifty times is an error."""
+        """See Storage. Replaces only the generation that was read. Losing that race 50 times is an error."""
         for attempt in range(_UPDATES):
             blob = blob_at(path)
-            with contextlib.suppress(MissingError):  # changed between the two requests
+            with contextlib.suppress(MissingError):  # deleted between the two requests
                 there = call(path, "find", functools.partial(is_there, blob))
                 old = call(path, "read", functools.partial(_whole, blob)) if there else None
                 data = change(old)
-                # Where objects may not be replaced, a run that changes nothing is still welcome.
+                # Nothing to change is no error in buckets that forbid replacing objects.
                 if data == old or _replaced(path, blob.generation if there else 0, data):
                     return
             time.sleep(random.uniform(0, 0.1 * attempt))
-        raise StorageError(f"cannot update {path}: others changed it {_UPDATES} times meanwhile. Run it again.")
+        raise StorageError(
+            f"cannot update {path}: others changed it first, {_UPDATES} times. Run the same command again."
+        )
 
     def list(self, directory: str) -> dict[str, Stat]:
-        """See Storage. A request for each 1,000 names, one after the other."""
+        """See Storage. One request per 1,000 names, in sequence."""
         return self.entries(directory)[0]
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
@@ -94,7 +96,7 @@ class GcsStorage:
 
         def listed() -> tuple[list[Any], set[str]]:
             listing = _listed(blob_at(directory).bucket, prefix=prefix, delimiter="/", fields=_LISTED_FIELDS)
-            return list(listing), set(listing.prefixes)  # known when the listing is at its end
+            return list(listing), set(listing.prefixes)  # complete only at the end of the listing
 
         blobs, prefixes = call(directory, "list", listed)
         files = {blob.name[len(prefix) :]: _stat(blob) for blob in blobs if blob.name != prefix}
@@ -106,16 +108,16 @@ class GcsStorage:
             call(path, "delete", lambda: blob_at(path).delete(timeout=TIMEOUT_SECONDS, retry=None))
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:
-        """See Storage: an upload that was killed has left nothing to see, and the bucket forgets it after a week."""
+        """See Storage. Does nothing: a killed upload is never visible, and the bucket drops it after a week."""
 
 
 def _whole(blob: Any) -> bytes:
-    # Of the generation that was found: the blob stands for it from then on.
+    # After a reload, the blob refers to the generation that was found.
     return blob.download_as_bytes(raw_download=True, timeout=TIMEOUT_SECONDS, retry=None, checksum=None)
 
 
 def _replaced(path: str, generation: int, data: bytes) -> bool:
-    """False if the object is not of that generation any more."""
+    """False if the object has another generation by now."""
     blob, tried = blob_at(path), []
 
     def put() -> None:
@@ -125,7 +127,7 @@ def _replaced(path: str, generation: int, data: bytes) -> bool:
     try:
         call(path, "write" if generation else "create", put)
     except PreconditionFailed:
-        # An attempt whose answer was lost may have been ours.
+        # An earlier attempt, whose response was lost, may have succeeded.
         return len(tried) > 1 and call(path, "read", lambda: download(path)) == data
     return True
 
@@ -140,7 +142,7 @@ def _listed(bucket: Any, **options: Any) -> Any:
 
 
 class _RangeFile(io.RawIOBase):
-    """A seekable object, read by ranges that double while it is read on and begin small again after a far seek."""
+    """A seekable object. The ranges it reads double during sequential reading and restart small after a far seek."""
 
     def __init__(self, path: str, size: int) -> None:
         self._path, self._size = path, size
@@ -173,5 +175,5 @@ class _RangeFile(io.RawIOBase):
         near = 0 <= gap < self._next_bytes
         self._next_bytes = min(2 * self._next_bytes, MAX_READ_BYTES) if near else FIRST_READ_BYTES
         size = min(self._next_bytes, self._size - self._at)
-        self._from, self._ahead = self._at, b""  # not both pieces at once: a scan has sixteen files open
+        self._from, self._ahead = self._at, b""  # frees the old piece first: a scan has 16 files open
         self._ahead = read_range(self._path, self._at, size)

@@ -1,6 +1,6 @@
-"""How gs:// is called: one client a process, retries with jitter and a budget, and errors that name the object.
+"""Calls to gs://: one client per process, retries with jitter and a time budget, and errors that name the object.
 
-Credentials are google-auth's defaults; without any, the client is anonymous, which public buckets allow."""
+Credentials are google-auth's defaults. Without any, the client is anonymous, which public buckets allow."""
 
 import contextlib
 import functools
@@ -39,20 +39,20 @@ __all__ = [
     "status_of",
 ]
 
-TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of an answer
-RETRY_SECONDS = 120.0  # the budget of one call
-WAIT_SECONDS = (0.5, 16.0)  # before the second attempt, and at most; twice as long each time, times a random share
+TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of a response
+RETRY_SECONDS = 120.0  # per call, with all its attempts
+WAIT_SECONDS = (0.5, 16.0)  # before the second attempt, and at most; doubles each time, times a random factor
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
-CONNECTIONS = 64  # of the pool: more threads than that would wait for each other
+CONNECTIONS = 64  # size of the pool; more threads would wait for each other
 
 T = TypeVar("T")
 
 
 class ShortBody(Exception):  # noqa: N818
-    """A body ended before its time; it is read again."""
+    """A response body ended early; it is read again."""
 
 
-# A connection that could not be made, or that ended or fell silent in the middle.
+# The connection failed, was closed or timed out.
 LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, ShortBody)
 
 
@@ -62,8 +62,8 @@ class MissingError(StorageError):
 
 @functools.cache
 def credentials() -> Any:
-    """This process's credentials; anonymous ones where there are no others."""
-    # An emulator needs none, and asking for them may wait for a metadata server that does not exist.
+    """This process's credentials; anonymous if there are none."""
+    # An emulator needs none, and looking for them may wait for a metadata server that does not exist.
     if not os.environ.get("STORAGE_EMULATOR_HOST"):
         with contextlib.suppress(auth.DefaultCredentialsError):
             return google.auth.default()[0]
@@ -72,17 +72,17 @@ def credentials() -> Any:
 
 @functools.cache
 def client() -> Any:
-    """This process's client. STORAGE_EMULATOR_HOST sends it to another server, as everywhere at Google's."""
+    """This process's client. STORAGE_EMULATOR_HOST selects another server, as in Google's own tools."""
     made = storage.Client(project="none", credentials=credentials())  # objects belong to buckets, not to a project
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS)
-    made._http.mount("https://", adapter)  # 10 connections otherwise, and a warning for each one more
+    made._http.mount("https://", adapter)  # the default pool has 10 connections, and warns about each one above
     made._http.mount("http://", adapter)
     return made
 
 
 def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = None) -> Retry:
-    """The policy of one call; `tried` hears of every failure that is worth another attempt. left: nobody waits for
-    the result any more, so the next failure is the last."""
+    """The policy of one call. `tried` is called with every failure that may pass. left: set when no caller waits for
+    the result any more; then failures are not retried."""
 
     def again(error: Exception) -> bool:
         return _is_transient(error) and not (left and left.is_set())
@@ -92,9 +92,9 @@ def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = N
 
 
 def call(path: str, action: str, function: Callable[[], T], left: threading.Event | None = None) -> T:
-    """What `function` returns, tried again on passing failures.
+    """The result of `function`, with retries of transient failures.
 
-    Raises MissingError, StorageError naming path, status and attempts, or PreconditionFailed as it is."""
+    Raises MissingError, a StorageError naming path, status and attempts, or the client's PreconditionFailed."""
     failures: list[Exception] = []
     try:
         return retrying(failures.append, left)(function)()
@@ -103,12 +103,14 @@ def call(path: str, action: str, function: Callable[[], T], left: threading.Even
     except (api.GoogleAPIError, auth.GoogleAuthError, InvalidResponse, *LOST) as error:
         raise named(path, action, error, max(1, len(failures))) from error
     except DataCorruption as error:
-        raise StorageError(f"cannot {action} {path}: it arrived with another checksum than the bucket's.") from error
+        raise StorageError(
+            f"cannot {action} {path}: the data received does not match the bucket's checksum."
+        ) from error
 
 
 def named(path: str, action: str, error: Exception, attempts: int) -> StorageError:
-    """The error for a user: what, status, how often it was tried, what to do."""
-    cause = getattr(error, "cause", None) or error  # RetryError holds the last failure
+    """The error for a user: the problem, the status, the number of attempts, the remedy."""
+    cause = getattr(error, "cause", None) or error  # of a RetryError, the last failure
     status = status_of(cause)
     tried = f" ({attempts} attempts in {RETRY_SECONDS:g} s)" if attempts > 1 else ""
     what = f"cannot {action} {path}: "
@@ -126,19 +128,19 @@ def named(path: str, action: str, error: Exception, attempts: int) -> StorageErr
     if status == 403:
         return StorageError(
             f"{what}permission denied, or a quota is used up (403). The account needs the role Storage Object User "
-            f"on the bucket. The server says: {_first_line(cause)}"
+            f"on the bucket. Response: {_first_line(cause)}"
         )
     return StorageError(f"{what}{f'status {status}' if status else type(cause).__name__}{tried}: {_first_line(cause)}")
 
 
 def _bucket_exists(bucket: str) -> bool:
-    """Asks only where something was missing. Listing is what a reader may do; looking at the bucket may be refused."""
+    """Called when an object is missing. Lists the bucket, because readers may lack the right to get its metadata."""
     try:
         next(iter(client().list_blobs(bucket, max_results=1, timeout=TIMEOUT_SECONDS[1], retry=None)), None)
     except NotFound:
         return False
     except (api.GoogleAPIError, requests.RequestException):
-        return True  # not known: the object is what the user asked for
+        return True  # unknown; the user asked for the object
     return True
 
 
@@ -149,7 +151,7 @@ def _is_transient(error: Exception) -> bool:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an exception of the client stands for, if it does."""
+    """The HTTP status of an exception of the client; None if it has none."""
     if isinstance(error, InvalidResponse):
         return error.response.status_code
     return int(error.code) if isinstance(error, api.GoogleAPICallError) and error.code else None

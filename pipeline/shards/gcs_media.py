@@ -1,8 +1,8 @@
-"""The bytes of an object by one GET, straight from a connection pool.
+"""Reads an object with one GET, directly from a connection pool.
 
-A shard is read by thousands of ranged requests. The client library's way to one, through requests, takes 0.7 ms of
-CPU more, twice what the GET itself does: 7.3 s against 4.8 s for 1.6 GB in ranges of 0.7 MB. Credentials are the
-client's, proxies and certificates those of the environment, as requests finds them."""
+A shard is read with thousands of ranged requests. Through the client library and requests, each takes 0.7 ms more of
+CPU, twice the cost of the GET itself: 7.3 s instead of 4.8 s for 1.6 GB in ranges of 0.7 MB. Credentials are the
+client's; proxies and certificates are those that requests finds in the environment."""
 
 import functools
 from typing import Any
@@ -18,11 +18,11 @@ from pipeline.shards.gcs_calls import CONNECTIONS, TIMEOUT_SECONDS, client, cred
 
 __all__ = ["get_object"]
 
-_SHOWN_BYTES = 300  # of what the server says of a failure
+_SHOWN_BYTES = 300  # of the response to a failed request
 
 
 class _Door(HTTPAdapter):
-    """The way to the server that the environment prescribes."""
+    """The connection pool for a server, with the proxies and certificates of the environment."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(pool_maxsize=CONNECTIONS)
@@ -32,7 +32,7 @@ class _Door(HTTPAdapter):
         proxies, verify, cert = settings["proxies"], settings["verify"], settings["cert"]
         self.endpoint, self.signer = endpoint, Signer(session)
         self.pool: Any = self.get_connection_with_tls_context(request, verify, proxies=proxies, cert=cert)
-        # A proxy for plain http is told the whole URL.
+        # A proxy for plain http expects the complete URL.
         self.prefix = endpoint if self.request_url(request, proxies) != "/" else ""
 
 
@@ -42,13 +42,13 @@ def _door(endpoint: str) -> _Door:
 
 
 def get_object(bucket: str, name: str, start: int | None = None, end: int | None = None) -> bytes:
-    """An object, or its bytes start..end (inclusive), as they are stored. Tried once.
+    """An object, or its bytes start..end (inclusive), as stored. Makes one attempt.
 
-    Raises the client library's exception for a refusal, and urllib3's HTTPError for a connection that failed."""
+    Raises the client library's exception for an error status, and urllib3's HTTPError if the connection fails."""
     door = _door(client().api_endpoint)
     path = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?alt=media"
     status, body = _answer(door, path, start, end)
-    if status == 401:  # a token that was taken back before its time
+    if status == 401:  # the token was revoked before it expired
         credentials().refresh(door.signer)
         status, body = _answer(door, path, start, end)
     if status not in (200, 206):
@@ -58,7 +58,7 @@ def get_object(bucket: str, name: str, start: int | None = None, end: int | None
 
 
 def _answer(door: _Door, path: str, start: int | None, end: int | None) -> tuple[int, bytes]:
-    # An object that says it is gzip would else come unpacked, and ranges would mean other bytes.
+    # Otherwise the server would unpack objects marked as gzip, and ranges would refer to other bytes.
     headers = {"Accept-Encoding": "gzip", "User-Agent": "infeed"}
     if start is not None:
         headers["Range"] = f"bytes={start}-{end}"

@@ -1,6 +1,6 @@
-"""Ranged reads of objects: many at a time, in order, each as long as it was asked for.
+"""Ranged reads of objects for GcsStorage: concurrent, in order, each with exactly the requested length.
 
-GcsStorage reads by it. Requests run ahead of the reader, bounded in number and bytes."""
+Requests run ahead of the reader, with bounds on their number and bytes."""
 
 import queue
 import threading
@@ -34,7 +34,7 @@ def read_ranges(ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
                 yield future.result()
                 held -= done
             if threads == len(ahead):
-                # Not an executor: its threads are waited for when the process ends, and one may hang in a request.
+                # Not an executor: the process would wait for its threads at exit, and one may hang in a request.
                 threading.Thread(target=_work, args=(tasks, left), name="infeed-gcs", daemon=True).start()
                 threads += 1
             ahead.append((future := Future(), size))
@@ -43,7 +43,7 @@ def read_ranges(ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
         while ahead:
             yield ahead.popleft()[0].result()
     finally:
-        left.set()  # who is still on its way tries no more
+        left.set()  # running requests are not retried
         for _ in range(threads):
             tasks.put(None)
 
@@ -60,9 +60,7 @@ def _work(tasks: "queue.SimpleQueue[_Task | None]", left: threading.Event) -> No
 
 
 def read_range(path: str, offset: int, size: int, left: threading.Event | None = None) -> bytes:
-    """Exactly so many bytes of an object; a range that goes past its end is a StorageError that says so.
-
-    left: nobody waits for them any more."""
+    """Exactly `size` bytes of an object. A range past its end is a StorageError. left: see gcs_calls.retrying."""
     if size == 0:
         return b""
 
@@ -77,7 +75,7 @@ def read_range(path: str, offset: int, size: int, left: threading.Event | None =
         return call(path, "read", read, left)
     except StorageError:
         if not (left and left.is_set()):
-            _check_end(path, offset, size)  # a range that begins past the end is an error of its own
+            _check_end(path, offset, size)  # a range that begins past the end has an error status
         raise
 
 
@@ -88,7 +86,7 @@ def _check_end(path: str, offset: int, size: int) -> None:
 
 
 def blob_at(path: str) -> Any:
-    """The client's handle of a gs:// path. Asks for nothing."""
+    """The client's handle for a gs:// path. Makes no request."""
     bucket, _, name = path.removeprefix("gs://").partition("/")
     if not path.startswith("gs://") or not bucket:
         raise StorageError(f"{path!r} is not a path in a bucket. It must be like gs://bucket/dir/name.")
@@ -96,7 +94,7 @@ def blob_at(path: str) -> Any:
 
 
 def is_there(blob: Any) -> bool:
-    """Whether the object exists; its size and checksum are known afterwards."""
+    """Whether the object exists. Sets the size and checksum of `blob`."""
     if not blob.name:
         return False
     try:
@@ -107,6 +105,6 @@ def is_there(blob: Any) -> bool:
 
 
 def download(path: str, start: int | None = None, end: int | None = None) -> bytes:
-    """One request for an object, or for its bytes start..end (inclusive). Tried once."""
+    """An object, or its bytes start..end (inclusive). Makes one attempt."""
     blob = blob_at(path)
     return get_object(blob.bucket.name, blob.name, start, end)

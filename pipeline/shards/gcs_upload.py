@@ -1,6 +1,6 @@
-"""One new object: small ones in one request, large ones as a resumable upload, and what happens if it is there already.
+"""Uploads one object: a small one in one request, a large one as a resumable upload.
 
-A twin that writes the same bytes at the same time is no error: bytes here do not depend on who writes them."""
+A concurrent upload of the same bytes is no error: bytes do not depend on which worker writes them."""
 
 import base64
 import contextlib
@@ -13,13 +13,13 @@ from pipeline.shards.errors import StorageError
 from pipeline.shards.gcs_calls import (
     LOST,
     TIMEOUT_SECONDS,
-    MissingError,
     PreconditionFailed,
     call,
     named,
     retrying,
     status_of,
 )
+from pipeline.shards.gcs_ranges import blob_at, is_there
 
 __all__ = ["Upload"]
 
@@ -27,7 +27,7 @@ PIECE_BYTES = 8 * 1024**2
 
 
 class Upload:
-    """A sink. Nothing is visible before `finish`; after `abort` nothing will be."""
+    """A sink. The object becomes visible with `finish`, and never after `abort`."""
 
     def __init__(self, blob: Any, path: str) -> None:
         self._blob, self._path = blob, path
@@ -35,13 +35,13 @@ class Upload:
         self._writer: Any = None
         self._size, self._checksum = 0, google_crc32c.Checksum()
         self._failures: list[Exception] = []
-        # Another has written the object since we looked, or it may not be replaced: only the checksum is still needed.
+        # The object was written by someone else, or may not be replaced. From then on, only the checksum is computed.
         self._refused = False
         self._replaces = False
         self._forbidden: StorageError | None = None
 
     def write(self, data: bytes, /) -> int:
-        """Appends `data`; sends what fills a piece."""
+        """Appends `data` and sends complete pieces."""
         self._size += len(data)
         self._checksum.update(bytes(data))
         if self._writer is None and len(self._head) + len(data) <= PIECE_BYTES:
@@ -54,12 +54,12 @@ class Upload:
         return len(data)
 
     def finish(self) -> None:
-        """Makes the object visible, and proves that the bucket holds these very bytes. StorageError if not."""
+        """Makes the object visible. Raises StorageError unless the bucket then has exactly these bytes."""
         small = self._writer is None
         taken = self._put(0) if small else not self._refused and self._sent(self._writer.close)
         if not taken:
             self.abort()
-        found = self._blob if small and taken else self._found()  # after one request the blob holds what it said
+        found = self._blob if small and taken else self._found()  # after one request, the blob has its response
         if small and not taken and not self._is_mine(found):
             taken = self._put(found.generation if found else 0)
             found = self._blob if taken else self._found()
@@ -69,35 +69,34 @@ class Upload:
             raise self._forbidden
         if not taken:
             raise StorageError(
-                f"{self._path} was written by someone else, with other bytes, while it was uploaded. "
+                f"{self._path} was written by someone else, with other bytes, during the upload. "
                 "Stop the other conversion and run the same command again."
             )
         raise StorageError(f"{self._path} does not hold the bytes that were uploaded. Run the same command again.")
 
     def abort(self) -> None:
-        """Gives the upload up. Never an error: what is left of it, the bucket forgets after a week."""
+        """Cancels the upload. Never fails: the bucket drops an unfinished upload after a week."""
         if self._writer is not None:
             with contextlib.suppress(*LOST):
                 self._writer.terminate()
-            self._writer._buffer.close()  # or the writer would send the rest when it is collected
+            self._writer._buffer.close()  # otherwise the writer sends the rest when garbage-collected
             self._writer = None
 
     def _open(self) -> Any:
-        # Streamed bytes cannot be sent again, so what is there is looked at before, not after.
+        # Streamed bytes cannot be sent again, so the existing object is checked first.
         found = self._found()
-        generation = found.generation if found else 0
         self._replaces = found is not None
         return self._blob.open(
             "wb",
             chunk_size=PIECE_BYTES,
-            if_generation_match=generation,
+            if_generation_match=found.generation if found else 0,
             timeout=TIMEOUT_SECONDS,
             retry=retrying(self._failures.append),
             ignore_flush=True,
         )
 
     def _put(self, generation: int) -> bool:
-        """Sends it in one request. False if the bucket's object is of another generation."""
+        """Sends the object in one request. False if the bucket's has another generation."""
         data = bytes(self._head)
         options = {"if_generation_match": generation, "timeout": TIMEOUT_SECONDS, "retry": None}
         try:
@@ -107,28 +106,24 @@ class Upload:
         return True
 
     def _sent(self, send: Callable[[], object]) -> bool:
-        """Sends a piece. False if the bucket's object is of another generation, or may not be replaced."""
+        """Sends a piece. False if the bucket's object has another generation or may not be replaced."""
         try:
             send()
         except Exception as error:
-            if status_of(error) == 412:  # by whichever of the client's two exceptions for it
+            if status_of(error) == 412:  # the client has two exceptions for it
                 return False
             failure = named(self._path, "write", error, len(self._failures) + 1)
             if status_of(error) != 403 or not self._replaces:
                 raise failure from error
-            # A retention policy, say. What is there may be these very bytes: then there is nothing to replace.
+            # For example a retention policy. If the object has exactly these bytes, nothing needs replacing.
             self._forbidden = failure
             return False
         return True
 
     def _found(self) -> Any:
-        # A blob of its own: one that has been looked at stands for that generation from then on.
-        blob = self._blob.bucket.blob(self._blob.name)
-        try:
-            call(self._path, "find", lambda: blob.reload(timeout=TIMEOUT_SECONDS, retry=None))
-        except MissingError:
-            return None
-        return blob
+        # A separate blob, because after a reload a blob refers to the generation that was found.
+        blob = blob_at(self._path)
+        return blob if call(self._path, "find", lambda: is_there(blob)) else None
 
     def _is_mine(self, blob: Any) -> bool:
         mine = base64.b64encode(self._checksum.digest()).decode()

@@ -188,7 +188,7 @@ def _sole_writer(target: Path) -> Iterator[None]:
 
 
 def _lock(file: BinaryIO | int) -> bool:
-    """False if another process holds it. True also on disks without locks; a sweep then assumes that writers are dead."""
+    """False if another process holds it. True on disks without locks, too; sweeps then assume that writers are dead."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -24,7 +24,7 @@ def storage(bucket, monkeypatch):
 
 @pytest.fixture
 def short_time_outs(monkeypatch):
-    for module in ("gcs", "gcs_media", "gcs_calls", "gcs_upload"):
+    for module in ("gcs", "gcs_media", "gcs_calls", "gcs_ranges", "gcs_upload"):
         monkeypatch.setattr(f"pipeline.shards.{module}.TIMEOUT_SECONDS", (2.0, 0.4))
 
 
@@ -77,7 +77,7 @@ def test_an_update_whose_answer_was_lost_is_not_made_twice(storage, bucket, gcs_
 def test_an_update_that_is_always_too_late_is_one_clear_error(storage, bucket, gcs_server, monkeypatch):
     monkeypatch.setattr("pipeline.shards.gcs._UPDATES", 3)
     gcs_server.fail("POST .*upload", Status(412), times=None)
-    with pytest.raises(StorageError, match="cannot update gs://.*/x: others changed it 3 times meanwhile"):
+    with pytest.raises(StorageError, match="cannot update gs://.*/x: others changed it first, 3 times"):
         storage.update(f"{bucket}/x", lambda _: b"mine")
 
 
@@ -188,7 +188,7 @@ def test_a_twin_that_was_first_with_the_same_large_object_is_no_error(storage, b
 
 
 def test_another_large_object_that_appears_during_an_upload_is_not_overwritten_blindly(storage, bucket, gcs_server):
-    with pytest.raises(StorageError, match="/x was written by someone else, with other bytes, while it was uploaded"):
+    with pytest.raises(StorageError, match="/x was written by someone else, with other bytes, during the upload"):
         publish_beside_another(storage, f"{bucket}/x", gcs_server, b"another's")
     assert storage.read(f"{bucket}/x") == b"another's"
 
