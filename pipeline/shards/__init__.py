@@ -1,3 +1,4 @@
-"""The shard contract: TFRecord shards, index, manifest. Writers and readers share it and nothing else.
+"""The shard format: TFRecord shards, index, manifest. It is all that writers and readers have in common.
 
-Beam workers, readers and tools load it, so: stdlib, numpy, google-crc32c and a storage client only."""
+Beam workers, readers and tools import it, so it depends only on the standard library, numpy, msgspec, google-crc32c
+and a storage client."""

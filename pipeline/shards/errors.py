@@ -1,7 +1,7 @@
-"""The one exception tree. Every error a user can cause or meet is an InfeedError.
+"""The exception tree. Every error that a user can cause or see is an InfeedError.
 
-A message says what, got, allowed and what to do. Command lines print it without a traceback and exit 2. Names in raw
-data may be anything, so no message has a control character: neither str() of an error nor `printable`."""
+A message states the problem, the value found, the allowed values and the remedy. Command lines print it without a
+traceback and exit with 2. Names in raw data may contain anything, so str() of an error escapes control characters."""
 
 import difflib
 import re
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 
-# C0, DEL, C1; marks and overrides of direction; separators of lines; and what UTF-8 cannot hold.
+# C0, DEL, C1; direction marks and overrides; line separators; and lone surrogates, which UTF-8 cannot encode.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class InfeedError(Exception):
-    """The root: catch it to catch whatever infeed itself raises.
+    """The root of the tree: `except InfeedError` catches everything that infeed itself raises.
 
-    Each argument is a line of the message. A newline inside one is part of a name, and is escaped like all others."""
+    Each argument is one line of the message. A newline inside an argument is part of a name and is escaped."""
 
     def __str__(self) -> str:
         return "\n".join(printable(str(line)) for line in self.args)
@@ -61,39 +61,39 @@ class SchemaError(InfeedError, ValueError):
 
 
 class StorageError(InfeedError, OSError):
-    """A path cannot be read or written, or is shorter than it should be."""
+    """A path cannot be read or written, or a file is shorter than expected."""
 
 
 class StallError(InfeedError, TimeoutError):
-    """A wait for data lasted longer than it may. The log has what every thread was doing."""
+    """A wait for data exceeded its limit. The log has the stacks of all threads."""
 
 
 class ManifestError(InfeedError):
-    """No manifest, an unreadable one, or one of an unknown version."""
+    """The manifest is missing, unreadable or of an unknown version."""
 
 
 class EmptySplitError(InfeedError):
-    """A split has no records, so there is nothing to train on or to evaluate."""
+    """A split has no records to train on or evaluate."""
 
 
 class ShardError(InfeedError):
-    """A shard or index is not the one that the manifest describes."""
+    """A shard or index does not match the manifest."""
 
 
 class CorruptRecordError(ShardError):
-    """A record's bytes do not have the checksum that they were written with."""
+    """A record's bytes do not match their checksum."""
 
 
 class BadRecordsError(ShardError):
-    """More records are bad than may be left out, or none is left to stand in for one."""
+    """More records are bad than may be left out, or no good one is left to replace one."""
 
 
 class FingerprintError(InfeedError):
-    """A saved input position belongs to another dataset or another order."""
+    """A saved input position belongs to another dataset or order."""
 
 
 class RawDataError(InfeedError):
-    """The raw data to convert is missing, or not in a layout that the converter knows."""
+    """The raw data is missing, or its layout is unknown to the converter."""
 
 
 class LabelError(RawDataError):
@@ -105,11 +105,11 @@ class ConversionError(InfeedError):
 
 
 class LostDataError(ConversionError):
-    """A runner lost or repeated what it had to carry, and said nothing."""
+    """A runner silently lost or repeated data."""
 
 
 class InputError(InfeedError):
-    """A batch does not have the structure, shape or dtype it should, or the input ended early."""
+    """A batch has the wrong structure, shape or dtype, or the input ended early."""
 
 
 class NanError(InfeedError, ArithmeticError):
@@ -117,23 +117,23 @@ class NanError(InfeedError, ArithmeticError):
 
 
 class CheckpointError(InfeedError):
-    """A checkpoint is missing, damaged, or of another model."""
+    """A checkpoint is missing, damaged or of another model."""
 
 
 class HostError(InfeedError):
-    """Another host failed or fell silent, or the hosts do not agree on what they are about to do."""
+    """Another host failed or stopped responding, or the hosts disagree on what to do next."""
 
 
 class OwnerError(InfeedError):
-    """A work directory belongs to another training, or does so by now."""
+    """Another training run owns, or has taken over, the work directory."""
 
 
 class EvaluationError(InfeedError):
-    """An evaluation did not count every record exactly once, so its numbers are not the split's."""
+    """An evaluation did not count every record exactly once, so its numbers are not those of the split."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an unknown-name message: the nearest known name first, then all of them."""
+    """The end of a message about an unknown name: the nearest known name, then all known names."""
     known = sorted(known)
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -141,5 +141,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    r"""The text with \x1b, \n, \u202e and so on for what orders a terminal about or what UTF-8 cannot hold."""
+    r"""The text with escapes (\x1b, \n, \u202e ...) for terminal controls and for what UTF-8 cannot encode."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

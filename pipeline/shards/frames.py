@@ -1,8 +1,8 @@
-"""The frames of one shard, front to back, each with what is wrong with it: for tools that must name every damage.
+"""The frames of a shard in order, each with its problem if it has one, for tools that report all damage.
 
-Readers stop at the first damaged record; this goes on behind it, wherever the index says that the next one begins.
-Memory is a piece and a record, however large the shard. Bytes in, values out: no storage. Without an index there are
-two ways: read_frames proves all bytes, walk_frames and walk_pieces step over payloads and only say where they are."""
+Readers stop at the first damaged record; read_frames continues where, by the index, the next one begins. Without an
+index, read_frames still checks all bytes, while walk_frames and walk_pieces skip payloads and only report their places.
+Memory is one piece and one record, whatever the size of the shard. Uses no storage."""
 
 import itertools
 import struct
@@ -25,29 +25,29 @@ __all__ = [
     "walk_pieces",
 ]
 
-MAX_INDEXED_BYTES = 2**32 - 1  # of a record: what an index can say
+MAX_INDEXED_BYTES = 2**32 - 1  # largest record that an index can describe
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
 
 class Frame(NamedTuple):
-    """One record of a shard, as it was found."""
+    """One record of a shard, as found."""
 
     record: int  # within the shard
     offset: int  # of the frame
     payload: bytes
-    problem: str = ""  # what is wrong with it, if anything is
-    crc: int = 0  # crc32c of the payload as it was found
-    lost: bool = False  # no record behind it can be found
+    problem: str = ""  # "" if there is none
+    crc: int = 0  # crc32c of the payload as found
+    lost: bool = False  # no later record can be found
 
 
 Compression = Literal["gzip", "zlib"]
 
 
 def compression_of(head: bytes) -> Compression | None:
-    """How a TFRecord file is compressed, by its first 12 bytes: as TensorFlow writes GZIP and ZLIB, or not at all.
+    """The compression of a TFRecord file by its first 12 bytes: GZIP or ZLIB as TensorFlow writes them, or none.
 
-    A header with the right checksum is that of a record, whatever else it looks like."""
+    A header with the right checksum is that of a record, even if it looks compressed."""
     if len(head) == HEADER_BYTES and not _header_problem(head, None):
         return None
     if head.startswith(b"\x1f\x8b"):
@@ -56,18 +56,18 @@ def compression_of(head: bytes) -> Compression | None:
 
 
 class Place(NamedTuple):
-    """Where one record of a TFRecord file is, and what its frame says of it."""
+    """The place of one record of a TFRecord file, and the checksum in its frame."""
 
     offset: int  # of the frame
     length: int  # of the payload
-    stored_crc: int  # the masked crc32c behind the payload: what its writer says of it, not proven
-    problem: str = ""  # why this record, and all behind it, is out of reach
+    stored_crc: int  # the masked crc32c after the payload, not checked
+    problem: str = ""  # why this record and all later ones cannot be read
 
 
 def walk_frames(file: BinaryIO, size: int) -> Iterator[Place]:
-    """The records of a TFRecord file of so many bytes, without their payloads: ~16 bytes are asked for each.
+    """The records of a TFRecord file of `size` bytes, without their payloads: reads about 16 bytes per record.
 
-    Where a header is damaged or the file ends inside a record, the last place says so, with how much is left."""
+    If a header is damaged or the file ends inside a record, the last place has the problem and the bytes left."""
     offset, header = 0, file.read(HEADER_BYTES)
     while offset < size:
         problem = _header_problem(header, None) if len(header) == HEADER_BYTES else "the file ends inside its header"
@@ -76,7 +76,7 @@ def walk_frames(file: BinaryIO, size: int) -> Iterator[Place]:
         if not problem and end > size:
             problem = f"the file ends at byte {size}, inside its {length} bytes"
         if problem:
-            yield Place(offset, 0, 0, f"{problem}; the {size - offset} bytes from here on are out of reach")
+            yield Place(offset, 0, 0, f"{problem}; the {size - offset} bytes from here on are unreadable")
             return
         file.seek(end - FOOTER_BYTES)
         following = file.read(FOOTER_BYTES + HEADER_BYTES)
@@ -85,7 +85,7 @@ def walk_frames(file: BinaryIO, size: int) -> Iterator[Place]:
 
 
 def walk_pieces(pieces: Iterable[bytes]) -> Iterator[Place]:
-    """What walk_frames gives, of a file that comes in pieces of any size; no payload is put together."""
+    """Like walk_frames, for a file in pieces of any size. Never assembles a payload."""
     stream = _Stream(pieces)
     while True:
         offset, header = stream.offset, stream.take(HEADER_BYTES)
@@ -100,12 +100,12 @@ def walk_pieces(pieces: Iterable[bytes]) -> Iterator[Place]:
                 yield Place(offset, length, _CRC.unpack(footer)[0])
                 continue
             problem = f"the file ends at byte {stream.offset}, inside its {length} bytes"
-        yield Place(offset, 0, 0, f"{problem}; what follows is out of reach")
+        yield Place(offset, 0, 0, f"{problem}; the rest is unreadable")
         return
 
 
 def payload_of_frame(data: bytes) -> tuple[bytes, str]:
-    """The payload of one whole frame, and what is wrong with it ("" if nothing is)."""
+    """The payload of a complete frame, and its problem ("" if there is none)."""
     payload = data[HEADER_BYTES:-FOOTER_BYTES]
     header, footer = data[:HEADER_BYTES], data[-FOOTER_BYTES:]
     return payload, _header_problem(header, None) or _payload_problem(crc32c(payload), footer, None)
@@ -114,12 +114,12 @@ def payload_of_frame(data: bytes) -> tuple[bytes, str]:
 def read_frames(
     pieces: Iterable[bytes], rows: np.ndarray | None, max_bytes: int = MAX_INDEXED_BYTES
 ) -> Iterator[Frame]:
-    """The frames in the bytes of a shard, which come in pieces of any size.
+    """The frames in the bytes of a shard, which arrive in pieces of any size.
 
-    rows: the shard's rows of the index, uint32 [records, 2]. With it damage costs one record, and an intact record
-    that is not the promised one is found as well. Without it (None) a damaged header hides all that follows, and so
-    does one that speaks of more than max_bytes, which are not taken into memory.
-    Where the shard ends early, the last frame says so. Pieces beyond the last frame are left untaken."""
+    rows: the shard's rows of the index, uint32 [records, 2]. With them, damage costs one record, and an intact but
+    wrong record is found too. Without them (None), nothing is found after a damaged header, or after one with a length
+    above max_bytes, which is not read into memory. If the shard ends early, the last frame has that problem. Pieces
+    after the last frame are not consumed."""
     stream = _Stream(pieces)
     for record in itertools.count() if rows is None else range(len(rows)):
         offset = stream.offset
@@ -131,9 +131,9 @@ def read_frames(
         if length is None and len(header) == HEADER_BYTES:
             length = _HEADER.unpack(header)[0]
             if not problem and length > max_bytes:
-                problem = f"its header says {length} bytes; up to {max_bytes} are looked for here"
+                problem = f"its header says {length} bytes; at most {max_bytes} are allowed here"
         if rows is None and problem:
-            problem += "; without an index, what follows in this shard is not found"
+            problem += "; without an index, later records in this shard cannot be found"
             yield Frame(record, offset, b"", problem, lost=True)
             return
         payload, footer = stream.take(length or 0), stream.take(FOOTER_BYTES)
@@ -162,12 +162,12 @@ def _payload_problem(there: int, footer: bytes, crc: int | None) -> str:
         whole = " (an intact record, but another one)" if stored == masked(there) else ""
         return f"its payload has crc32c {there:08x}, the index says {crc:08x}{whole}"
     if stored != masked(there):
-        return f"its payload has crc32c {there:08x}, and not the one that stands behind it"
+        return f"its payload has crc32c {there:08x}, not the one stored after it"
     return ""
 
 
 class _Stream:
-    """Takes exactly so many bytes, over the ends of pieces."""
+    """Reads exact numbers of bytes across the ends of pieces."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces, self._piece, self._at = iter(pieces), b"", 0
@@ -175,19 +175,19 @@ class _Stream:
 
     def take(self, size: int) -> bytes:
         """The next bytes; fewer only at the end."""
-        if self._at + size <= len(self._piece):  # nearly always
+        if self._at + size <= len(self._piece):  # almost always
             self._at += size
             self.offset += size
             return self._piece[self._at - size : self._at]
         return b"".join(self._piece[begin:end] for begin, end in self._over(size))
 
     def skip(self, size: int) -> None:
-        """Goes on behind the next bytes; over the end only to the end."""
+        """Skips the next bytes, at most to the end."""
         for _ in self._over(size):
             pass
 
     def _over(self, size: int) -> Iterator[tuple[int, int]]:
-        """Where the next bytes are in one piece after the other."""
+        """The places of the next bytes, piece by piece."""
         while True:
             begin, end = self._at, min(len(self._piece), self._at + size)
             self._at, self.offset, size = end, self.offset + end - begin, size - (end - begin)

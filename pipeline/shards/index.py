@@ -1,7 +1,7 @@
-"""The index of a split: every record's length and crc32c, in shard order; offsets are a cumulative sum.
+"""The index of a split: length and crc32c of every record, in shard order. Offsets are their cumulative sum.
 
-8 bytes a record, one small file however many hosts read it. With it a reader finds any record by its number and
-proves that what it delivers is that record."""
+It takes 8 bytes per record, in one file. A reader uses it to find a record by its number, and to prove that it delivers
+this record."""
 
 import io
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ __all__ = ["Location", "SplitIndex", "decode_rows", "encode_index", "load_index"
 
 @dataclass(frozen=True)
 class Location:
-    """Where records are; all arrays have one entry a record."""
+    """The places of records; all arrays have one entry per record."""
 
-    shard: np.ndarray  # int64: number of the shard file
+    shard: np.ndarray  # int64: number of the shard
     record: np.ndarray  # int64: number of the record within its shard
     offset: np.ndarray  # int64: byte at which its frame begins
     length: np.ndarray  # int64: bytes of payload
@@ -31,7 +31,7 @@ class Location:
 
 
 class SplitIndex:
-    """lengths, crcs: uint32 [N] in shard order. shard_records: how many records each shard has."""
+    """lengths, crcs: uint32 [N] in shard order. shard_records: the number of records in each shard."""
 
     def __init__(self, lengths: np.ndarray, crcs: np.ndarray, shard_records: Sequence[int]):
         self.lengths, self.crcs = lengths, crcs
@@ -46,7 +46,7 @@ class SplitIndex:
 
     @cached_property
     def _frame_starts(self) -> np.ndarray:
-        """int64 [N + 1]: where each frame would begin if all shards were one file. 8 bytes a record."""
+        """int64 [N + 1]: where each frame would begin if all shards were one file. 8 bytes per record."""
         starts = np.zeros(self.num_records + 1, np.int64)
         ends = starts[1:]  # in place: a billion records take 8 GB once, not twice
         ends[:] = self.lengths
@@ -55,7 +55,7 @@ class SplitIndex:
         return starts
 
     def locate(self, record_ids: np.ndarray) -> Location:
-        """The places of records by their number in the split, int64 [n], each in 0..N-1."""
+        """The places of records. record_ids: int64 [n], numbers in the split, 0..N-1."""
         ids = np.asarray(record_ids, np.int64)
         shard = np.searchsorted(self.shard_starts, ids, side="right") - 1
         first = self.shard_starts[shard]
@@ -63,7 +63,7 @@ class SplitIndex:
         return Location(shard, ids - first, offset, self.lengths[ids].astype(np.int64), self.crcs[ids])
 
     def shard_bytes(self) -> np.ndarray:
-        """int64: the size that each shard file must have."""
+        """int64: the expected size of each shard in bytes."""
         return np.diff(self._frame_starts[self.shard_starts])
 
 
@@ -75,18 +75,18 @@ def encode_index(rows: np.ndarray) -> bytes:
 
 
 def decode_rows(data: bytes) -> np.ndarray:
-    """The rows of an index file. Raises ValueError on anything but uint32 [N, 2]."""
+    """The rows of an index file. Raises ValueError for anything but uint32 [N, 2]."""
     try:
         rows = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except Exception as e:  # of any class: NumPy evaluates the header as Python
-        raise ValueError(f"no array of NumPy: {type(e).__name__}: {e}") from e
+    except Exception as e:  # of any class, because NumPy evaluates the header as Python
+        raise ValueError(f"not a NumPy array: {type(e).__name__}: {e}") from e
     if rows.dtype != np.uint32 or rows.ndim != 2 or rows.shape[1] != 2:
         raise ValueError(f"{rows.dtype} {rows.shape} instead of uint32 (N, 2)")
     return rows
 
 
 def load_index(storage: Storage, directory: str, split: str, entry: SplitEntry) -> SplitIndex:
-    """The index of a split, proven to be the one of its manifest entry. Raises ShardError naming the file."""
+    """The index of a split, checked against its manifest entry. Raises ShardError naming the file."""
     path = join(directory, index_file(split))
     data = storage.read(path)
     if crc32c(data) != entry.index_crc32c:
@@ -101,7 +101,7 @@ def load_index(storage: Storage, directory: str, split: str, entry: SplitEntry) 
     index = SplitIndex(rows[:, 0], rows[:, 1], [shard.records for shard in entry.shards])
     if index.num_records != entry.num_records or index.shard_bytes().tolist() != [s.bytes for s in entry.shards]:
         raise ShardError(
-            f"{path} has {index.num_records} records, the manifest's shards {entry.num_records}; or their sizes "
+            f"{path} has {index.num_records} records, the manifest's shards have {entry.num_records}, or their sizes "
             "differ. Index and manifest belong to different conversions; convert the split again."
         )
     return index

@@ -1,6 +1,6 @@
-"""The command that installs what is missing. It works from a checkout and from a wheel, published or not.
+"""The command that installs missing packages. It works from a checkout and from a wheel, published or not.
 
-pip finds 'infeed[read]' only in an index, so the command names the packages that the extra consists of."""
+pip finds 'infeed[read]' only in a package index, so the command lists the packages of the extra."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ def how_to_install(*names: str) -> str:
 
 
 def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> list[str]:
-    """The requirements of the extras of these names, each once, with those of the extras that they include."""
+    """The requirements of these extras and of the extras that they include, each once."""
 
     def expanded(requirements: Sequence[str]) -> Iterator[str]:
         for requirement in requirements:
@@ -39,7 +39,7 @@ def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> li
 
 @functools.cache
 def _extras() -> Mapping[str, Sequence[str]]:
-    """By the checkout, which may be newer than what was installed from it; of a wheel by what is installed."""
+    """From the checkout, which may be newer than its installation; for a wheel, from the installed metadata."""
     with contextlib.suppress(OSError):
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
         if project["name"] == "infeed":

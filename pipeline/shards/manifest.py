@@ -1,7 +1,8 @@
-"""The manifest: what a dataset directory holds. Written last, so its word is that the split is complete.
+"""The manifest: the contents of a dataset directory. It is written last, so a split that it lists is complete.
 
-One entry a split; finished splits are merged in, so a validation split may join a train split days later."""
+It has one entry per split. Later conversions add theirs: a validation split may follow a train split days later."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,7 +15,7 @@ from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, 
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.schemes import open_storage
-from pipeline.shards.sealed import CHECKSUM, checksum_of, sealed
+from pipeline.shards.sealed import CHECKSUM, sealed, unsealed
 from pipeline.shards.storage import Storage, join
 from pipeline.shards.typed_json import Count, JsonFile, NonEmpty
 
@@ -30,18 +31,21 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-INDEX_WRITER = "infeed index"  # how `writer` begins where the shards were found, not written
-_MEND = "Copy it again; or delete it and run what wrote it again for all its splits: shards that are finished stay."
+INDEX_WRITER = "infeed index"  # prefix of `writer` if the shards were found, not written
+_MEND = (
+    "Copy it again; or delete it and run the command that wrote it again for all its splits: finished shards are kept."
+)
+_EDITED = f": it is damaged. If you edited it on purpose, remove its field {CHECKSUM!r}"
 
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """One shard file: its name, and what it must hold to be that shard."""
+    """One shard file, and the numbers and checksum that identify its content."""
 
     file: str
     records: Count
     bytes: Count
-    crc32c: Count  # of the whole file
+    crc32c: Count  # of the complete file
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,12 @@ class SplitEntry:
 
     shards: NonEmpty[ShardEntry]
     index_crc32c: Count  # of the index file
-    plan_digest: str  # the conversion plan that wrote it
-    key_digest: str  # order-free digest of the records' keys
-    seed: int  # of the order in the shards
+    plan_digest: str  # of the conversion plan that wrote it
+    key_digest: str  # of the records' keys, in any order
+    seed: int  # of the order of records
     rejected: Count = 0  # inputs that could not be converted; the ledger lists them
-    fixups: Mapping[str, int] = field(default_factory=dict)  # records that were re-encoded, by kind
-    sources: Mapping[str, int] = field(default_factory=dict)  # inventory of what was read: {"inputs", "bytes"}
+    fixups: Mapping[str, int] = field(default_factory=dict)  # number of re-encoded records, by kind
+    sources: Mapping[str, int] = field(default_factory=dict)  # size of the raw data: {"inputs", "bytes"}
 
     @property
     def num_records(self) -> int:
@@ -69,23 +73,23 @@ class SplitEntry:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hex digits that name the data: from shard names, sizes and checksums alone.
+        """32 hex digits that identify the data, computed from names, sizes and checksums of the shards.
 
-        A copied dataset has the same one, whatever its path, owner or times."""
+        It does not depend on path, owner or times: a copied dataset has the same fingerprint."""
         lines = (f"{s.file} {s.records} {s.bytes} {s.crc32c:08x}\n" for s in self.shards)
         return hashlib.blake2b("".join(lines).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A dataset: its schema, labels and finished splits."""
+    """A dataset: schema, labels and finished splits."""
 
     name: str
     schema: Schema
     splits: Mapping[str, SplitEntry]
     labels: Labels | None = None
     writer: str = ""  # the program and version that wrote it
-    directory: str = ""  # where it was read from; not stored
+    directory: str = ""  # it was read from; not stored
 
     def split(self, name: str) -> SplitEntry:
         """The entry of a split. Raises OptionError naming the known splits, EmptySplitError if it has no records."""
@@ -120,8 +124,8 @@ class Manifest:
         fields = file.typed(data, _Fields)
         for name, text in fields.schema.tfds.items():
             if name.endswith(".json"):
-                inside = dataclasses.replace(file, path=f"{file.path}: the text of schema.tfds[{name!r}]")
-                inside.read(text, dict[str, Any])
+                text_file = dataclasses.replace(file, path=f"{file.path}: the text of schema.tfds[{name!r}]")
+                text_file.read(text, dict[str, Any])
         return Manifest(fields.name, fields.schema, fields.splits, fields.labels, fields.writer, directory)
 
 
@@ -135,7 +139,6 @@ class _Fields:
     schema: Schema
     labels: Labels | None
     splits: Mapping[str, SplitEntry]
-    checksum: str = ""
 
 
 def _file(directory: str) -> JsonFile:
@@ -143,7 +146,7 @@ def _file(directory: str) -> JsonFile:
 
 
 def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:
-    """The manifest of a dataset directory. Raises ManifestError saying what is there instead."""
+    """The manifest of a dataset directory. The ManifestError for a missing one describes what is there instead."""
     storage = storage or open_storage(directory)
     manifest = find_manifest(directory, storage)
     if manifest is None:
@@ -152,45 +155,30 @@ def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:
 
 
 def find_manifest(directory: str, storage: Storage) -> Manifest | None:
-    """The manifest, if there is one. Raises ManifestError for one that cannot be read."""
+    """The manifest; None if there is none. Raises ManifestError for one that cannot be read."""
     path = join(directory, MANIFEST_FILE)
     return _decoded(storage.read(path), directory) if storage.exists(path) else None
 
 
 def _decoded(encoded: bytes, directory: str) -> Manifest:
-    file = _file(directory)
-    path, data = file.path, file.parse(encoded)
-    if not isinstance(data, dict):
-        raise ManifestError(f"{path} holds a {type(data).__name__}, not a manifest.")
-    # First of all, so that damage is told from another version.
-    if CHECKSUM in data and data[CHECKSUM] != (there := checksum_of(data)):
-        raise ManifestError(
-            f"{path} has the checksum {data[CHECKSUM]!r}, its fields give {there!r}: it is damaged. {_MEND} If you "
-            f"changed it on purpose, take the field {CHECKSUM!r} out of it."
-        )
-    return Manifest.from_json(data, directory)
+    fields, _ = unsealed(_file(directory), encoded, _EDITED)  # before the version, which may be damaged
+    return Manifest.from_json(fields, directory)
 
 
 def _instead(storage: Storage, directory: str) -> str:
-    """Why there is no manifest, as far as one can see, and what to do."""
-    if _is_file(storage, directory):
-        return f"{directory} is a file. Give the directory that it is in."
+    """The likely reason why there is no manifest, and the remedy."""
+    with contextlib.suppress(StorageError):
+        storage.stat(directory)
+        return f"{directory} is a file. Give its directory."
     if storage.list(join(directory, "_shards")):
-        return "a conversion into this directory has not finished. Run the same command again: it goes on."
+        return "a conversion into this directory has not finished. Run the same command again: it resumes."
     if not storage.exists(directory):
-        return "there is no such directory. Give the one that a conversion or python -m pipeline.index wrote."
-    return "no conversion wrote here. Give the directory that was its output."
-
-
-def _is_file(storage: Storage, path: str) -> bool:
-    try:
-        return bool(storage.stat(path))
-    except StorageError:
-        return False
+        return "there is no such directory. Give the output of a conversion or of python -m pipeline.index."
+    return "no conversion wrote here. Give the output directory of one."
 
 
 def update_manifest(storage: Storage, directory: str, change: Callable[[Manifest | None], Manifest]) -> None:
-    """Publishes what `change` makes of the manifest (None: there is none). See Storage.update."""
+    """Replaces the manifest (None if there is none) with the result of `change`. See Storage.update."""
 
     def changed(there: bytes | None) -> bytes:
         fields = change(None if there is None else _decoded(there, directory)).to_json()

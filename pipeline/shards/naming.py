@@ -1,6 +1,6 @@
-"""Names of shard files: train-00007-of-01024 if a schema has no other, and of everything that stands beside them.
+"""Names of the files of a dataset: of shards, by default train-00007-of-01024, and of all others.
 
-Writers name with it, readers list with it. Nothing but a shard begins with a split's name: readers glob those."""
+Writers name files with it, readers list them. Only shards have names that begin with a split's: readers glob those."""
 
 import re
 
@@ -28,64 +28,64 @@ _TAKEN = ("manifest", "dataset_info", "features")
 
 
 def validate_split(split: str) -> str:
-    """Returns `split`; raises OptionError unless it is a lower-case word that no other file begins with."""
+    """Returns `split`. Raises OptionError unless it is a lower-case word that begins no other file's name."""
     if not _SPLIT.fullmatch(split) or split.startswith(_TAKEN):
         raise OptionError(
-            f"{split!r} cannot be a split's name. Allowed: lower-case letters, digits and _, beginning with a "
-            f"letter, at most 64, and not beginning with {', '.join(_TAKEN)}."
+            f"{split!r} cannot be a split's name. Allowed: up to 64 lower-case letters, digits and _, starting with a "
+            f"letter, but not with {', '.join(_TAKEN)}."
         )
     return split
 
 
 def shard_file(split: str, shard: int, num_shards: int, files: str = SHARD_FILES) -> str:
-    """train-00007-of-01024: five digits at least, more where the count needs them. files: see Schema."""
+    """train-00007-of-01024, with more digits if the count needs them. files: see Schema."""
     return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"{shard:05d}-of-{num_shards:05d}")
 
 
 def shard_files(split: str, num_shards: int | None, files: str = SHARD_FILES) -> str:
-    """A glob pattern of all shards of a split, of however many if None; hidden temporary ones not among them."""
+    """A glob pattern for the shards of a split, without hidden temporary files. num_shards: None for any number."""
     count = "*" if num_shards is None else f"{num_shards:05d}"
     return files.replace("{SPLIT}", split).replace("{SHARD_X_OF_Y}", f"*-of-{count}")
 
 
 def shard_pattern(split: str, files: str = SHARD_FILES) -> re.Pattern[str]:
-    """Matches the name of any shard of a split, of however many."""
+    """Matches the names of all shards of a split, for any number of shards."""
     pattern = re.escape(files).replace(re.escape("{SPLIT}"), re.escape(split))
     return re.compile(pattern.replace(re.escape("{SHARD_X_OF_Y}"), r"\d{5,}-of-\d{5,}"))
 
 
 def index_file(split: str) -> str:
-    """Lengths and crcs of a split's records, in shard order."""
+    """Lengths and checksums of a split's records, in shard order."""
     return f"_index/{split}.npy"
 
 
 def receipt_file(split: str, shard: int, num_shards: int) -> str:
-    """What one finished shard holds; written after the shard, read by resume and commit."""
+    """The content of a finished shard. Written after the shard, read by resume and commit."""
     return f"_shards/{shard_file(split, shard, num_shards)}.json"
 
 
 def plan_file(split: str) -> str:
-    """The claim on a split: which plan is being, or was, written here."""
+    """The claim on a split: the plan that is being, or was, written here."""
     return f"_shards/{split}.plan.json"
 
 
 def verdict_file(split: str, run_id: str) -> str:
-    """How one run ended with a split, until its launcher has fetched it. Of one run: two may end at the same time."""
+    """How a run ended with a split, until its launcher has read it. One per run: two may end at the same time."""
     return f"_shards/{split}.verdict.{run_id}.json"
 
 
 def record_key(split: str, file: str, number: int) -> str:
-    """The key of a record that came in a TFRecord file and has no name; file: its path below the raw data.
+    """The key of a record from a TFRecord file, where records have no names. file: its path below the raw data.
 
-    At least nine digits, so that the keys of a file sort as its records do."""
+    With at least nine digits, so that the keys of a file sort like its records."""
     return f"{split}/{file}:{number:09d}"
 
 
 def rejects_file(split: str) -> str:
-    """The ledger of what could not be converted, and why."""
+    """The ledger of inputs that could not be converted, with reasons."""
     return f"_rejects/{split}.jsonl"
 
 
 def summary_file(split: str) -> str:
-    """What the conversion of a split came to: counts, sizes, speed, warnings."""
+    """The report on the conversion of a split: counts, sizes, speed, warnings."""
     return f"_summary/{split}.json"

@@ -1,6 +1,6 @@
 """TFRecord framing: length, masked crc32c of the length, payload, masked crc32c of the payload.
 
-Writers frame with it, readers check with it. The bytes are those of TensorFlow's own writer."""
+Writers frame records with it, readers check them. The bytes equal those of TensorFlow's writer."""
 
 import functools
 import struct
@@ -37,19 +37,19 @@ def crc32c(data: bytes) -> int:
 
 
 def crc32c_of(pieces: Iterable[bytes]) -> int:
-    """The plain crc32c of the pieces joined."""
+    """The plain crc32c of the concatenated pieces."""
     return functools.reduce(google_crc32c.extend, pieces, 0)
 
 
 def masked(crc: int) -> int:
-    """The form in which a crc stands inside a frame: rotated right by 15 bits, plus a constant.
+    """The form of a crc inside a frame: rotated right by 15 bits, plus a constant.
 
-    A crc of data that holds its own crc is weak; the mask avoids that."""
+    The mask is needed because the crc of data that contains its own crc is weak."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def frame(payload: bytes, payload_crc: int | None = None) -> bytes:
-    """One whole frame. Give `payload_crc` (unmasked) where it is known already: it saves the second pass."""
+    """A complete frame. A known `payload_crc` (unmasked) saves a second pass over the payload."""
     if payload_crc is None:
         payload_crc = crc32c(payload)
     header, footer = frame_ends(len(payload), payload_crc)
@@ -57,21 +57,21 @@ def frame(payload: bytes, payload_crc: int | None = None) -> bytes:
 
 
 def frame_ends(payload_length: int, payload_crc: int) -> tuple[bytes, bytes]:
-    """What stands before and behind a payload: for writers that do not need the frame in one piece."""
+    """Header and footer of a payload, for writers that do not need the frame in one piece."""
     return _header(payload_length), _CRC.pack(masked(payload_crc))
 
 
-@functools.lru_cache(maxsize=1024)  # small records are often of one size, and their headers half of the work
+@functools.lru_cache(maxsize=1024)  # small records often have equal sizes, and headers take half of the time
 def _header(payload_length: int) -> bytes:
     length = _LENGTH.pack(payload_length)
     return length + _CRC.pack(masked(crc32c(length)))
 
 
 def proven_crc(payload: bytes, crc: int) -> int:
-    """The crc32c of a payload, once it is proven to be that of the record that the index promises (unmasked).
+    """The crc32c of a payload, checked against `crc`, the unmasked one in the index.
 
-    The frame's own checksums would let a wrong but intact record through, and damage to them alone does no harm.
-    The CorruptRecordError does not say which record: the caller knows."""
+    The frame's own checksums would accept a wrong but intact record, and damage to them alone is harmless. The
+    CorruptRecordError does not name the record; the caller adds it."""
     delivered = crc32c(payload)
     if delivered != crc:
         raise CorruptRecordError(

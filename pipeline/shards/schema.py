@@ -1,6 +1,7 @@
-"""Which features a record has: names, kinds, shapes. Encoders check against it, parsers get static shapes from it."""
+"""The features of a record: names, kinds, shapes. Encoders check values against it; parsers get static shapes."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,11 +13,11 @@ from pipeline.shards.typed_json import REQUIRED, Count, JsonFile
 __all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
 
 Dtype = Literal["bytes", "int64", "float32"]
-Content = Literal["raw", "text", "image"]  # what a bytes feature holds: opaque, UTF-8, an encoded image file
+Content = Literal["raw", "text", "image"]  # of a bytes feature: opaque, UTF-8, an encoded image file
 
-SHARD_FILES = "{SPLIT}-{SHARD_X_OF_Y}"  # TFDS's own notation
-PASSED_ON = "tfrecord"  # name of the schema of records that infeed did not encode: their keys are not in them
-_TFDS_VERSION = "1.0.0"  # TFDS wants one; the dataset's own identity is the manifest's fingerprint
+SHARD_FILES = "{SPLIT}-{SHARD_X_OF_Y}"  # in TFDS notation
+PASSED_ON = "tfrecord"  # schema name of records that infeed did not encode; they do not contain their keys
+_TFDS_VERSION = "1.0.0"  # TFDS requires one; the manifest's fingerprint identifies the data
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Feature:
     """One feature of a record.
 
     shape: () is one value, (n,) n values, (a, b) a*b values in row-major order, (None,) any number.
-    optional: the feature may be absent. content: what bytes mean. doc: one line for people.
-    channels: of an image, where that is the same in all records: TFDS decodes to so many."""
+    optional: the feature may be absent. content: the meaning of bytes. doc: a one-line description.
+    channels: number of channels of an image if equal in all records. TFDS decodes to this number."""
 
     dtype: Dtype
     shape: tuple[Count | None, ...] = field(default=(), metadata=REQUIRED)
@@ -39,27 +40,24 @@ class Feature:
             raise SchemaError(f"dtype {self.dtype!r} is not one of {', '.join(get_args(Dtype))}.")
         if self.content not in get_args(Content) or (self.content != "raw" and self.dtype != "bytes"):
             raise SchemaError(
-                f"content {self.content!r} of dtype {self.dtype}: allowed are raw, and text or image of bytes."
+                f"content {self.content!r} of dtype {self.dtype}: allowed are raw, and for bytes also text and image."
             )
         if self.channels is not None and (self.content != "image" or self.channels not in (1, 3, 4)):
-            raise SchemaError(f"channels {self.channels} of content {self.content}: allowed are 1, 3 or 4 of an image.")
+            raise SchemaError(
+                f"channels {self.channels} of content {self.content}: allowed are 1, 3 or 4, for an image only."
+            )
         if None in self.shape and len(self.shape) != 1:
-            raise SchemaError(f"shape {self.shape}: an unknown dimension is allowed only as (None,).")
+            raise SchemaError(f"shape {self.shape} has an unknown dimension: allowed only as (None,).")
 
     @cached_property
     def num_values(self) -> int | None:
-        """How many values a record holds; None for any number."""
-        count = 1
-        for dim in self.shape:
-            if dim is None:
-                return None
-            count *= dim
-        return count
+        """Number of values per record; None for any number."""
+        return None if None in self.shape else math.prod(dim for dim in self.shape if dim is not None)
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What the numbers in a label feature mean: the name of label `base + i` is names[i]."""
+    """The names of the numbers in a label feature: label `base + i` is names[i]."""
 
     key: str
     base: int
@@ -68,10 +66,10 @@ class Labels:
 
 @dataclass(frozen=True)
 class Schema:
-    """A named set of features; equal schemas describe the same bytes. Without features, records are opaque.
+    """A named set of features. Equal schemas describe the same bytes. Without features, records are opaque.
 
-    files: how shard files are named. version: what TFDS is told; both matter to stock readers of known datasets.
-    tfds: name -> text of files that TFDS is given as they are, in place of those made from the features."""
+    files: pattern of shard names. version: for TFDS. Stock readers of known datasets expect certain names and versions.
+    tfds: name -> text of the files for TFDS, to be written unchanged instead of those made from the features."""
 
     name: str
     features: Mapping[str, Feature]
@@ -81,16 +79,16 @@ class Schema:
 
     @property
     def opaque(self) -> bool:
-        """Whether nothing is known of what is inside a record: any bytes will do."""
+        """Whether records may contain any bytes."""
         return not self.features
 
     @cached_property
     def encoded_keys(self) -> tuple[tuple[str, bytes], ...]:
-        """Each key and its UTF-8, in the order of the latter: that of features in an Example."""
+        """Each key and its UTF-8 bytes, sorted by these: the order of features in an Example."""
         return tuple(sorted(((key, key.encode()) for key in self.features), key=lambda pair: pair[1]))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types; features in sorted order, and what is as usual left out."""
+        """Plain JSON types, with sorted features and without default values of the other fields."""
         return {
             "name": self.name,
             "features": {key: _feature_json(feature) for key, feature in sorted(self.features.items())},

@@ -1,4 +1,4 @@
-"""Which storage a path belongs to. The edge where a string from a user becomes a Storage."""
+"""Maps a path to its storage. Here a string from a user becomes a Storage."""
 
 from pipeline.shards.errors import OptionError
 from pipeline.shards.local import LocalStorage
@@ -8,21 +8,21 @@ __all__ = ["is_remote", "open_storage"]
 
 
 def is_remote(uri: str) -> bool:
-    """Whether it is not on a local disk."""
+    """Whether the path has a scheme, so is not on a local disk."""
     return "://" in uri
 
 
 def open_storage(uri: str) -> Storage:
-    """The storage that `uri` lives in. Raises OptionError for a scheme that is not known, and for no path at all."""
+    """The storage of `uri`. Raises OptionError for an unknown scheme and for an empty path."""
     if not uri:
         raise OptionError(
-            "a path is empty: did a variable of the shell have no value? Give one; the current directory is '.'."
+            "a path is empty; perhaps a shell variable has no value. Give a path; the current directory is '.'."
         )
     if not is_remote(uri):
         return LocalStorage()
     scheme, _, _ = uri.partition("://")
     if scheme == "gs":
-        from pipeline.shards.gcs import GcsStorage  # 0.7 s, which a local run need not wait
+        from pipeline.shards.gcs import GcsStorage  # takes 0.7 s, which local runs are spared
 
         return GcsStorage()
     raise OptionError(f"{uri!r}: storage {scheme}:// is not supported. Allowed: a path on a local disk, or gs://.")

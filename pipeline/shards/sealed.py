@@ -1,6 +1,6 @@
-"""JSON objects with a checksum of themselves, so that a changed bit is never taken for a value.
+"""JSON objects that contain their own checksum, so that a changed bit is never read as a value.
 
-The manifest, and what a conversion writes for its own later steps: claims, receipts, ledger and verdicts."""
+Used for the manifest, and for what a conversion writes for its later steps: claims, receipts, ledger, verdicts."""
 
 import json
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from typing import Any
 from pipeline.shards.record import crc32c
 from pipeline.shards.typed_json import JsonFile
 
-__all__ = ["CHECKSUM", "checksum_of", "sealed", "sealed_line", "unsealed"]
+__all__ = ["CHECKSUM", "sealed", "sealed_line", "unsealed"]
 
-CHECKSUM = "checksum"  # the field; what version 0.1 wrote has none, but for the manifest
+CHECKSUM = "checksum"  # the field; of the files that version 0.1 wrote, only manifests have it
 
 
-def checksum_of(fields: Mapping[str, Any]) -> str:
-    """8 hex digits: the crc32c of all other fields, however the file is laid out."""
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """8 hex digits: the crc32c of all other fields, whatever the layout of the file."""
     covered = {name: value for name, value in fields.items() if name != CHECKSUM}
     return f"{crc32c(json.dumps(covered, sort_keys=True, separators=(',', ':')).encode()):08x}"
 
 
 def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with their checksum."""
-    return {**fields, CHECKSUM: checksum_of(fields)}
+    return {**fields, CHECKSUM: _checksum(fields)}
 
 
 def sealed_line(fields: Mapping[str, Any]) -> bytes:
@@ -30,11 +30,14 @@ def sealed_line(fields: Mapping[str, Any]) -> bytes:
     return (json.dumps(sealed(fields)) + "\n").encode()
 
 
-def unsealed(file: JsonFile, data: bytes) -> tuple[dict[str, Any], bool]:
-    """The fields of one JSON object without their checksum, and whether they had one. Raises file.error."""
+def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any], bool]:
+    """The fields of a JSON object without their checksum, and whether there was one. Raises file.error.
+
+    hint: added to the error for a wrong checksum."""
     fields = file.read(data, dict[str, Any])
     if CHECKSUM not in fields:
         return fields, False
-    if fields[CHECKSUM] != (there := checksum_of(fields)):
-        raise file.misfit(f"it has the checksum {fields[CHECKSUM]!r}, its fields give {there!r}.")
-    return {name: value for name, value in fields.items() if name != CHECKSUM}, True
+    expected, found = _checksum(fields), fields.pop(CHECKSUM)
+    if found != expected:
+        raise file.misfit(f"its checksum is {found!r}, but that of its fields is {expected!r}{hint}.")
+    return fields, True

@@ -1,4 +1,4 @@
-"""Compares the files by which TFDS reads a dataset with the manifest: by what they mean, whatever their layout."""
+"""Compares the files for TFDS with the manifest, by their meaning, whatever their layout. For the split verifier."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,17 +16,17 @@ SHOWN = 80  # characters of a value
 
 
 def has_sidecars(manifest: Manifest) -> bool:
-    """Whether a conversion of infeed wrote the manifest, and so these files beside it."""
+    """Whether a conversion by infeed wrote the manifest, and so these files too."""
     return manifest.writer.startswith("infeed") and not manifest.writer.startswith(INDEX_WRITER)
 
 
 def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """(path, what is wrong) of each file that is missing, or that would tell TFDS something else than the manifest."""
+    """(path, problem) of each file that is missing or would give TFDS other facts than the manifest."""
     for name, text in sorted(sidecar_texts(manifest).items()):
         path = join(manifest.directory, name)
         try:
             found = storage.read(path).decode()
-            early = name == INFO_FILE and not manifest.schema.tfds  # it may be without LATER_FIELDS
+            early = name == INFO_FILE and not manifest.schema.tfds  # may lack LATER_FIELDS
             what = _json_problem(found, text, early) if name.endswith(".json") else _names_problem(found, text)
         except StorageError as e:
             what = str(e).removeprefix(f"{path} ")
@@ -39,7 +39,7 @@ def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str
 def _json_problem(found: str, expected: str, early: bool) -> str:
     ours = json.loads(expected)
     try:
-        # TFDS refuses an object with a key twice, or takes the last one: it depends on the file.
+        # Depending on the file, TFDS rejects an object with a repeated key or takes the last value.
         theirs = json.loads(found, object_pairs_hook=once)
         if early and isinstance(theirs, dict) and not any(field in theirs for field in LATER_FIELDS):
             ours = {key: value for key, value in ours.items() if key not in LATER_FIELDS}
@@ -49,7 +49,7 @@ def _json_problem(found: str, expected: str, early: bool) -> str:
 
 
 def _differences(theirs: Any, ours: Any, path: str) -> Iterator[str]:
-    """Where two JSON values differ, also in type: True is not 1."""
+    """The differences of two JSON values, including their types: True is not 1."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for key in sorted(theirs.keys() | ours.keys()):
             at = f"{path}.{printable(key)}".lstrip(".")
@@ -67,7 +67,7 @@ def _differences(theirs: Any, ours: Any, path: str) -> Iterator[str]:
 
 
 def _names_problem(found: str, expected: str) -> str:
-    """TFDS takes the lines that are not blank, without the white space around them."""
+    """TFDS ignores blank lines, and white space around a name."""
     theirs, ours = _names(found), _names(expected)
     differ = [number for number, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]]
     if len(theirs) != len(ours):

@@ -1,7 +1,7 @@
-"""The two files that let TFDS read a dataset: dataset_info.json and features.json, and label names beside them.
+"""The files for TFDS: dataset_info.json, features.json and label names.
 
-`tfds.builder_from_directory(dir)` then works, with sub-splits. Written by hand in TFDS's own form, because the commit
-of a conversion runs on workers that have neither TFDS nor TensorFlow."""
+With them, `tfds.builder_from_directory(dir)` reads a dataset, with sub-splits. infeed writes TFDS's format itself,
+because a conversion commits on workers that have neither TFDS nor TensorFlow."""
 
 import json
 from collections.abc import Mapping
@@ -23,12 +23,11 @@ __all__ = [
 ]
 
 INFO_FILE = "dataset_info.json"
-METADATA_FILE = "metadata.json"  # none of ours; TFDS's own datasets may have one
+METADATA_FILE = "metadata.json"  # infeed never writes it; TFDS's own datasets may have one
 SIDECAR_FILES = (INFO_FILE, "features.json")  # and <label key>.labels.txt
-LATER_FIELDS = ("citation", "description", "location", "supervisedKeys")  # that the first conversions did not write
-_CLASSES = "tensorflow_datasets.core.features"
+LATER_FIELDS = ("citation", "description", "location", "supervisedKeys")  # not written by the first conversions
 
-# By name of the dataset, not in its schema: that is part of plan digests. From image-net.org's page on citing it.
+# By the dataset's name and not in its schema, which is part of plan digests. Source: image-net.org on citing ImageNet.
 _ORIGINS: Mapping[str, Mapping[str, Any]] = {
     "imagenet2012": {
         "citation": """@article{ILSVRC15,
@@ -48,7 +47,7 @@ _ORIGINS: Mapping[str, Mapping[str, Any]] = {
 
 
 def sidecar_texts(manifest: Manifest) -> dict[str, str]:
-    """Name -> text of the TFDS files for all splits: those in the manifest's schema, or else made from its features."""
+    """Name -> text of the files for TFDS: those in the manifest's schema, or else made from its features."""
     files = dict(manifest.schema.tfds)
     if not files:
         files["features.json"] = json.dumps(_features_json(manifest), indent=4, sort_keys=True)
@@ -59,21 +58,21 @@ def sidecar_texts(manifest: Manifest) -> dict[str, str]:
 
 
 def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
-    """Publishes the TFDS files of `manifest`; see sidecar_texts."""
+    """Publishes the texts of sidecar_texts."""
     for name, text in sidecar_texts(manifest).items():
         with storage.publish(join(directory, name)) as sink:
             sink.write(text.encode())
 
 
 def remove_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
-    """Removes what write_sidecars published for `manifest`."""
+    """Removes the files that write_sidecars publishes."""
     labels = [labels_file(manifest.labels.key)] if manifest.labels else []
     for name in dict.fromkeys((*SIDECAR_FILES, *manifest.schema.tfds, *labels)):
         storage.delete(join(directory, name))
 
 
 def labels_file(key: str) -> str:
-    """Where TFDS looks for the names of the classes of a feature."""
+    """The file in which TFDS looks for the class names of a feature."""
     return f"{key.replace('/', '-')}.labels.txt"
 
 
@@ -86,9 +85,9 @@ def _dataset_info(manifest: Manifest) -> dict[str, Any]:
 
 
 def _about(manifest: Manifest) -> dict[str, Any]:
-    """What does not depend on the splits.
+    """The fields that do not depend on the splits.
 
-    Every file has a description, so that one that lost another of LATER_FIELDS does not look like an early one."""
+    Always with a description, so that a file that lost another of LATER_FIELDS does not look like an early one."""
     named = {"name": manifest.name, "version": manifest.schema.version, "moduleName": "infeed"}
     keys = _supervised_keys(manifest.labels, manifest.schema.features) if manifest.labels else None
     supervised = {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}} if keys else {}
@@ -97,9 +96,9 @@ def _about(manifest: Manifest) -> dict[str, Any]:
 
 
 def _supervised_keys(labels: Labels, features: Mapping[str, Feature]) -> tuple[str, str] | None:
-    """The (input, label) of as_supervised=True: the only image, or without images the only text, and the label.
+    """The (input, label) of as_supervised=True. The input is the only image or, without images, the only text.
 
-    None where a key is nested: TFDS looks for them at the top level only."""
+    None if a key is nested: TFDS looks for them at the top level only."""
     contents = [[key for key, feature in features.items() if feature.content == kind] for kind in ("image", "text")]
     inputs = next(filter(None, contents), [])
     keys = (*inputs, labels.key)
@@ -121,7 +120,7 @@ def _features_json(manifest: Manifest) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, feature in manifest.schema.features.items():
         if feature.optional:
-            continue  # TFDS parses every feature it knows and fails where one is absent
+            continue  # TFDS parses every feature in this file and fails if a record lacks one
         *parents, leaf = key.split("/")
         node = tree
         for name in parents:
@@ -132,40 +131,37 @@ def _features_json(manifest: Manifest) -> dict[str, Any]:
 
 def _dict_feature(tree: Mapping[str, Any]) -> dict[str, Any]:
     features = {k: v if "pythonClassName" in v else _dict_feature(v) for k, v in tree.items()}
-    return {
-        "featuresDict": {"features": features},
-        "pythonClassName": f"{_CLASSES}.features_dict.FeaturesDict",
-    }
+    return _of_class("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
 def _leaf(key: str, feature: Feature, labels: Labels | None) -> dict[str, Any]:
     if labels and key == labels.key:
-        count = str(len(_class_names(labels)))
-        name = {"classLabel": {"numClasses": count}, "pythonClassName": f"{_CLASSES}.class_label_feature.ClassLabel"}
-        return _sequence(name) if feature.shape == (None,) else name
+        classes = {"numClasses": str(len(_class_names(labels)))}
+        label = _of_class("class_label_feature.ClassLabel", classLabel=classes)
+        return _sequence(label) if feature.shape == (None,) else label
     if feature.content == "image":
-        # TFDS decodes by content, to as many channels as stand here.
+        # TFDS detects the format from the bytes and decodes to this number of channels.
         image: dict[str, Any] = {"dtype": "uint8", "shape": {"dimensions": ["-1", "-1", str(feature.channels or 3)]}}
         if feature.channels is None:
             image["encodingFormat"] = "jpeg"
-        return {"image": image, "pythonClassName": f"{_CLASSES}.image_feature.Image"}
+        return _of_class("image_feature.Image", image=image)
     if feature.content == "text" and feature.shape == ():
-        return {"text": {}, "pythonClassName": f"{_CLASSES}.text_feature.Text"}
+        return _of_class("text_feature.Text", text={})
     dtype = "string" if feature.dtype == "bytes" else feature.dtype
     dims = {"dimensions": [str(d) for d in feature.shape]} if feature.shape and None not in feature.shape else {}
     tensor = {"dtype": dtype, "encoding": "none", "shape": dims}
-    if feature.shape == (None,):
-        inner = {"tensor": tensor, "pythonClassName": f"{_CLASSES}.tensor_feature.Tensor"}
-        return _sequence(inner)
-    kind = "scalar.Scalar" if feature.shape == () else "tensor_feature.Tensor"
-    return {"tensor": tensor, "pythonClassName": f"{_CLASSES}.{kind}"}
+    leaf = _of_class("scalar.Scalar" if feature.shape == () else "tensor_feature.Tensor", tensor=tensor)
+    return _sequence(leaf) if feature.shape == (None,) else leaf
 
 
 def _sequence(inner: dict[str, Any]) -> dict[str, Any]:
-    sequence = {"feature": inner, "length": "-1"}
-    return {"sequence": sequence, "pythonClassName": f"{_CLASSES}.sequence_feature.Sequence"}
+    return _of_class("sequence_feature.Sequence", sequence={"feature": inner, "length": "-1"})
+
+
+def _of_class(name: str, **fields: Any) -> dict[str, Any]:
+    return {**fields, "pythonClassName": f"tensorflow_datasets.core.features.{name}"}
 
 
 def _class_names(labels: Labels) -> list[str]:
-    """TFDS numbers names from 0: the numbers below the base get names of their own."""
+    """TFDS numbers names from 0, so the numbers below the base need names too."""
     return [f"unused {i}" if labels.base > 1 else "background" for i in range(labels.base)] + list(labels.names)

@@ -1,4 +1,4 @@
-"""Byte sizes as people write them: 100MB is 10^8 bytes, 100MiB is 100 * 2^20."""
+"""Parses and formats sizes in bytes: 100MB is 10^8 bytes, 100MiB is 100 * 2^20."""
 
 import re
 
@@ -14,7 +14,7 @@ _UNITS |= {"KIB": KiB, "MIB": MiB, "GIB": 2**30, "TIB": 2**40}
 
 
 def parse_bytes(text: str | int) -> int:
-    """The number of bytes in "100MB", "1.5 GiB", "4096" or 4096. Raises OptionError, also on less than one byte."""
+    """The number of bytes in "100MB", "1.5 GiB", "4096" or 4096. Raises OptionError, also below one byte."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
     unit = match and _UNITS.get(match[2].upper())
     size = int(float(match[1]) * unit) if match and unit else 0
@@ -27,7 +27,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """Three digits and a decimal unit: 1.23 MB."""
+    """Three significant digits and a decimal unit: 1.23 MB."""
     for unit, factor in (("TB", TB), ("GB", GB), ("MB", MB), ("KB", KB)):
         if size >= factor:
             return f"{size / factor:.3g} {unit}" if size < 999.5 * factor else f"{size / factor:.0f} {unit}"

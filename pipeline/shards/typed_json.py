@@ -1,6 +1,6 @@
-"""Reads our own JSON files as dataclasses. What does not fit is one line: the file, the key's path, the remedy.
+"""Reads infeed's JSON files as dataclasses. An error is one line: the file, the path of the key, the remedy.
 
-json parses the text: msgspec's parser refuses the lone surrogates that stand for bytes of names that are not UTF-8."""
+json parses the text, because msgspec's parser rejects lone surrogates, which represent non-UTF-8 bytes of names."""
 
 import json
 from collections import Counter
@@ -21,17 +21,17 @@ T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 NonEmpty = Annotated[tuple[T, ...], msgspec.Meta(min_length=1)]
-REQUIRED = MappingProxyType({"required in JSON": True})  # metadata of a field that has a default in Python alone
+REQUIRED = MappingProxyType({"required in JSON": True})  # metadata of a field whose default is for Python only
 _Path = tuple[str | int, ...]
-_SHOWN = 60  # characters of a value that does not fit
+_SHOWN = 60  # characters of a rejected value
 
 
 @dataclass(frozen=True)
 class JsonFile:
-    """A JSON file of ours: its path, the class of its errors, and what mends it, in whole sentences.
+    """A JSON file: its path, the class of its errors, and the remedy for them, in complete sentences.
 
-    Types are checked strictly: 1.0 and true are no int, unknown keys are errors. A `kind` is made of dataclasses,
-    Mapping[str, ...], tuple[..., ...], `| None`, Literal, and what JSON itself has."""
+    Types are strict: 1.0 and true are not ints, and unknown keys are errors. A `kind` consists of dataclasses,
+    Mapping[str, ...], tuple[..., ...], `| None`, Literal and JSON's own types."""
 
     path: str
     error: type[InfeedError]
@@ -42,7 +42,7 @@ class JsonFile:
         return self.typed(self.parse(text), kind)
 
     def parse(self, text: bytes | str) -> Any:
-        """The text as json has it. Raises `error`."""
+        """The text as plain JSON types. Raises `error`."""
         try:
             return json.loads(text, object_pairs_hook=once)
         except _TwiceError as e:
@@ -51,26 +51,26 @@ class JsonFile:
             raise self.misfit(f"{e}.", " is not JSON:") from e
 
     def typed(self, value: object, kind: type[T]) -> T:
-        """What was parsed as a `kind`. Raises `error`. Takes ~5 us for each object in it."""
+        """A parsed value as a `kind`. Raises `error`. Takes about 5 us per object in it."""
         try:
             read = msgspec.convert(value, kind)
-        except (msgspec.ValidationError, ValueError) as e:  # ValueError: of a lone surrogate in a key or a Literal
+        except (msgspec.ValidationError, ValueError) as e:  # ValueError: a lone surrogate in a key or Literal
             raise self.misfit(_problem(value, kind, ())) from e
         if problem := _problem(value, kind, (), fits=True):
             raise self.misfit(problem)
         return read
 
     def misfit(self, problem: str, what: str = ":") -> InfeedError:
-        """The error that says what is wrong: a sentence."""
+        """The error for a problem, which is a sentence."""
         return self.error(f"{self.path}{what} {problem} {self.remedy}".rstrip())
 
 
 class _TwiceError(ValueError):
-    """An object has a key twice."""
+    """A key is repeated in an object."""
 
 
 def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object_pairs_hook of json.loads for which no value of a repeated key wins. Raises ValueError."""
+    """An object_pairs_hook for json.loads that rejects repeated keys. Raises ValueError."""
     found = dict(pairs)
     if len(found) < len(pairs):
         ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
@@ -79,9 +79,9 @@ def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _problem(value: object, kind: Any, at: _Path, fits: bool = False) -> str:
-    """The first thing in `value` that does not fit, as a sentence; "" if all does. at: the path of its key.
+    """The first problem in `value`, as a sentence; "" if there is none. at: the path of its key.
 
-    fits: msgspec has taken it, so only keys are left to look at."""
+    fits: msgspec has accepted the value, so only keys need checking."""
     inner = _bare(kind)
     if problem := _problem_of_keys(value, inner, at):
         return problem
@@ -101,7 +101,7 @@ def _problem(value: object, kind: Any, at: _Path, fits: bool = False) -> str:
 
 
 def _problem_of_keys(value: object, kind: Any, at: _Path) -> str:
-    """The same of the keys alone, at this level: msgspec lets unknown keys of a dataclass pass."""
+    """The first problem with the keys at this level: msgspec accepts unknown keys of a dataclass."""
     if not isinstance(value, dict) or not is_dataclass(kind):
         return ""
     known = _required_by_key(kind)
@@ -115,7 +115,7 @@ def _problem_of_keys(value: object, kind: Any, at: _Path) -> str:
 
 
 def _parts(value: object, kind: Any) -> Iterator[tuple[str | int, object, Any]]:
-    """What is inside: its key or number, it, and the kind that it must be."""
+    """The parts of a value: key or number, part, expected kind."""
     of, arguments = get_origin(kind), get_args(kind)
     if isinstance(value, dict) and is_dataclass(kind):
         kinds = _kinds(kind)
@@ -151,6 +151,6 @@ def _said(path: _Path) -> str:
 
 
 def _in_words(message: str) -> str:
-    """msgspec's message, without its path: the keys of mappings are not in that."""
+    """msgspec's message without its path, which lacks the keys of mappings."""
     said = message.partition(" - at ")[0].replace("`", "").rstrip(".")
     return said.replace("Expected", "expected", 1)

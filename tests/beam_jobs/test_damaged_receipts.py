@@ -126,7 +126,7 @@ def test_verify_reads_the_ledger_and_the_same_command_repairs_it(raw_imagenet, o
         assert verify.main([str(out)]) == 1
         assert "_rejects/train.jsonl" in capsys.readouterr().out.replace("\n", "")
     fields = json.loads(ledger)
-    for change, said in (({"checksum": "0"}, "has the checksum '0'"), ({"more": 1}, "checksum"), (None, "missing")):
+    for change, said in (({"checksum": "0"}, "its checksum is '0'"), ({"more": 1}, "checksum"), (None, "missing")):
         (out / LEDGER).unlink() if change is None else (out / LEDGER).write_text(json.dumps(fields | change))
         assert verify.main([str(out)]) == 1
         assert said in capsys.readouterr().out

@@ -144,7 +144,7 @@ def test_a_header_that_claims_more_than_the_file_holds_is_named(foreign, capsys)
     with (foreign / "ds-val.tfrecord").open("ab") as file:
         file.write(claim + masked(crc32c(claim)).to_bytes(4, "little"))
     assert main([str(foreign)]) == 1
-    expected = f"ds-val.tfrecord, record 5 at byte {size}: its header says 1000 bytes; up to {size + 12} are looked for"
+    expected = f"ds-val.tfrecord, record 5 at byte {size}: its header says 1000 bytes; at most {size + 12} are allowed"
     assert expected in capsys.readouterr().out
 
 

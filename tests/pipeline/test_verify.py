@@ -80,7 +80,7 @@ def test_every_flipped_bit_is_named_by_shard_record_and_offset(directory, verify
     assert len(damage) == 3
     for line, (_, record, offset, _) in zip(damage, (records[2], records[5]), strict=False):
         assert f"{SHARD}, record {record} at byte {offset}: " in line
-        assert (AT[part][1] if part in AT else "not the one that stands behind it") in line
+        assert (AT[part][1] if part in AT else "not the one stored after it") in line
     assert f"{directory}/{SHARD}: has " in damage[2]
     assert "11 of 13" in printed
     assert f"--gcs_output_path={directory} --splits=train --verify_existing" in printed  # validation is intact

@@ -23,9 +23,7 @@ def test_a_valid_header_that_claims_more_than_can_be_takes_no_bytes_into_memory(
     first, claimed = read_frames(pieces(), None, 1000)
     assert (first.payload, first.problem, taken) == (b"first", "", [])
     assert (claimed.record, claimed.offset, claimed.payload) == (1, 21, b"")
-    assert claimed.problem.startswith(
-        f"its header says {2**40} bytes; up to 1000 are looked for here; without an index"
-    )
+    assert claimed.problem.startswith(f"its header says {2**40} bytes; at most 1000 are allowed here; without an index")
 
 
 def test_a_record_as_large_as_can_be_is_found():

@@ -83,5 +83,5 @@ def test_an_array_that_is_no_index_is_refused_and_nothing_is_unpickled(tmp_path,
     ],
 )
 def test_a_header_that_numpy_cannot_read_is_refused_whatever_numpy_raises(change):
-    with pytest.raises(ValueError, match="no array of NumPy: "):
+    with pytest.raises(ValueError, match="not a NumPy array: "):
         decode_rows(change(encode_index(np.zeros((5, 2), np.uint32))))

@@ -37,7 +37,7 @@ def test_a_missing_directory_an_unfinished_conversion_and_a_wrong_directory_are_
     with pytest.raises(ManifestError, match="no conversion wrote here"):
         read_manifest(str(tmp_path))
     (tmp_path / "file").touch()
-    with pytest.raises(ManifestError, match=r"/file is a file\. Give the directory that it is in"):
+    with pytest.raises(ManifestError, match=r"/file is a file\. Give its directory"):
         read_manifest(str(tmp_path / "file"))
     (tmp_path / "_shards").mkdir()
     (tmp_path / "_shards/train.plan.json").write_text("{}")
@@ -62,7 +62,11 @@ def test_another_version_and_damage_are_refused(tmp_path):
     ):
         read_manifest(str(tmp_path))
     twice = '{"name": "a", "name": "b"}'
-    for text, message in (("{", "is not JSON"), ("[]", "holds a list"), (twice, 'has the key "name" twice')):
+    for text, message in (
+        ("{", "is not JSON"),
+        ("[]", "it: expected object, got array"),
+        (twice, 'has the key "name" twice'),
+    ):
         path.write_text(text)
         with pytest.raises(ManifestError, match=message):
             read_manifest(str(tmp_path))
@@ -113,7 +117,7 @@ def test_a_manifest_that_was_changed_is_refused_until_its_checksum_is_taken_out(
     path.write_text(json.dumps(changed))
     with pytest.raises(
         ManifestError,
-        match=r"has the checksum '\w{8}', its fields give '\w{8}': it is damaged\. .*take the field 'checksum' out",
+        match=r"its checksum is '\w{8}', but that of its fields .*: it is damaged\. .*remove its field 'checksum'",
     ):
         read_manifest(str(tmp_path))
     with pytest.raises(ManifestError, match="it is damaged"):

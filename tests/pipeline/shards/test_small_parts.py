@@ -50,9 +50,9 @@ def test_a_schema_gives_itself_back_and_refuses_nonsense():
         Feature("int32")
     with pytest.raises(SchemaError, match=r"allowed only as \(None,\)"):
         Feature("int64", (None, 3))
-    with pytest.raises(SchemaError, match="text or image of bytes"):
+    with pytest.raises(SchemaError, match="and for bytes also text and image"):
         Feature("int64", content="image")
-    with pytest.raises(SchemaError, match="channels 2 of content image: allowed are 1, 3 or 4 of an image"):
+    with pytest.raises(SchemaError, match="channels 2 of content image: allowed are 1, 3 or 4, for an image only"):
         Feature("bytes", content="image", channels=2)
     with pytest.raises(SchemaError, match="malformed schema"):
         Schema.from_json({"name": "s"})

@@ -49,7 +49,7 @@ with open(told, "w") as file:
     json.dump(errors, file)
 end(7)
 """
-ADVICE = "It is larger than this process (ulimit -f) or the file system allows: choose another place."
+ADVICE = "It is larger than this process (ulimit -f) or the file system allows; choose another place."
 
 
 @pytest.fixture(scope="module")

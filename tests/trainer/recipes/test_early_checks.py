@@ -66,8 +66,8 @@ def test_neither_tensorflow_nor_jax_is_imported_where_the_data_are_missing(tmp_p
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert result.read_text() == "2 []"
     assert done.stderr == (
-        f"error: {tmp_path}/nowhere/manifest.json does not exist: there is no such directory. Give the one that a "
-        "conversion or python -m pipeline.index wrote.\n"
+        f"error: {tmp_path}/nowhere/manifest.json does not exist: there is no such directory. Give the output of a "
+        "conversion or of python -m pipeline.index.\n"
     )
 
 
@@ -90,7 +90,7 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         ("images", ("--image-key", "image/encoded"), "has no names of classes for 'image/class/label'. Give --num-cla"),
         ("images", ("--random-erasing", "2"), "random_erasing=2.0 is not allowed. It must be in 0..1."),
         ("images", ("--mixup", "-1"), "mixup=-1.0 is not allowed. It must be 0 or above."),
-        ("digits", ("--data-dir", ""), "error: a path is empty: did a variable of the shell have no value? Give one"),
+        ("digits", ("--data-dir", ""), "error: a path is empty; perhaps a shell variable has no value. Give a path"),
         ("images", ("--data-dir", "d/manifest.json"), "which has no records. Give its directory: d"),
         ("digits", ("--seed", "-1"), "error: seed=-1 is not an int in 0..2**32 - 1."),
         (
