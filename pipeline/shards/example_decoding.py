@@ -78,22 +78,20 @@ def _entries(data: bytes, strict: bool) -> list[tuple[bytes, int, int]]:
     """The key of each feature, and where in the Example its value begins and ends.
 
     strict: rejects unknown fields, in the Example and in `features`, instead of ignoring them."""
+    entries = []
+    for features in _first_fields(data, 0, len(data), strict):
+        entries += [_entry(data, *pair) for pair in _first_fields(data, *features, strict)]
+    return entries
+
+
+def _first_fields(data: bytes, pos: int, stop: int, strict: bool) -> list[tuple[int, int]]:
     found = []
-    for tag, start, stop in _spans(data, 0, len(data)):
-        if tag != _FIRST:
-            _ignore(tag, strict)
-            continue
-        for pair, begin, end in _spans(data, start, stop):
-            if pair == _FIRST:
-                found.append(_entry(data, begin, end))
-            else:
-                _ignore(pair, strict)
+    for tag, begin, end in _spans(data, pos, stop):
+        if tag == _FIRST:
+            found.append((begin, end))
+        elif strict:
+            raise IndexError(f"unexpected field {tag >> 3} of wire type {tag & 7}")
     return found
-
-
-def _ignore(tag: int, strict: bool) -> None:
-    if strict:
-        raise IndexError(f"unexpected field {tag >> 3} of wire type {tag & 7}")
 
 
 def _entry(data: bytes, pos: int, stop: int) -> tuple[bytes, int, int]:

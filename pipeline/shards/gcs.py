@@ -4,7 +4,6 @@ Reads are ranged and run ahead of the reader, with bounds on requests and bytes.
 
 import base64
 import contextlib
-import functools
 import io
 import random
 import time
@@ -13,7 +12,7 @@ from typing import Any, BinaryIO, cast
 
 from pipeline.shards.errors import StorageError
 from pipeline.shards.gcs_calls import TIMEOUT_SECONDS, MissingError, PreconditionFailed, call, client
-from pipeline.shards.gcs_ranges import blob_at, download, is_there, read_range, read_ranges
+from pipeline.shards.gcs_ranges import blob_at, download, find_blob, read_range, read_ranges
 from pipeline.shards.gcs_upload import Upload
 from pipeline.shards.storage import Sink, Stat
 
@@ -37,9 +36,9 @@ class GcsStorage:
 
     def exists(self, path: str) -> bool:
         """See Storage."""
-        blob = blob_at(path)
-        if call(path, "find", lambda: is_there(blob)):
+        if find_blob(path):
             return True
+        blob = blob_at(path)
         listing = {"prefix": f"{blob.name.rstrip('/')}/" if blob.name else "", "max_results": 1}
         return bool(call(path, "list", lambda: list(_listed(blob.bucket, **listing))))
 
@@ -73,13 +72,12 @@ class GcsStorage:
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
         """See Storage. Replaces only the generation that was read. Losing that race 50 times is an error."""
         for attempt in range(_UPDATES):
-            blob = blob_at(path)
             with contextlib.suppress(MissingError):  # deleted between the two requests
-                there = call(path, "find", functools.partial(is_there, blob))
-                old = call(path, "read", functools.partial(_whole, blob)) if there else None
+                blob = find_blob(path)
+                old = self.read(path) if blob else None  # if newer than `blob`, it is not replaced
                 data = change(old)
                 # Nothing to change is no error in buckets that forbid replacing objects.
-                if data == old or _replaced(path, blob.generation if there else 0, data):
+                if data == old or _replaced(path, blob.generation if blob else 0, data):
                     return
             time.sleep(random.uniform(0, 0.1 * attempt))
         raise StorageError(
@@ -109,11 +107,6 @@ class GcsStorage:
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:
         """See Storage. Does nothing: a killed upload is never visible, and the bucket drops it after a week."""
-
-
-def _whole(blob: Any) -> bytes:
-    # After a reload, the blob refers to the generation that was found.
-    return blob.download_as_bytes(raw_download=True, timeout=TIMEOUT_SECONDS, retry=None, checksum=None)
 
 
 def _replaced(path: str, generation: int, data: bytes) -> bool:

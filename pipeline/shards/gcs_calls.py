@@ -116,10 +116,8 @@ def named(path: str, action: str, error: Exception, attempts: int) -> StorageErr
     what = f"cannot {action} {path}: "
     if status == 404:
         bucket = path.split("/")[2]
-        there = _bucket_exists(bucket)
-        return MissingError(
-            f"{what}{'there is no such object' if there else f'bucket {bucket!r} does not exist'} (404)."
-        )
+        problem = "there is no such object" if _bucket_exists(bucket) else f"bucket {bucket!r} does not exist"
+        return MissingError(f"{what}{problem} (404).")
     if status == 401 or isinstance(cause, auth.GoogleAuthError):
         return StorageError(
             f"{what}no valid credentials ({status or type(cause).__name__}). Run `gcloud auth application-default "

@@ -36,9 +36,7 @@ class _Door(HTTPAdapter):
         self.prefix = endpoint if self.request_url(request, proxies) != "/" else ""
 
 
-@functools.cache
-def _door(endpoint: str) -> _Door:
-    return _Door(endpoint)
+_door = functools.cache(_Door)
 
 
 def get_object(bucket: str, name: str, start: int | None = None, end: int | None = None) -> bytes:

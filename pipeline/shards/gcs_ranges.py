@@ -14,7 +14,7 @@ from pipeline.shards.gcs_calls import TIMEOUT_SECONDS, NotFound, ShortBody, call
 from pipeline.shards.gcs_media import get_object
 from pipeline.shards.storage import past_end
 
-__all__ = ["blob_at", "download", "is_there", "read_range", "read_ranges"]
+__all__ = ["blob_at", "download", "find_blob", "read_range", "read_ranges"]
 
 REQUESTS_AHEAD = 64
 BYTES_AHEAD = 64 * 1024**2
@@ -80,8 +80,8 @@ def read_range(path: str, offset: int, size: int, left: threading.Event | None =
 
 
 def _check_end(path: str, offset: int, size: int) -> None:
-    blob = blob_at(path)
-    if call(path, "find", lambda: is_there(blob)) and blob.size < offset + size:
+    blob = find_blob(path)
+    if blob and blob.size < offset + size:
         raise past_end(path, blob.size, offset, size)
 
 
@@ -93,15 +93,18 @@ def blob_at(path: str) -> Any:
     return client().bucket(bucket).blob(name)
 
 
-def is_there(blob: Any) -> bool:
-    """Whether the object exists. Sets the size and checksum of `blob`."""
-    if not blob.name:
-        return False
-    try:
-        blob.reload(timeout=TIMEOUT_SECONDS, retry=None)
-    except NotFound:
-        return False
-    return True
+def find_blob(path: str) -> Any | None:
+    """The object as a blob with size, checksum and generation, to which later calls refer; None if there is none."""
+    blob = blob_at(path)
+
+    def find() -> Any | None:
+        try:
+            blob.reload(timeout=TIMEOUT_SECONDS, retry=None)
+        except NotFound:
+            return None
+        return blob
+
+    return call(path, "find", find) if blob.name else None
 
 
 def download(path: str, start: int | None = None, end: int | None = None) -> bytes:

@@ -19,7 +19,7 @@ from pipeline.shards.gcs_calls import (
     retrying,
     status_of,
 )
-from pipeline.shards.gcs_ranges import blob_at, is_there
+from pipeline.shards.gcs_ranges import find_blob
 
 __all__ = ["Upload"]
 
@@ -59,10 +59,10 @@ class Upload:
         taken = self._put(0) if small else not self._refused and self._sent(self._writer.close)
         if not taken:
             self.abort()
-        found = self._blob if small and taken else self._found()  # after one request, the blob has its response
+        found = self._blob if small and taken else find_blob(self._path)  # after one request, the blob has its response
         if small and not taken and not self._is_mine(found):
             taken = self._put(found.generation if found else 0)
-            found = self._blob if taken else self._found()
+            found = self._blob if taken else find_blob(self._path)
         if self._is_mine(found):
             return
         if self._forbidden:
@@ -84,7 +84,7 @@ class Upload:
 
     def _open(self) -> Any:
         # Streamed bytes cannot be sent again, so the existing object is checked first.
-        found = self._found()
+        found = find_blob(self._path)
         self._replaces = found is not None
         return self._blob.open(
             "wb",
@@ -119,11 +119,6 @@ class Upload:
             self._forbidden = failure
             return False
         return True
-
-    def _found(self) -> Any:
-        # A separate blob, because after a reload a blob refers to the generation that was found.
-        blob = blob_at(self._path)
-        return blob if call(self._path, "find", lambda: is_there(blob)) else None
 
     def _is_mine(self, blob: Any) -> bool:
         mine = base64.b64encode(self._checksum.digest()).decode()

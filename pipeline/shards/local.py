@@ -215,20 +215,17 @@ def _check_regular(path: str, found: os.stat_result) -> None:
 
 
 def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:
-    data = _pread(fd, path, size, offset)
-    while len(data) < size:  # pread may return less: after a signal, above 2 GiB, on a network disk
-        more = _pread(fd, path, size - len(data), offset + len(data))
-        if not more:
-            raise past_end(path, offset + len(data), offset, size)
-        data += more
-    return data
-
-
-def _pread(fd: int, path: str, size: int, offset: int) -> bytes:
-    try:  # not _naming: a context manager would cost 2 us per record
-        return os.pread(fd, size, offset)
-    except OSError as e:
-        raise StorageError(f"cannot read {path}: {e.strerror or e}.") from e
+    pieces, at, end = [], offset, offset + size
+    while at < end:  # pread may return less: after a signal, above 2 GiB, on a network disk
+        try:  # not _naming: a context manager would cost 2 us per record
+            piece = os.pread(fd, end - at, at)
+        except OSError as e:
+            raise StorageError(f"cannot read {path}: {e.strerror or e}.") from e
+        if not piece:
+            raise past_end(path, at, offset, size)
+        pieces.append(piece)
+        at += len(piece)
+    return b"".join(pieces)
 
 
 def _fsync_directory(directory: Path) -> None:

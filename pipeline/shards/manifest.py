@@ -111,23 +111,6 @@ class Manifest:
             "splits": {name: dataclasses.asdict(entry) for name, entry in sorted(self.splits.items())},
         }
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any], directory: str = "") -> "Manifest":
-        """The inverse of to_json. Raises ManifestError for another version, or a key or value that does not fit."""
-        file = _file(directory)
-        version = data.get("format_version")
-        if isinstance(version, int) and version != FORMAT_VERSION:
-            raise ManifestError(
-                f"{directory}: the manifest has format_version {version!r}; this infeed reads {FORMAT_VERSION}. "
-                "A newer infeed wrote it: upgrade."
-            )
-        fields = file.typed(data, _Fields)
-        for name, text in fields.schema.tfds.items():
-            if name.endswith(".json"):
-                text_file = dataclasses.replace(file, path=f"{file.path}: the text of schema.tfds[{name!r}]")
-                text_file.read(text, dict[str, Any])
-        return Manifest(fields.name, fields.schema, fields.splits, fields.labels, fields.writer, directory)
-
 
 @dataclass(frozen=True)
 class _Fields:
@@ -139,10 +122,6 @@ class _Fields:
     schema: Schema
     labels: Labels | None
     splits: Mapping[str, SplitEntry]
-
-
-def _file(directory: str) -> JsonFile:
-    return JsonFile(join(directory, MANIFEST_FILE), ManifestError, _MEND)
 
 
 def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:
@@ -161,8 +140,20 @@ def find_manifest(directory: str, storage: Storage) -> Manifest | None:
 
 
 def _decoded(encoded: bytes, directory: str) -> Manifest:
-    fields, _ = unsealed(_file(directory), encoded, _EDITED)  # before the version, which may be damaged
-    return Manifest.from_json(fields, directory)
+    file = JsonFile(join(directory, MANIFEST_FILE), ManifestError, _MEND)
+    data, _ = unsealed(file, encoded, _EDITED)  # before the version, which may be damaged
+    version = data.get("format_version")
+    if isinstance(version, int) and version != FORMAT_VERSION:
+        raise ManifestError(
+            f"{directory}: the manifest has format_version {version!r}; this infeed reads {FORMAT_VERSION}. "
+            "A newer infeed wrote it: upgrade."
+        )
+    fields = file.typed(data, _Fields)
+    for name, text in fields.schema.tfds.items():
+        if name.endswith(".json"):
+            text_file = dataclasses.replace(file, path=f"{file.path}: the text of schema.tfds[{name!r}]")
+            text_file.read(text, dict[str, Any])
+    return Manifest(fields.name, fields.schema, fields.splits, fields.labels, fields.writer, directory)
 
 
 def _instead(storage: Storage, directory: str) -> str:

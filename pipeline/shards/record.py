@@ -48,16 +48,14 @@ def masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def frame(payload: bytes, payload_crc: int | None = None) -> bytes:
-    """A complete frame. A known `payload_crc` (unmasked) saves a second pass over the payload."""
-    if payload_crc is None:
-        payload_crc = crc32c(payload)
-    header, footer = frame_ends(len(payload), payload_crc)
+def frame(payload: bytes) -> bytes:
+    """A complete frame."""
+    header, footer = frame_ends(len(payload), crc32c(payload))
     return b"".join((header, payload, footer))
 
 
 def frame_ends(payload_length: int, payload_crc: int) -> tuple[bytes, bytes]:
-    """Header and footer of a payload, for writers that do not need the frame in one piece."""
+    """Header and footer of a payload, for writers that know its crc32c or write the frame in pieces."""
     return _header(payload_length), _CRC.pack(masked(payload_crc))
 
 

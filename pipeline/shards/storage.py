@@ -48,6 +48,7 @@ class Sink(Protocol):
 
     def write(self, data: bytes, /) -> object:
         """Appends `data`."""
+        ...
 
 
 @runtime_checkable
@@ -59,50 +60,62 @@ class Storage(Protocol):
 
     def stat(self, path: str) -> Stat:
         """The size of the file, and its checksum or stamp."""
+        ...
 
     def exists(self, path: str) -> bool:
         """Whether there is a file (or, on disk, a directory) of this name."""
+        ...
 
     def read(self, path: str) -> bytes:
         """The content of the file."""
+        ...
 
     def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
         """The bytes of each (path, offset, size), in order. A range past the end is an error, never short data."""
+        ...
 
     def open(self, path: str) -> BinaryIO:
         """A seekable file for scanning archive headers. The buffer is small, so that skipping payload costs nothing."""
+        ...
 
     def publish(self, path: str) -> contextlib.AbstractContextManager[Sink]:
         """A sink for a new file, which appears or replaces the old one at the end of the `with` block.
 
         An exception in the block leaves neither the file nor a trace of the attempt."""
+        ...
 
     def create(self, path: str, data: bytes) -> bool:
         """Writes a small file unless one with this name exists. False if it does: of two creators, one wins."""
+        ...
 
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replaces the content of a small file with `change(content)`. `change` gets None if there is no file.
 
         Of two concurrent updates, the second changes the result of the first, so `change` may be called repeatedly."""
+        ...
 
     def list(self, directory: str) -> dict[str, Stat]:
         """Name -> `stat` of each file directly in a directory, sorted by name; {} if there is no such directory."""
+        ...
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
         """What `list` returns, and the sorted names of the subdirectories, at the cost of one listing."""
+        ...
 
     def delete(self, path: str) -> None:
         """Removes a file. A missing file is no error."""
+        ...
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:
         """Removes what killed publications of files with these names (* matches any text) left in a directory.
 
         Publications in progress are not affected."""
+        ...
 
 
 def join(directory: str, name: str) -> str:
     """A complete path."""
-    return f"{directory.rstrip('/') or '/'}/{name}" if directory != "/" else f"/{name}"
+    return f"{directory.rstrip('/')}/{name}"
 
 
 def files_at_once(storage: Storage) -> int:
