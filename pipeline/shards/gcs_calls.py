@@ -81,8 +81,8 @@ def client() -> Any:
 
 
 def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = None) -> Retry:
-    """The policy of one call. `tried` is called with every failure that may pass. left: set when no caller waits for
-    the result any more; then failures are not retried."""
+    """The policy of one call. tried: called with every transient failure. left: set once no caller waits for the
+    result; failures are then final."""
 
     def again(error: Exception) -> bool:
         return _is_transient(error) and not (left and left.is_set())
@@ -103,9 +103,7 @@ def call(path: str, action: str, function: Callable[[], T], left: threading.Even
     except (api.GoogleAPIError, auth.GoogleAuthError, InvalidResponse, *LOST) as error:
         raise named(path, action, error, max(1, len(failures))) from error
     except DataCorruption as error:
-        raise StorageError(
-            f"cannot {action} {path}: the data received does not match the bucket's checksum."
-        ) from error
+        raise StorageError(f"cannot {action} {path}: its checksum differs from the bucket's.") from error
 
 
 def named(path: str, action: str, error: Exception, attempts: int) -> StorageError:
