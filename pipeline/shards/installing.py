@@ -7,7 +7,7 @@ import functools
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -25,16 +25,11 @@ def how_to_install(*names: str) -> str:
 
 def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> list[str]:
     """The requirements of these extras and of the extras that they include, each once."""
-
-    def expanded(requirements: Sequence[str]) -> Iterator[str]:
-        for requirement in requirements:
-            ours = _OURSELVES.fullmatch(requirement)
-            if ours:
-                yield from packages_of(ours["extras"].split(","), extras)
-            else:
-                yield requirement
-
-    return list(dict.fromkeys(requirement for name in names for requirement in expanded(extras[name])))
+    found: dict[str, None] = {}
+    for requirement in (requirement for name in names for requirement in extras[name]):
+        ours = _OURSELVES.fullmatch(requirement)
+        found |= dict.fromkeys(packages_of(ours["extras"].split(","), extras) if ours else [requirement])
+    return list(found)
 
 
 @functools.cache

@@ -89,7 +89,7 @@ class Manifest:
     splits: Mapping[str, SplitEntry]
     labels: Labels | None = None
     writer: str = ""  # the program and version that wrote it
-    directory: str = ""  # it was read from; not stored
+    directory: str = ""  # where it was read; not stored
 
     def split(self, name: str) -> SplitEntry:
         """The entry of a split. Raises OptionError naming the known splits, EmptySplitError if it has no records."""
