@@ -153,8 +153,8 @@ def test_an_opaque_payload_is_one_bytes_value_for_ops(layout, key):
         (np.dtype([("who", "O")]), "field 'who' is object"),
         (np.dtype([("in", [("a", "u1")])]), r"field 'in' is \[\('a'"),
         (np.dtype([("long", "g")]), "field 'long' is float128"),
-        (np.dtype([("none", "u1", (0,))]), r"field 'none' is .*, which takes no bytes"),
-        (np.dtype([("none", "S0")]), r"field 'none' is .*, which takes no bytes"),
+        (np.dtype([("none", "u1", (0,))]), r"field 'none' is .*, which has no bytes"),
+        (np.dtype([("none", "S0")]), r"field 'none' is .*, which has no bytes"),
     ],
 )
 def test_a_dtype_that_is_no_struct_of_numbers_and_bytes_is_refused(layout, text):
