@@ -6,10 +6,9 @@ from fnmatch import fnmatchcase
 
 from pipeline.shards.errors import OptionError, StorageError
 from pipeline.shards.storage import Stat, Storage, join
+from pipeline.sources.named_splits import first_names
 
 __all__ = ["is_directory", "matching_files"]
-
-_SHOWN = 5
 
 
 def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
@@ -18,7 +17,9 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
     Raises OptionError if there is no such file; StorageError."""
     directory, slash, name = uri.rpartition("/")
     if not _is_pattern(name):
-        return _file(uri, storage) or _directory(uri, storage)
+        if not (files := _file(uri, storage) or _visible(uri, storage)):
+            raise OptionError(f"{uri} is neither a file nor a directory with files. Give one, or a pattern: DIR/*.bin.")
+        return files
     directory = directory or slash or "."
     there = _visible(directory, storage)
     if (named := join(directory, name)) in there:  # names may contain brackets
@@ -26,10 +27,8 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
     matching = {path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)}
     if not matching:
         names = [path.rpartition("/")[2] for path in there]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        shown = ", ".join(names[:_SHOWN]) or "nothing"
         raise OptionError(
-            f"{uri} matches no file. {directory} has: {shown}{more}. Only the last part can be a pattern."
+            f"{uri} matches no file. {directory} has: {first_names(names)}. Only the last part can be a pattern."
         )
     return matching
 
@@ -48,15 +47,6 @@ def _file(uri: str, storage: Storage) -> dict[str, Stat]:
         return {uri: storage.stat(uri)}
     except StorageError:  # also raised for a directory
         return {}
-
-
-def _directory(uri: str, storage: Storage) -> dict[str, Stat]:
-    there = _visible(uri, storage)
-    if not there:
-        raise OptionError(
-            f"{uri} is neither a file nor a directory with files. Give one, or a pattern such as DIR/*.bin."
-        )
-    return there
 
 
 def _visible(directory: str, storage: Storage) -> dict[str, Stat]:

@@ -14,7 +14,7 @@ from pipeline.shards.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
 from pipeline.shards.storage import Stat, Storage, join
 
-__all__ = ["Files", "files_by_name", "files_by_pattern", "parse_assignment", "split_of"]
+__all__ = ["Files", "files_by_name", "files_by_pattern", "first_names", "parse_assignment", "split_of"]
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
@@ -58,8 +58,8 @@ def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
             found[validate_split(split)][name] = stat
     if unknown:
         raise RawDataError(
-            f"{directory}: cannot tell the split of {_some(unknown)}: their names contain none, or more than one. Give "
-            "train=PATTERN."
+            f"{directory}: cannot tell the split of {first_names(unknown)}: the names contain none, or several. "
+            "Give train=PATTERN."
         )
     for split, files in found.items():
         _check_whole(directory, split, files)
@@ -84,7 +84,7 @@ def _check_whole(directory: str, split: str, files: Mapping[str, Stat]) -> None:
             names = [f"{before}{number:0{width}d}-of-{total}{after}" for number in missing]
             raise RawDataError(
                 f"{directory}: {len(names)} of {len(names) + len(numbers)} files of {split!r} are missing: "
-                f"{_some(names)}. Copy them, or select files: {split}=PATTERN."
+                f"{first_names(names)}. Copy them, or select files: {split}=PATTERN."
             )
 
 
@@ -99,7 +99,9 @@ def files_by_pattern(storage: Storage, directory: str, patterns: Iterable[tuple[
         listed = storage.list(join(directory, folder) if folder else directory)
         matching = {name: stat for name, stat in listed.items() if fnmatchcase(name, names) and name[0] != "."}
         if not matching:
-            raise OptionError(f"{split}={pattern} matches no file in {directory}. It has: {_some(sorted(listed))}.")
+            raise OptionError(
+                f"{split}={pattern} matches no file in {directory}. It has: {first_names(sorted(listed))}."
+            )
         for name, stat in matching.items():
             path = f"{folder}/{name}" if folder else name
             if owner.setdefault(path, split) != split:
@@ -116,6 +118,7 @@ def parse_assignment(option: str, text: str) -> tuple[str, str]:
     return validate_split(split), value
 
 
-def _some(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
+    """The first five names, and the number of the others, for messages."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN]) or 'nothing'}{more}"

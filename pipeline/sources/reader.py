@@ -10,29 +10,21 @@ import numpy as np
 from pipeline.shards.errors import InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.index import load_index
-from pipeline.shards.manifest import Manifest, read_manifest
-from pipeline.shards.schemes import open_storage
+from pipeline.shards.manifest import Manifest
 from pipeline.shards.storage import Stat, Storage, join
 from pipeline.sources.keys import key_of
 from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, fetch, intact
 
-__all__ = ["SplitReader", "open_split"]
-
-
-def open_split(data_dir: str, split: str, storage: Storage | None = None) -> "SplitReader":
-    """Opens one split of a converted dataset, after checking the index and the size of every shard.
-
-    Raises: ManifestError without a manifest; OptionError for an unknown split; EmptySplitError for a split without
-    records; ShardError naming what is missing, truncated or replaced, before any record is read."""
-    storage = storage or open_storage(data_dir)
-    return SplitReader(read_manifest(data_dir, storage), split, storage)
+__all__ = ["SplitReader"]
 
 
 class SplitReader:
     """One split, open for reading: see Records. Threads may share it. crcs and lengths come from the index.
 
-    fingerprint: of the names, sizes and checksums of the shards."""
+    fingerprint: of the names, sizes and checksums of the shards. Raises: OptionError for an unknown split;
+    EmptySplitError for a split without records; ShardError naming what is missing, truncated or replaced, before any
+    record is read."""
 
     whole_files = None
 

@@ -139,11 +139,8 @@ def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> li
     """The content of each file; several are read at the same time."""
     size, began = format_bytes(sum(file.bytes for file in files)), time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
-    pool = ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count")
-    try:
-        contents = list(pool.map(lambda file: content_of(storage, file), files))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:
+        contents = list(pool.map(lambda file: content_of(storage, file), files))  # cancels the others after an error
     seconds, records = time.monotonic() - began, sum(content.records for content in contents)
     log.info("%s: %d records, counted in %.1f s%s", name, records, seconds, _once_for_all(files))
     return contents
