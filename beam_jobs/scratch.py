@@ -20,9 +20,9 @@ from pipeline.shards.frames import Compression
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Storage, join
-from pipeline.sources import inflating
+from pipeline.sources.inflating import inflated
 
-__all__ = ["Scratch", "inflated"]
+__all__ = ["Scratch", "read_compressed"]
 
 _PIECE_BYTES = 1 << 20
 _TAIL_BYTES = 8  # gzip ends with crc32 and size, zlib with its adler32: a repaired file may be as long as the old one
@@ -75,7 +75,7 @@ class Scratch:
         self._made.add(path)
         try:
             with raw.open(uri) as compressed, output.publish(path) as sink:
-                for piece in self._bounded(inflated(compressed, compression, uri), uri, stat.bytes):
+                for piece in self._bounded(read_compressed(compressed, compression, uri), uri, stat.bytes):
                     sink.write(piece)
                 if raw.stat(uri) != stat:
                     raise RawDataError(f"{uri} changed while it was uncompressed. Run the same command again.")
@@ -127,10 +127,10 @@ class Scratch:
         raise self._failure
 
 
-def inflated(file: BinaryIO, compression: Compression, name: str) -> Iterator[bytes]:
+def read_compressed(file: BinaryIO, compression: Compression, name: str) -> Iterator[bytes]:
     """The content of a compressed file, front to back, in pieces. Raises RawDataError naming it when it is damaged."""
     try:
-        yield from inflating.inflated(iter(lambda: file.read(_PIECE_BYTES), b""), compression)
+        yield from inflated(iter(lambda: file.read(_PIECE_BYTES), b""), compression)
     except zlib.error as e:
         raise RawDataError(f"{name} is truncated or damaged: {e}. Copy it again.") from e
     except StorageError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from beam_jobs.converter import Source
-from beam_jobs.scratch import Scratch, inflated
+from beam_jobs.scratch import Scratch, read_compressed
 from converters.compressed import stat_of, to_scratch
 from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
 from pipeline.shards.frames import Compression, Frame, compression_of, read_frames
@@ -187,4 +187,5 @@ def _frames(storage: Storage, path: str) -> Iterator[Frame]:
         compression = compression_of(file.read(HEADER_BYTES))
         file.seek(0)
         pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
-        yield from read_frames(inflated(file, compression, path) if compression else pieces, None, _MAX_SAMPLED_BYTES)
+        content = read_compressed(file, compression, path) if compression else pieces
+        yield from read_frames(content, None, _MAX_SAMPLED_BYTES)

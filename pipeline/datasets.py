@@ -22,7 +22,7 @@ from pipeline.orders.order import EvalOrder, Position
 from pipeline.plans import Mixture, mixture, plan_mixture, plan_records
 from pipeline.shards.errors import OptionError
 from pipeline.shards.sizes import format_bytes
-from pipeline.sources.joined import Part, joined
+from pipeline.sources.joined import Part, concatenated
 from pipeline.sources.opening import Data, open_dataset
 from pipeline.sources.records import Records
 from pipeline.spec import ArraySpec
@@ -227,4 +227,4 @@ def _limited(records: Records, limit: int | None) -> Records:
         return records
     if limit < 1:
         raise OptionError(f"limit={limit} must be at least 1; None takes all {records.num_records} records.")
-    return joined([Part(records, range(min(limit, records.num_records)))])
+    return concatenated([Part(records, range(min(limit, records.num_records)))])

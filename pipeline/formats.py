@@ -1,4 +1,4 @@
-"""How files are cut into records, where nothing that lies beside them says so: the `format` of open_dataset."""
+"""How files without metadata are split into records: the `format` of open_dataset."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ __all__ = ["FixedLength", "Format", "TFRecords", "TextLines"]
 
 @dataclass(frozen=True)
 class FixedLength:
-    """Records of equal length, one behind the other, after a header and before a footer of each file.
+    """Records of equal length, between a header and a footer of each file.
 
-    record: the bytes of a record, which is then one opaque value; or a NumPy dtype with named fields, each of which is
-    a feature. CIFAR-10's: np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))])."""
+    record: the number of bytes in a record, which is then one opaque value; or a NumPy dtype with named fields, each a
+    feature. For CIFAR-10: np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))])."""
 
     record: int | np.dtype
     header_bytes: int = 0
@@ -29,17 +29,17 @@ class FixedLength:
             raise OptionError(f"record={self.record!r} must be a number of bytes, 1 to 2**32 - 1, or an np.dtype.")
         for name in ("header_bytes", "footer_bytes"):
             if getattr(self, name) < 0:
-                raise OptionError(f"{name}={getattr(self, name)} must not be below 0.")
+                raise OptionError(f"{name}={getattr(self, name)} must be 0 or more.")
 
     @property
     def record_bytes(self) -> int:
-        """Of one record."""
+        """Bytes in a record."""
         return self.record.itemsize if isinstance(self.record, np.dtype) else self.record
 
 
 @dataclass(frozen=True)
 class TFRecords:
-    """TFRecord files, plain, GZIP or ZLIB. schema: of the tf.train.Examples in them; None goes by a sample."""
+    """TFRecord files, plain, GZIP or ZLIB. schema: of the tf.train.Examples; None infers it from a sample."""
 
     schema: Schema | None = None
 
@@ -48,7 +48,7 @@ class TFRecords:
 class TextLines:
     r"""Lines of text, plain or GZIP, each the bytes value `key`.
 
-    As tf.data.TextLineDataset has them: without \n, without any \r, and what follows the last \n only if it is not
+    Split like tf.data.TextLineDataset: without \n, without any \r, and text after the last \n is a line unless it is
     empty. An empty line is a record."""
 
     key: str = "text"

@@ -26,7 +26,7 @@ from pipeline.shards.schema import PASSED_ON, Schema
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import Stat, Storage, join
-from pipeline.sources.infer import joined, read_labels, read_schema
+from pipeline.sources.infer import merged_schema, read_labels, read_schema
 from pipeline.sources.named_splits import Files, files_by_name
 
 __all__ = ["main"]
@@ -148,7 +148,7 @@ def _publish(
     schema: Schema | None,
 ) -> None:
     """Index files, then the manifest, which keeps what it says of other splits."""
-    seen = schema or joined(indexed.schema() for indexed in splits.values())
+    seen = schema or merged_schema(indexed.schema() for indexed in splits.values())
 
     def merged(there: Manifest | None) -> Manifest:
         others = {name: entry for name, entry in there.splits.items() if name not in splits} if there else {}
@@ -175,7 +175,7 @@ def _with_others(seen: Schema, there: Manifest, given: bool) -> Schema:
             f"{there.directory} has other splits ({', '.join(there.splits)}) of another schema than --schema_file. "
             "Index all splits again with it, in one command."
         )
-    return seen if given else joined([there.schema, seen])
+    return seen if given else merged_schema([there.schema, seen])
 
 
 def _writer() -> str:

@@ -25,7 +25,7 @@ from pipeline.shards.naming import record_key
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Schema
 from pipeline.shards.storage import Stat, Storage, files_at_once, join
-from pipeline.sources.infer import SchemaGuess, joined
+from pipeline.sources.infer import SchemaGuess, merged_schema
 
 __all__ = ["IndexedFile", "IndexedSplit", "index_files"]
 
@@ -63,7 +63,7 @@ class IndexedSplit:
 
     def schema(self) -> Schema:
         """Of all records; there must be one. Raises SchemaError for a feature of two kinds."""
-        return joined(file.schema for file in self.files if file.schema)
+        return merged_schema(file.schema for file in self.files if file.schema)
 
     @cached_property
     def index(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The ops there are: frozen dataclasses. Recipes take a list of them; `Op` is what one of your own must be."""
+"""All ops: frozen dataclasses. Recipes take a list of them; your own must implement `Op`."""
 
 from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
 from pipeline.decoding.image_ops import DecodeJpeg, DecodePng

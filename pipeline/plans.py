@@ -15,7 +15,7 @@ from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import TrainOrder, default_streams
 from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
 from pipeline.shards.errors import OptionError
-from pipeline.sources.joined import Joined, whole
+from pipeline.sources.joined import Concatenated, whole
 from pipeline.sources.opening import Data, open_dataset
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 
@@ -29,7 +29,7 @@ WHOLE_FILES_MARGIN = 1.25
 class Mixture:
     """Records to be drawn from several sources; shares: float64, of each source, together 1."""
 
-    records: Joined
+    records: Concatenated
     shares: np.ndarray
 
 
@@ -41,7 +41,7 @@ def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
     Raises: as open_dataset; OptionError unless there is a weight above 0 for each source."""
     if len(sources) != len(weights):
         raise OptionError(f"{len(sources)} sources have {len(weights)} weights: give one for each.")
-    return Mixture(Joined([whole(open_dataset(source)) for source in sources]), check_weights(weights))
+    return Mixture(Concatenated([whole(open_dataset(source)) for source in sources]), check_weights(weights))
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def plan_mixture(
         settings.append((share, block, window))
         total += _window_bytes(records, streams, window, block)
     digest = blake2b(repr(settings).encode(), digest_size=8).hexdigest()
-    first_ids = mixed.records.starts[:-1].tolist()
+    first_ids = mixed.records.source_starts[:-1].tolist()
     order = MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest)
     return Plan(order, total)
 

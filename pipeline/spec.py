@@ -1,6 +1,6 @@
-"""What one feature, or one entry of a batch, looks like before any is read.
+"""Shape and dtype of a feature, or of an entry of a batch, known before any record is read.
 
-A layout states it of the payload of a record, ops change it, an Input promises it. NumPy only."""
+A layout defines them for a record's payload, ops change them, an Input guarantees them. NumPy only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ NUMBERS = tuple(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape, dtype (object for bytes), and two values: one fills a padding row, one stands where a record has none.
+    """Shape, dtype (object for bytes), and two values: `pad` fills padding rows, `missing` replaces absent values.
 
-    missing is None where every value is a record's own."""
+    missing is None if no value can be absent."""
 
     shape: tuple[int | None, ...]
     dtype: np.dtype
@@ -42,34 +42,34 @@ class ArraySpec:
 
     @property
     def fits_a_batch(self) -> bool:
-        """Whether rows of it stack to an array that a device can take."""
+        """Whether rows stack to an array that a device accepts."""
         return None not in self.shape and self.dtype != BYTES
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """A layout: the whole payload is one feature, the bytes value `key`."""
+    """A layout: the payload is one feature, the bytes value `key`."""
 
     key: str = "record"
 
 
-RESERVED = {  # what every batch has of a record beside its features
+RESERVED = {  # in every batch, in addition to the features
     "_mask": ArraySpec((), np.dtype(np.float32)),
     "_index": ArraySpec((), np.dtype(np.int32), pad=-1),
     "_crc": ArraySpec((), np.dtype(np.uint32)),
 }
 SEED = {"_seed": ArraySpec((2,), np.dtype(np.uint32))}  # in batches of training only
 
-# What is inside a payload: a tf.train.Example, a struct whose dtype has named fields, or bytes that only an op can
-# read. A schema without features is the last of these.
+# The content of a payload: a tf.train.Example, a struct whose dtype has named fields, or bytes that only an op can
+# read. A schema without features means the last.
 Layout = Schema | np.dtype | Opaque
 
 
 def feature_specs(layout: Layout) -> Mapping[str, ArraySpec]:
-    """The features of one record as they are parsed. A struct's numbers come in the machine's own byte order.
+    """The features of one parsed record. A struct's numbers are converted to the machine's byte order.
 
-    Its S and V fields are bytes of their full length, zeros at the end included.
-    Raises SchemaError for a dtype that has no named fields, or a field that is no number, bytes or array of them."""
+    S and V fields are bytes of their full length, including trailing zeros.
+    Raises SchemaError for a dtype without named fields, or a field that is not a number, bytes or an array of them."""
     if isinstance(layout, np.dtype):
         return _struct_specs(layout)
     if isinstance(layout, Schema) and not layout.opaque:
@@ -78,12 +78,12 @@ def feature_specs(layout: Layout) -> Mapping[str, ArraySpec]:
 
 
 def delivered(dtype: np.dtype) -> np.dtype:
-    """What a batch has of a feature of `dtype`: 64 bits become 32, all that JAX computes in."""
+    """The dtype of a feature in a batch: 64 bits become 32, because JAX computes in 32 bits."""
     return _DELIVERED.get(dtype, dtype)
 
 
 def holds(dtype: np.dtype, value: float) -> bool:
-    """Whether a dtype of numbers has `value`; a float may round it, and has NaN."""
+    """Whether a numeric dtype can represent `value`; a float may round it, and represents NaN."""
     if dtype.kind == "f":
         return not np.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
@@ -99,8 +99,8 @@ def _feature_spec(feature: Feature) -> ArraySpec:
 def _struct_specs(layout: np.dtype) -> Mapping[str, ArraySpec]:
     if not layout.names:
         raise SchemaError(
-            f"the dtype {layout} has no named fields, so its values have no name in a batch. Give a structured one "
-            "such as np.dtype([('label', 'u1'), ('image', 'u1', (3, 32, 32))])."
+            f"the dtype {layout} has no named fields, so its values would have no name in a batch. Give a structured "
+            "dtype such as np.dtype([('label', 'u1'), ('image', 'u1', (3, 32, 32))])."
         )
     specs = {}
     for name in layout.names:
@@ -111,9 +111,9 @@ def _struct_specs(layout: np.dtype) -> Mapping[str, ArraySpec]:
         elif value not in NUMBERS:
             raise SchemaError(
                 f"field {name!r} is {field.base}. Allowed are bool, integers and floats of up to 64 bits, bytes "
-                "(S or V and a length), and arrays of these."
+                "(S or V with a length), and arrays of these."
             )
         if not field.itemsize:
-            raise SchemaError(f"field {name!r} is {field}, which takes no bytes. Leave it out.")
+            raise SchemaError(f"field {name!r} is {field}, which has no bytes. Leave it out.")
         specs[name] = ArraySpec(field.shape, value)
     return specs

@@ -1,6 +1,6 @@
-"""TensorFlow as this project uses it: on the CPU, quiet. Every other module takes `tf` from here.
+"""TensorFlow as this project uses it: on the CPU, without log noise. Every other module imports `tf` from here.
 
-Hidden from accelerators before its first op, because it would take the memory that JAX needs."""
+Accelerators are hidden before its first op, because TensorFlow would take the memory that JAX needs."""
 
 import contextlib
 import os
@@ -13,12 +13,12 @@ from pipeline.shards.installing import how_to_install
 __all__ = ["tf"]
 
 
-# TensorFlow's libraries say a lot as they load (CPU features, no GPU driver), before they read any log level.
+# TensorFlow's libraries log a lot as they load (CPU features, no GPU driver), before they read any log level.
 _level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
 _wanted = _level == "0"
 _chosen = _level is not None and not (_level == "1" and "jax" in sys.modules)  # JAX sets 1 when it is imported
 if not _chosen:
-    # Its errors come as exceptions, too. In the log each damaged image is up to four lines, which name no record.
+    # Its errors also raise exceptions. In the log, each damaged image takes up to four lines that name no record.
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 with contextlib.nullcontext() if _wanted else quiet_libraries():
@@ -32,7 +32,7 @@ with contextlib.nullcontext() if _wanted else quiet_libraries():
             name="tensorflow",
         ) from e
     tf.config.list_physical_devices()  # loads the rest
-    # It is read by now. JAX has its own copy of the log, and reads it later.
+    # TensorFlow has read it by now. JAX has its own copy of the logging library, which reads it later.
     if _level is None:
         del os.environ["TF_CPP_MIN_LOG_LEVEL"]
     else:
@@ -44,7 +44,7 @@ for _kind in ("GPU", "TPU"):
     except RuntimeError:
         if tf.config.get_visible_devices(_kind):
             warnings.warn(
-                f"TensorFlow ran before pipeline was imported and holds the {_kind}s, whose memory JAX needs. "
+                f"TensorFlow ran before pipeline was imported and has taken the {_kind}s, whose memory JAX needs. "
                 "Import pipeline.datasets first.",
                 RuntimeWarning,
                 stacklevel=2,

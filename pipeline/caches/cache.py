@@ -13,16 +13,13 @@ import numpy as np
 from pipeline.caches.disk import DiskStore
 from pipeline.caches.ram import RamStore
 from pipeline.shards.errors import CorruptRecordError, OptionError
-from pipeline.sources.joined import JoinedReading
+from pipeline.sources.joined import ConcatenatedReading
 from pipeline.sources.records import (
     Group,
     Reading,
     Record,
     Records,
     fetch,
-    known_lengths,
-    source_starts,
-    verify_command,
 )
 
 __all__ = ["Cache", "CachedRecords", "Store", "cached"]
@@ -79,8 +76,8 @@ class CachedRecords:
         self.name, self.fingerprint, self.layout = source.name, source.fingerprint, source.layout
         self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
         self.remote, self.whole_files = source.remote, source.whole_files
-        self.lengths, self.starts = known_lengths(source), source_starts(source)
-        self.verify_command = verify_command(source)
+        self.lengths, self.source_starts = source.lengths, source.source_starts
+        self.verify_command = source.verify_command
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records."""
@@ -98,7 +95,7 @@ class CachedRecords:
         """See Records. The source is asked for what is not in the store."""
         if self.store.complete:
             return self._from_store(groups, ahead_bytes)
-        return JoinedReading((self._from_source, self._from_store), self._split_up, groups, ahead_bytes)
+        return ConcatenatedReading((self._from_source, self._from_store), self._split_up, groups, ahead_bytes)
 
     def _split_up(self, group: Group) -> tuple[np.ndarray, list[Group]]:
         held = self.store.holds(group.record_ids)

@@ -19,7 +19,7 @@ from pipeline.shards.local import LocalStorage
 from pipeline.shards.record import frame_ends
 from pipeline.shards.sizes import format_bytes
 from pipeline.sources.reading import ShardReading
-from pipeline.sources.records import Group, Proven, Reading, Record, Records, known_lengths
+from pipeline.sources.records import Group, Proven, Reading, Record, Records
 
 __all__ = ["DiskStore"]
 
@@ -37,7 +37,7 @@ class DiskStore:
     and checksums of the records are not known; StorageError if the folder cannot be written."""
 
     def __init__(self, records: Records, directory: str, share: float) -> None:
-        lengths, crcs = known_lengths(records), records.crcs
+        lengths, crcs = records.lengths, records.crcs
         if lengths is None or crcs is None:
             raise OptionError(
                 f"cache={directory!r}: a cache on disk needs lengths and checksums of the records, which are not known "

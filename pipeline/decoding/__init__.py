@@ -1,1 +1,1 @@
-"""From payloads to the features of a batch: layouts, ops, padding, in one TensorFlow graph."""
+"""Decodes payloads into the features of a batch: layouts, ops and padding, in one TensorFlow graph."""

@@ -1,4 +1,4 @@
-"""From the payloads of a host's rows to one batch: parse, ops, padding, in one graph function a batch.
+"""Decodes the payloads of a host's rows into a batch: parsing, ops and padding, one call of a graph function per batch.
 
 An Input runs it from its own thread or inside tf.data: the same function, so the same batches."""
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.decoding.nesting import nested as nested_tree
 from pipeline.decoding.op import Features, Op, Specs
-from pipeline.decoding.padding import PadTo, pad_rows, padded_specs, with_lengths
+from pipeline.decoding.padding import PadTo, pad_rows, padded_specs
 from pipeline.decoding.parse import parse_records
 from pipeline.decoding.planning import Plan, listed, planned
 from pipeline.decoding.reason import reason
@@ -26,17 +26,16 @@ __all__ = ["Decoder"]
 
 log = logger("pipeline")
 
-PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # of one batch, inside tf.map_fn
+PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # within a batch, in tf.map_fn
 _TRACING = threading.Lock()
 
 
 class Decoder:
-    """Knows, before anything is read, what a batch looks like.
+    """Decodes batches; their spec is known before any record is read.
 
-    spec: key -> ArraySpec with the host batch first, the reserved keys included. keys=None takes all features,
-    parsed or made by ops, that rows of a batch can have: fixed shape, no bytes. nested: batches and spec are nested
-    dicts, cut at the slashes of keys; every argument has flat keys all the same. seeded: `_seed` is one of the
-    reserved keys."""
+    spec: key -> ArraySpec with the host batch first, including the reserved keys. keys=None takes all features, parsed
+    or set by ops, that fit a batch: with a fixed shape, and not bytes. nested: batches and spec are nested dicts, with
+    keys split at slashes; arguments still use flat keys. seeded: `_seed` is one of the reserved keys."""
 
     def __init__(
         self,
@@ -51,17 +50,17 @@ class Decoder:
         seeded: bool = False,
     ) -> None:
         self._layout, self._host_batch, self._ops = layout, host_batch, listed(ops)
-        self._pad_to = with_lengths(pad_to or {})
+        self._pad_to = {key: pad if isinstance(pad, PadTo) else PadTo(pad) for key, pad in (pad_to or {}).items()}
         plan = planned(padded_specs(feature_specs(layout), self._pad_to), self._ops)
         self._steps, self._specs = plan.steps, plan.specs
         if isinstance(keys, str):
-            raise OptionError(f"keys={keys!r} is one text; keys are several. Give [{keys!r}].")
+            raise OptionError(f"keys={keys!r} is a string; it must be a list of keys. Give [{keys!r}].")
         fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch and not key.startswith("_")]
         self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), plan)
         if keys is None and not fitting:
             log.warning(
-                "no feature fits a batch, so there are only %s. These are bytes, of any length or begin with _: %s. "
-                "Add an op that makes arrays of a fixed shape, or give their length in pad_to.",
+                "no feature fits a batch, so it contains only %s. Features that are bytes, have no fixed length or "
+                "start with _: %s. Add an op that makes arrays of a fixed shape, or give their length in pad_to.",
                 ", ".join(RESERVED), ", ".join(sorted(self._specs)),
             )  # fmt: skip
         counted = {pad.length_into: key for key, pad in self._pad_to.items()}
@@ -80,19 +79,19 @@ class Decoder:
 
     @functools.cached_property
     def _graph(self) -> Any:
-        with _TRACING:  # of several threads that decode, the first traces and the others find its graph
+        with _TRACING:  # the first of several decoding threads traces, the others find its graph
             if all(type(op).__module__.startswith("pipeline.decoding.") for op in self._ops):
                 return _shared_graph(_Described(self, repr(vars(self))))
-            return _traced(self)  # another's op may read what its repr does not show
+            return _traced(self)  # a user's op may depend on state that its repr does not show
 
     @property
     def num_ops(self) -> int:
-        """Seeds that a record needs."""
+        """Number of seeds per record."""
         return len(self._ops)
 
     def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, Any]:
-        """See decode; NumPy in and out. Raises SchemaError with TensorFlow's reason, which names no record."""
-        if not self._keys:  # 45 ms for a graph of nothing
+        """See decode; NumPy in and out. Raises SchemaError with TensorFlow's reason, which does not name a record."""
+        if not self._keys:  # an empty graph takes 45 ms
             return {}
         try:
             batch = self._graph(tf.constant(payloads, tf.string, [len(payloads)]), seeds, index)
@@ -101,10 +100,10 @@ class Decoder:
         return tf.nest.map_structure(lambda value: value.numpy(), batch)
 
     def decode(self, payloads: Any, seeds: Any, index: Any) -> Features:
-        """The features of one batch, in a graph: a tensor of the spec's shape and dtype a key.
+        """The features of one batch, in a graph: per key, a tensor with the spec's shape and dtype.
 
-        payloads: string [n], the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [host_batch], -1 where
-        a padding row goes; padding is made of pad values only and passes through no op."""
+        payloads: string [n], the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [host_batch], -1 for
+        padding rows, which contain only pad values and do not pass through ops."""
         if not self._keys:
             return {}
         features = pad_rows(parse_records(self._layout, self._parsed, payloads), self._pad_to)
@@ -112,7 +111,7 @@ class Decoder:
             features = self._apply_ops(features, seeds)
         rows = {key: _narrowed(key, features[key]) for key in self._keys}
         count = tf.shape(payloads)[0]
-        # The copy that padding costs is made only where there is padding: in the last batch of an evaluation.
+        # Padding costs a copy, which is made only if there is padding: in the last batch of an evaluation.
         batch = tf.cond(count == self._host_batch, lambda: rows, lambda: self._padded(rows, index, count))
         shapes = {key: (self._host_batch, *self._rows[key].shape) for key in self._keys}
         return self._nest({key: tf.ensure_shape(value, shapes[key]) for key, value in batch.items()})
@@ -140,7 +139,7 @@ class Decoder:
 
 @dataclass(frozen=True)
 class _Described:
-    """A Decoder, equal to those that decode in the same way."""
+    """A Decoder that compares equal to all with the same configuration."""
 
     decoder: Decoder = field(compare=False)
     configuration: str
@@ -148,12 +147,12 @@ class _Described:
 
 @functools.lru_cache(maxsize=16)
 def _shared_graph(described: _Described) -> Any:
-    """An evaluation every thousand steps makes a Decoder each time; to trace and optimize its graph takes 0.4 s."""
+    """An evaluation every thousand steps makes a Decoder each time; tracing and optimizing its graph takes 0.4 s."""
     return _traced(described.decoder)
 
 
 def _traced(decoder: Decoder) -> Any:
-    # A call of the tf.function takes 0.3 ms more, and TensorFlow warns of retracing from the 5th Decoder on.
+    # Calling the tf.function itself takes 0.3 ms more, and TensorFlow warns of retracing from the 5th Decoder on.
     function = tf.function(decoder.decode, input_signature=decoder.signature, autograph=False)
     return function.get_concrete_function()
 
@@ -169,19 +168,19 @@ def _checked(keys: tuple[str, ...], plan: Plan) -> list[str]:
             raise OptionError(f"keys has {key!r}, which is neither in the records nor set by an op."
                               f"{did_you_mean(key, specs)}")  # fmt: skip
         if key.startswith("_"):
-            raise OptionError(f"keys has {key!r}: names that begin with _ are reserved. Copy it to another in an op.")
+            raise OptionError(f"keys has {key!r}: names that start with _ are reserved. Rename it in an op.")
         if not specs[key].fits_a_batch:
             number = specs[key].dtype != BYTES
             raise SchemaError(
-                f"{key!r} is {'of any length' if number else 'bytes'}, which no device takes. "
-                f"{'Give its length in pad_to, add' if number else 'Add'} an op that makes a fixed shape of it "
+                f"{key!r} {'has no fixed length' if number else 'is bytes'}, which devices do not support. "
+                f"{'Give its length in pad_to, add' if number else 'Add'} an op that gives it a fixed shape "
                 "(such as DecodeJpeg for an image), or leave it out of keys."
             )
     return sorted(set(keys))
 
 
 def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float]) -> dict[str, ArraySpec]:
-    """One row of each key as it is delivered: 64 bits become 32, with its pad value."""
+    """One row of each key as delivered: 64 bits become 32, with its pad value."""
     rows = {}
     for key in keys:
         dtype = delivered(specs[key].dtype)
@@ -195,7 +194,7 @@ def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float
 
 
 def _narrowed(key: str, value: Any) -> Any:
-    """64 bits as 32, all that JAX computes in. A value beyond them is an error, never cut; a float is rounded."""
+    """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats are rounded."""
     wide = np.dtype(value.dtype.as_numpy_dtype)
     dtype = delivered(wide)
     if dtype == wide:
@@ -206,7 +205,7 @@ def _narrowed(key: str, value: Any) -> Any:
         if dtype.kind == "f"
         else tf.cast(small, value.dtype) == value
     )
-    message = f"{key!r} is delivered as {dtype} and holds a value beyond it; leave it out of keys, or map it in an op."
+    message = f"{key!r} is delivered as {dtype} and has a value out of range; leave it out of keys, or map it in an op."
     check = tf.debugging.Assert(tf.reduce_all(same), [message, tf.reduce_max(value), tf.reduce_min(value)])
     with tf.control_dependencies([check]):
         return tf.identity(small)

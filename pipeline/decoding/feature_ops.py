@@ -1,4 +1,4 @@
-"""Ops over features of any kind: which there are, what they are called and their dtype."""
+"""Ops for features of any kind: select, rename and cast them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,14 +16,25 @@ __all__ = ["Cast", "Drop", "Keep", "Rename"]
 
 @dataclass(frozen=True)
 class _Choice:
-    """What Keep and Drop share: the names of features."""
+    """Common part of Keep and Drop: the names of features."""
 
     keys: Iterable[str]
 
     def __post_init__(self) -> None:
         if isinstance(self.keys, str):
-            raise OptionError(f"{type(self).__name__}({self.keys!r}): keys are several. Give [{self.keys!r}].")
+            raise OptionError(f"{type(self).__name__}({self.keys!r}): keys must be a list. Give [{self.keys!r}].")
         object.__setattr__(self, "keys", tuple(self.keys))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See Op."""
+        return ()
+
+    def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
+        for key in self.keys:
+            spec_of(self, key, specs)
+        return {}
 
     def __call__(self, features: Features, seed: Any) -> Features:
         """See Op."""
@@ -39,27 +50,13 @@ class Keep(_Choice):
         """See Op."""
         return tuple(self.keys)
 
-    def output_spec(self, specs: Specs) -> Specs:
-        """See Op."""
-        for key in self.keys:
-            spec_of(self, key, specs)
-        return {}
-
     def dropped_features(self, specs: Specs) -> Collection[str]:
         """See DropsFeatures."""
         return specs.keys() - set(self.keys)
 
 
 class Drop(_Choice):
-    """Drops the features `keys`. What no other op reads is not parsed."""
-
-    reads: tuple[str, ...] = ()
-
-    def output_spec(self, specs: Specs) -> Specs:
-        """See Op."""
-        for key in self.keys:
-            spec_of(self, key, specs)
-        return {}
+    """Drops the features `keys`. Features that no other op reads are not parsed."""
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
         """See DropsFeatures."""
@@ -69,27 +66,27 @@ class Drop(_Choice):
 
 @dataclass(frozen=True)
 class Rename:
-    """Renames features: {old: new}. All change at the same time, so two may swap their names.
+    """Renames features: {old: new}. All are renamed at the same time, so two can swap their names.
 
-    A new name that another feature has already is an error."""
+    A new name that another feature already has is an error."""
 
     names: Mapping[str, str] | Iterable[tuple[str, str]]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(dict(self.names).items()))  # hashable, as ops are
-        if len({new for _, new in self._pairs}) < len(self._pairs):
+        if len(set(dict(self.names).values())) < len(dict(self.names)):
             raise OptionError(f"{self!r}: two features get the same name. Choose another for one of them.")
 
     @property
     def reads(self) -> tuple[str, ...]:
         """See Op."""
-        return tuple(old for old, _ in self._pairs)
+        return tuple(dict(self.names))
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
-        renamed = {new: spec_of(self, old, specs) for old, new in self._pairs}
+        renamed = {new: spec_of(self, old, specs) for old, new in dict(self.names).items()}
         if taken := sorted(renamed.keys() & (specs.keys() - set(self.reads))):
-            raise OptionError(f"{self!r}: there is a feature {taken[0]!r} already. Drop([{taken[0]!r}]) before it, or "
+            raise OptionError(f"{self!r}: a feature {taken[0]!r} already exists. Drop([{taken[0]!r}]) before it, or "
                               "choose another name.")  # fmt: skip
         return renamed
 
@@ -101,19 +98,15 @@ class Rename:
     def __call__(self, features: Features, seed: Any) -> Features:
         """See Op."""
         del seed
-        return {new: features[old] for old, new in self._pairs}
-
-    @property
-    def _pairs(self) -> tuple[tuple[str, str], ...]:
-        return tuple(dict(self.names).items())
+        return {new: features[old] for old, new in dict(self.names).items()}
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Changes the dtype of a feature of numbers: "float32", "int32", "uint8", "bool" and so on, or NumPy's.
+    """Changes the dtype of a numeric feature: "float32", "int32", "uint8", "bool" and so on, or a NumPy dtype.
 
-    Floats become integers by rounding to the nearest, ties to even. A value beyond dtype is an error that names the
-    record: nothing wraps around. Of 64 bits, a batch has 32."""
+    Floats are rounded to the nearest integer, ties to even. A value out of range is an error that names the record:
+    nothing wraps around. A batch has 32 of 64 bits."""
 
     key: str
     dtype: Any
@@ -136,11 +129,11 @@ class Cast:
         """See Op."""
         spec, dtype = spec_of(self, self.key, specs), np.dtype(self.dtype)
         if spec.dtype == BYTES:
-            raise SchemaError(f"{self!r}: {self.key!r} is bytes; it must be numbers. Decode it in an op before this.")
+            raise SchemaError(f"{self!r}: {self.key!r} is bytes; it must be numeric. Decode it in an earlier op.")
         for value in (spec.pad, spec.missing):
             if value is not None and not holds(dtype, value):
-                raise SchemaError(f"{self!r}: {self.key!r} has {value} where a record has no value, which {self.dtype} "
-                                  "cannot hold. Choose another value in pad_to, or a wider dtype.")  # fmt: skip
+                raise SchemaError(f"{self!r}: {self.key!r} has {value} for absent values, which {self.dtype} cannot "
+                                  "hold. Choose another value in pad_to, or a wider dtype.")  # fmt: skip
         return {self.key: replace(spec, dtype=dtype)}
 
     def __call__(self, features: Features, seed: Any) -> Features:
@@ -154,9 +147,9 @@ class Cast:
             return {self.key: cast}
         if dtype.kind == "f":
             fits = tf.math.is_finite(cast) == tf.math.is_finite(tf.cast(value, tf.float64))
-        else:  # a sign that is lost on the way there may come back on the way back
+        else:  # casting back can restore a sign that the cast has lost
             fits = (tf.cast(cast, value.dtype) == value) & ((cast < 0) == (value < 0))
-        said = f"{self.key!r} has a value that {self.dtype} cannot hold, in {self!r}. Its least and greatest are"
+        said = f"{self.key!r} has a value that {self.dtype} cannot hold, in {self!r}. Its minimum and maximum are"
         data = [said, tf.reduce_min(value), tf.reduce_max(value)]
         with tf.control_dependencies([tf.raw_ops.Assert(condition=tf.reduce_all(fits), data=data, summarize=1)]):
             return {self.key: tf.identity(cast)}

@@ -1,4 +1,4 @@
-"""What the ops share that make one image of one feature."""
+"""The base of ops that turn one feature into one image."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ __all__ = ["ImageOp", "image_spec"]
 
 
 class ImageOp:
-    """Reads `key` and sets one image. A subclass states the image's spec and makes it of the feature's value."""
+    """Reads `key` and sets one image. A subclass computes the image from the feature's value; by default, the image has
+    the spec of the one it reads."""
 
     key: str
 
@@ -32,9 +33,9 @@ class ImageOp:
         return self.key
 
     def _spec(self, specs: Specs) -> ArraySpec:
-        raise NotImplementedError
+        return image_spec(self, self.key, specs)
 
-    def _image(self, value: Any, seed: Any) -> Any:
+    def _image(self, value: Any, seed: Any, /) -> Any:
         raise NotImplementedError
 
 
@@ -48,7 +49,7 @@ def image_spec(op: Op, key: str, specs: Specs, *, only_uint8: bool = False) -> A
         found = "bytes"
         remedy = (
             " Decode it first: DecodeResize, DecodeCentralCrop and DecodeRandomResizedCrop take images of any size, "
-            "DecodeJpeg and DecodePng images of one size."
+            "DecodeJpeg and DecodePng images of a fixed size."
         )
     else:
         found = f"{spec.dtype} {spec.shape}"

@@ -1,8 +1,9 @@
 """Ops that decode images of one known size."""
 
 import struct
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pipeline.decoding.encoded import pixels_spec
 from pipeline.decoding.image_op import ImageOp
@@ -18,9 +19,7 @@ _PNG_BEGINS = struct.unpack(">4i", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR")  # its fi
 
 @dataclass(frozen=True)
 class _Decode(ImageOp):
-    """What both image formats share. A subclass says whether the size is right without decoding, and decodes."""
-
-    _wrong: ClassVar[str]  # what the value holds when the size is wrong
+    """Common part of both image formats."""
 
     key: str
     into: str = "image"
@@ -37,57 +36,41 @@ class _Decode(ImageOp):
     def _spec(self, specs: Specs) -> ArraySpec:
         return pixels_spec(self, self.key, specs, self.shape)
 
-    def _image(self, value: Any, seed: Any) -> Any:
-        del seed
-        right, size = self._check(value)
+    def _sized(self, right: Any, size: Any, what: str) -> AbstractContextManager[Any]:
+        """Fails in the graph, naming both sizes, unless `right`. Decoding waits for it. what: the wrong value."""
         height, width, _ = self.shape
         wanted = (
-            f"{self.key!r} holds {self._wrong} of another size than the {height} x {width} of {self!r}. DecodeResize, "
+            f"{self.key!r} is {what} of a size other than the {height} x {width} of {self!r}. DecodeResize, "
             "DecodeCentralCrop and DecodeRandomResizedCrop take images of any size. Its height and width are"
         )
-        # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us an image.
-        with tf.control_dependencies([tf.raw_ops.Assert(condition=right, data=[wanted, size], summarize=2)]):
-            image = self._decode(value)
-        return tf.ensure_shape(image, self.shape)
-
-    def _check(self, encoded: Any) -> tuple[Any, Any]:
-        """(whether the size is right, [height, width])."""
-        raise NotImplementedError
-
-    def _decode(self, encoded: Any) -> Any:
-        """The pixels: uint8 with the channels wanted."""
-        raise NotImplementedError
+        # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us per image.
+        return tf.control_dependencies([tf.raw_ops.Assert(condition=right, data=[wanted, size], summarize=2)])
 
 
 class DecodeJpeg(_Decode):
     """Decodes a JPEG of a known size to `into`: uint8 [height, width, channels], 1 channel (grey) or 3 (RGB).
 
-    A record whose image has another size is an error that names both; nothing of it is decoded first, so a small
-    file that claims to be huge costs nothing. The exact DCT, because TensorFlow's default is 0.8 levels too dark."""
+    An image of another size is an error that names both sizes and is not decoded, so a small file that claims to be
+    huge costs nothing. Uses the exact DCT, because TensorFlow's default is 0.8 levels too dark."""
 
-    _wrong = "a JPEG"
-
-    def _check(self, encoded: Any) -> tuple[Any, Any]:
-        size = tf.io.extract_jpeg_shape(encoded)[:2]
-        return tf.reduce_all(size == self.shape[:2]), size
-
-    def _decode(self, encoded: Any) -> Any:
-        return tf.io.decode_jpeg(encoded, channels=self.shape[2], dct_method="INTEGER_ACCURATE")
+    def _image(self, value: Any, _seed: Any, /) -> Any:
+        size = tf.io.extract_jpeg_shape(value)[:2]
+        with self._sized(tf.reduce_all(size == self.shape[:2]), size, "a JPEG"):
+            image = tf.io.decode_jpeg(value, channels=self.shape[2], dct_method="INTEGER_ACCURATE")
+        return tf.ensure_shape(image, self.shape)
 
 
 class DecodePng(_Decode):
     """Decodes a PNG of a known size to `into`: uint8 [height, width, channels], 1 channel (grey) or 3 (RGB). Exact.
 
-    A record whose image has another size, or is no PNG, is an error that names both sizes; nothing of it is decoded
-    first, so a small file that claims to be huge costs nothing."""
+    An image of another size, or that is not a PNG, is an error that names both sizes and is not decoded, so a small
+    file that claims to be huge costs nothing."""
 
-    _wrong = "no PNG, or one"
-
-    def _check(self, encoded: Any) -> tuple[Any, Any]:
+    def _image(self, value: Any, _seed: Any, /) -> Any:
         # Signature (8 bytes), length and type of the first chunk (8), width, height: https://www.w3.org/TR/png-3/
-        header = tf.io.decode_raw(encoded, tf.int32, little_endian=False, fixed_length=24)
+        header = tf.io.decode_raw(value, tf.int32, little_endian=False, fixed_length=24)
         height, width, _ = self.shape
-        return tf.reduce_all(header == [*_PNG_BEGINS, width, height]), header[:3:-1]
-
-    def _decode(self, encoded: Any) -> Any:
-        return tf.io.decode_png(encoded, channels=self.shape[2])
+        right = tf.reduce_all(header == [*_PNG_BEGINS, width, height])
+        with self._sized(right, header[:3:-1], "not a PNG, or a PNG"):
+            image = tf.io.decode_png(value, channels=self.shape[2])
+        return tf.ensure_shape(image, self.shape)

@@ -1,4 +1,4 @@
-"""Ops over labels."""
+"""Ops for labels."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["MultiHot", "OneHot"]
 
 @dataclass(frozen=True)
 class _Hot:
-    """What both share: float32 [num_classes] in `into`; [0] is label `base`."""
+    """Common part of both: float32 [num_classes] in `into`; [0] is label `base`."""
 
     key: str
     num_classes: int
@@ -37,9 +37,9 @@ class _Hot:
         self._check(spec)
         if spec.missing is not None and spec.missing in self._classes:
             raise SchemaError(
-                f"{self!r}: {self.key!r} has {spec.missing} where a record has no label, and {self._labels} are "
-                "labels: nothing could tell them apart. Give pad_to another value, such as PadTo(..., value=-1), and "
-                "store labels that may be absent with shape (None,)."
+                f"{self!r}: {self.key!r} has {spec.missing} for absent labels, but {self._labels} are labels. Give "
+                "pad_to another value, such as PadTo(..., value=-1), and store labels that may be absent with shape "
+                "(None,)."
             )
         return {self.into: ArraySpec((self.num_classes,), np.dtype(np.float32))}
 
@@ -48,7 +48,7 @@ class _Hot:
         del seed
         labels = self._without_ignored(tf.reshape(tf.cast(features[self.key], tf.int64), [-1]))
         wrong = tf.boolean_mask(labels, (labels < self.base) | (labels >= self.base + self.num_classes))
-        message = f"{self.key!r} has a label outside of {self._labels}, the classes of {self!r}:"
+        message = f"{self.key!r} has a label outside {self._labels}, the classes of {self!r}:"
         with tf.control_dependencies(
             [tf.raw_ops.Assert(condition=tf.size(wrong) == 0, data=[message, wrong[:1]], summarize=1)]
         ):
@@ -73,18 +73,18 @@ class _Hot:
 
 @dataclass(frozen=True)
 class OneHot(_Hot):
-    """Sets `into` to float32 [num_classes]: 1.0 at the record's one label, 0.0 elsewhere; [0] is label `base`.
+    """Sets `into` to float32 [num_classes]: 1.0 at the record's label, 0.0 elsewhere; [0] is label `base`.
 
-    The label is one integer. One outside of base..base + num_classes - 1 is an error that names it."""
+    The label is one integer. A label outside base..base + num_classes - 1 is an error that names it."""
 
     def _check(self, spec: ArraySpec) -> None:
         if spec.dtype.kind not in "iu" or spec.shape != ():
-            raise SchemaError(f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be one integer, of shape "
-                              "(). MultiHot takes any number of labels.")  # fmt: skip
+            raise SchemaError(f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be a single integer, "
+                              "shape (). MultiHot takes any number of labels.")  # fmt: skip
         if spec.missing is not None and spec.missing not in self._classes:
             raise SchemaError(
-                f"{self!r}: {self.key!r} has {spec.missing} where a record has no label. "
-                f"MultiHot(..., ignore={spec.missing}) makes zeros of it."
+                f"{self!r}: {self.key!r} has {spec.missing} for absent labels. "
+                f"MultiHot(..., ignore={spec.missing}) turns them into zeros."
             )
 
 
@@ -92,23 +92,23 @@ class OneHot(_Hot):
 class MultiHot(_Hot):
     """Sets `into` to float32 [num_classes]: 1.0 at every label of the record, 0.0 elsewhere; [0] is label `base`.
 
-    Any integers will do: one, many, of any length, or filled up by pad_to. A record without labels gets zeros.
-    ignore: a value that is no label, such as pad_to's or that of an optional feature where a record has none. Any
-    other label outside of base..base + num_classes - 1 is an error that names it."""
+    Takes any integers: one or many, of any length or padded by pad_to. A record without labels gets zeros. ignore: a
+    value that is not a label, such as pad_to's value or that of an absent optional feature. Any other label outside
+    base..base + num_classes - 1 is an error that names it."""
 
     ignore: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ignore is not None and self.ignore in self._classes:
-            raise OptionError(f"{self!r}: ignore must be no label, and {self._labels} are labels.")
+            raise OptionError(f"{self!r}: ignore must not be a label, and {self._labels} are labels.")
 
     def _check(self, spec: ArraySpec) -> None:
         if spec.dtype.kind not in "iu":
             raise SchemaError(f"{self!r}: {self.key!r} is {spec.dtype} {spec.shape}; it must be integers.")
         if spec.missing not in (None, self.ignore) and spec.missing not in self._classes:
             raise SchemaError(
-                f"{self!r}: {self.key!r} has {spec.missing} where a record has no label. Give ignore={spec.missing}."
+                f"{self!r}: {self.key!r} has {spec.missing} for absent labels. Give ignore={spec.missing}."
             )
 
     def _without_ignored(self, labels: Any) -> Any:

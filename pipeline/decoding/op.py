@@ -1,7 +1,7 @@
-"""What a preprocessing op is: features of one example in, features out. Every op fulfils it, and users' own may.
+"""The protocol of preprocessing ops, ours and users': features of one example in, features out.
 
-An op draws nothing itself: its seed is a hash of (dataset seed, epoch, record id, its place in the list), so the
-same record looks the same on any number of hosts and after any resume."""
+An op has no random state: its seed is a hash of (dataset seed, epoch, record id, position in the list), so a record is
+preprocessed identically on any number of hosts and after any resume."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -11,39 +11,40 @@ from pipeline.spec import ArraySpec
 
 __all__ = ["DropsFeatures", "Features", "Op", "Specs", "spec_of"]
 
-Features = dict[str, Any]  # one tensor a key
+Features = dict[str, Any]  # one tensor per key
 Specs = Mapping[str, ArraySpec]
 
 
+@runtime_checkable
 class Op(Protocol):
-    """What a recipe takes. A new op is a new frozen dataclass with these three."""
+    """A preprocessing op. To add one, write a frozen dataclass with these three members."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The features it needs."""
+        """The features that the op needs."""
         ...
 
     def output_spec(self, specs: Specs) -> Specs:
-        """The features it sets, of one example. Raises OptionError or SchemaError when it cannot work on `specs`."""
+        """The features that the op sets, of one example. Raises OptionError or SchemaError if `specs` do not fit."""
         ...
 
     def __call__(self, features: Features, seed: Any) -> Features:
-        """The features it sets. seed: int32 [2], uniform over all bits. Runs in a graph."""
+        """Returns the features that the op sets. seed: int32 [2], uniform over all bits. Runs in a graph."""
         ...
 
 
 @runtime_checkable
 class DropsFeatures(Op, Protocol):
-    """An op that also takes features away. It need not read them, so that they need not be parsed."""
+    """An op that also removes features. It need not read them, so they need not be parsed."""
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
-        """Those of `specs` that are gone after it, unless it sets them."""
+        """The features of `specs` that the op removes, unless it sets them."""
         ...
 
 
 def spec_of(op: Op, key: str, specs: Specs) -> ArraySpec:
-    """The spec of a feature that an op reads. Raises OptionError, with the nearest name, when there is none."""
+    """The spec of a feature that an op reads. Raises OptionError, with the nearest name, if there is none."""
     if key not in specs:
-        raise OptionError(f"{op!r} reads {key!r}, which is neither in the records nor set by an op before it."
+        raise OptionError(f"{op!r} reads {key!r}, which is neither in the records nor set by an earlier op."
                           f"{did_you_mean(key, specs)}")  # fmt: skip
     return specs[key]

@@ -1,4 +1,4 @@
-"""Features of any length as rows of one length, so that they stack to a batch. The decoder pads before ops run."""
+"""Pads features of any length to rows of one length, so that they stack to a batch. The decoder pads before ops run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,15 +10,15 @@ from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, ArraySpec, delivered, holds
 from pipeline.tf_cpu import tf
 
-__all__ = ["PadTo", "pad_rows", "padded_specs", "with_lengths"]
+__all__ = ["PadTo", "pad_rows", "padded_specs"]
 
 
 @dataclass(frozen=True)
 class PadTo:
-    """A row of `length` values: those of the record, and `value` behind them.
+    """A row of `length` values: the record's, then `value`.
 
-    truncate: leaves out what is beyond `length`; without it, a longer row is a SchemaError. length_into: a feature
-    that gets how many values of the row are the record's own, int32 (), 0 to `length`."""
+    truncate: drops values beyond `length`; without it, a longer row is a SchemaError. length_into: a feature set to
+    the number of the record's values in the row, int32 (), 0 to `length`."""
 
     length: int
     value: float = 0
@@ -30,15 +30,10 @@ class PadTo:
             raise OptionError(f"{self!r}: length must be at least 1.")
 
 
-def with_lengths(pad_to: Mapping[str, int | PadTo]) -> dict[str, PadTo]:
-    """`pad_to` with a PadTo for every plain length."""
-    return {key: pad if isinstance(pad, PadTo) else PadTo(pad) for key, pad in pad_to.items()}
-
-
 def padded_specs(specs: Specs, pad_to: Mapping[str, PadTo]) -> dict[str, ArraySpec]:
-    """`specs` with the padded rows and their lengths. A row of padding is as a record's that has no values.
+    """`specs` with the padded rows and their lengths. A padding row looks like that of a record without values.
 
-    Raises OptionError or SchemaError for a feature that is not there or cannot be padded so."""
+    Raises OptionError or SchemaError for a feature that does not exist or cannot be padded."""
     result = dict(specs)
     for key, pad in pad_to.items():
         if key not in specs:
@@ -46,8 +41,8 @@ def padded_specs(specs: Specs, pad_to: Mapping[str, PadTo]) -> dict[str, ArraySp
         spec = specs[key]
         if spec.dtype == BYTES:
             raise SchemaError(
-                f"pad_to has {key!r}, which is bytes: no device takes them, of whatever length. "
-                "Make numbers of them in an op, which may read features of any length."
+                f"pad_to has {key!r}, which is bytes: devices do not support bytes of any length. "
+                "Convert them to numbers in an op, which can read features of any length."
             )
         if None not in spec.shape:
             raise OptionError(
@@ -66,9 +61,9 @@ def padded_specs(specs: Specs, pad_to: Mapping[str, PadTo]) -> dict[str, ArraySp
 
 
 def pad_rows(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
-    """Features of a batch, those of any length made rows [n, length], and the lengths. Runs in a graph.
+    """Features of a batch, those of any length padded to [n, length], and the lengths. Runs in a graph.
 
-    Raises InvalidArgumentError there for a row that is too long."""
+    The graph raises InvalidArgumentError for a row that is too long."""
     result = dict(features)
     for key in features.keys() & pad_to.keys():
         ragged, pad = features[key], pad_to[key]
@@ -76,8 +71,8 @@ def pad_rows(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
         if not pad.truncate:
             longest = tf.reduce_max(lengths)
             message = (
-                f"{key!r} has more values than the {pad.length} that pad_to allows. Allow more, or give "
-                f"PadTo({pad.length}, truncate=True) to leave out the rest. It has"
+                f"{key!r} has more values than the {pad.length} that pad_to allows. Allow more, or drop the rest with "
+                f"PadTo({pad.length}, truncate=True). It has"
             )
             with tf.control_dependencies([tf.debugging.Assert(longest <= pad.length, [message, longest])]):
                 lengths = tf.identity(lengths)

@@ -1,4 +1,4 @@
-"""Ops that decode photographs of any size to pixels of one size: JPEG, PNG and WebP, told by their content."""
+"""Ops that decode images of any size (JPEG, PNG or WebP, detected from the content) to pixels of one size."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -15,15 +15,15 @@ from pipeline.tf_cpu import tf
 
 __all__ = ["DecodeCentralCrop", "DecodeRandomResizedCrop", "DecodeResize"]
 
-MAX_PIXELS = 2**26  # 200 MB as RGB; cameras are below
+MAX_PIXELS = 2**26  # 200 MB as RGB; more than cameras produce
 
 
 @dataclass(frozen=True)
 class _Photo(ImageOp):
-    """What the three share: sets `into` to uint8 [*size, channels], 1 channel (grey) or 3 (RGB).
+    """Common part of the ops: sets `into` to uint8 [*size, channels], 1 channel (grey) or 3 (RGB).
 
-    JPEG of any subsampling, grey, CMYK or progressive, PNG and WebP. EXIF is ignored, its rotation too. A record with
-    anything else, with a damaged image or with more than max_pixels is an error that names it."""
+    Takes JPEG with any subsampling, grey, CMYK or progressive, PNG and WebP. EXIF is ignored, including its rotation.
+    Other data, a damaged image or more than max_pixels pixels is an error that names the record."""
 
     key: str = "image/encoded"
     _: KW_ONLY
@@ -46,12 +46,6 @@ class _Photo(ImageOp):
     def _spec(self, specs: Specs) -> ArraySpec:
         return pixels_spec(self, self.key, specs, (*self.size, self.channels))
 
-    def _image(self, value: Any, seed: Any) -> Any:
-        return tf.ensure_shape(self._photo(value, seed), (*self.size, self.channels))
-
-    def _photo(self, encoded: Any, seed: Any) -> Any:
-        raise NotImplementedError
-
     def _window(self, encoded: Any, window: Callable[[Any], Any]) -> tuple[Any, Any]:
         return decoded_window(encoded, window, self.channels, self.max_pixels, self.key)
 
@@ -61,11 +55,11 @@ class _Photo(ImageOp):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRandomResizedCrop(_Photo):
-    """Decodes a random window of an image, resizes it to `size` and flips half of them: the usual training op.
+    """Decodes a random window of an image, resizes it to `size` and flips it half of the time: the usual training op.
 
-    area: of the window, as a part of the image's, uniform. ratio: width over height, uniform in its logarithm. Ten
-    draws, then the largest central window with a ratio within those bounds, as torchvision's RandomResizedCrop. Of a
-    JPEG only the window is decoded."""
+    area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its logarithm. If none
+    of ten draws fits, takes the largest central window with a ratio within the bounds, like torchvision's
+    RandomResizedCrop. For a JPEG, only the window is decoded."""
 
     area: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -76,20 +70,20 @@ class DecodeRandomResizedCrop(_Photo):
         if not 0 < self.area[0] <= self.area[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1]:
             raise OptionError(f"{self!r}: area must be two ascending numbers in (0, 1], ratio two ascending above 0.")
 
-    def _photo(self, encoded: Any, seed: Any) -> Any:
+    def _image(self, value: Any, seed: Any, /) -> Any:
         bits = random_bits(seed, 4 * TRIES + 1)
-        pixels, _ = self._window(encoded, lambda size: random_window(size, bits[: 4 * TRIES], self.area, self.ratio))
+        pixels, _ = self._window(value, lambda size: random_window(size, bits[: 4 * TRIES], self.area, self.ratio))
         image = self._resized(pixels)
         return flipped(image, bits[-1]) if self.flip else image
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeCentralCrop(_Photo):
-    """Decodes the centre of an image to `size`, a square: the usual op of an evaluation, in either convention.
+    """Decodes the centre of an image to `size`, a square: the usual evaluation op, in either convention.
 
-    resize_short=256: the shorter side is resized to 256 pixels, then the central crop of `size` is taken, as
-    big_vision and torchvision do. resize_short=None: the central square that is size / (size + border) of the shorter
-    side is taken, then resized, as tensorflow/tpu does; of a JPEG only that square is decoded."""
+    resize_short=256: resizes the shorter side to 256 pixels, then takes the central crop of `size`, like big_vision and
+    torchvision. resize_short=None: takes the central square that is size / (size + border) of the shorter side, then
+    resizes it, like tensorflow/tpu; for a JPEG, only that square is decoded."""
 
     resize_short: int | None = None
     border: int = 32
@@ -101,13 +95,12 @@ class DecodeCentralCrop(_Photo):
         if self.resize_short is not None and self.resize_short < self.size[0]:
             raise OptionError(f"{self!r}: resize_short must be at least the {self.size[0]} of size.")
 
-    def _photo(self, encoded: Any, seed: Any) -> Any:
-        del seed
+    def _image(self, value: Any, _seed: Any, /) -> Any:
         side = self.size[0]
         if self.resize_short is None:
-            pixels, _ = self._window(encoded, lambda size: central_square(size, side, self.border))
+            pixels, _ = self._window(value, lambda size: central_square(size, side, self.border))
             return self._resized(pixels)
-        pixels, window = self._window(encoded, whole)
+        pixels, window = self._window(value, whole)
         small = resized_short(window[2:], self.resize_short)
         y, x = tf.unstack((small - side) // 2)
         return tf.slice(self._resized(pixels, small), [y, x, 0], [side, side, self.channels])
@@ -115,9 +108,9 @@ class DecodeCentralCrop(_Photo):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeResize(_Photo):
-    """Decodes a whole image and resizes it to `size`.
+    """Decodes a complete image and resizes it to `size`.
 
-    fit="stretch": each side for itself. fit="pad": the image keeps its ratio and is centred; what is left is 0."""
+    fit="stretch": resizes each side separately. fit="pad": keeps the ratio and centres the image; the border is 0."""
 
     fit: Literal["stretch", "pad"] = "stretch"
 
@@ -126,9 +119,8 @@ class DecodeResize(_Photo):
         if self.fit not in ("stretch", "pad"):
             raise OptionError(f"{self!r}: fit must be 'stretch' or 'pad'.")
 
-    def _photo(self, encoded: Any, seed: Any) -> Any:
-        del seed
-        pixels, window = self._window(encoded, whole)
+    def _image(self, value: Any, _seed: Any, /) -> Any:
+        pixels, window = self._window(value, whole)
         if self.fit == "stretch":
             return self._resized(pixels)
         target = tf.constant(self.size, tf.float64)
@@ -136,4 +128,4 @@ class DecodeResize(_Photo):
         inner = tf.maximum(tf.cast(tf.round(tf.cast(window[2:], tf.float64) * scale), tf.int32), 1)
         before = (tf.constant(self.size) - inner) // 2
         padding = tf.pad(tf.stack([before, tf.constant(self.size) - inner - before], 1), [[0, 1], [0, 0]])
-        return tf.pad(self._resized(pixels, inner), padding)
+        return tf.ensure_shape(tf.pad(self._resized(pixels, inner), padding), (*self.size, self.channels))

@@ -1,4 +1,4 @@
-"""Ops over decoded images [height, width, channels]: crops, flips, sizes and channels."""
+"""Ops for decoded images [height, width, channels]: crops, flips, sizes and channels."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -19,9 +19,9 @@ Fill = Literal["zero", "edge"]
 
 @dataclass(frozen=True)
 class RandomShift(ImageOp):
-    """Moves an image by a whole number of pixels in -pixels..pixels, each way alike; shape and dtype stay.
+    """Shifts an image by -pixels..pixels whole pixels along each axis; keeps shape and dtype.
 
-    What comes in at the border is 0 (fill="zero") or the nearest pixel of the border (fill="edge")."""
+    The uncovered border is 0 (fill="zero") or repeats the nearest pixel (fill="edge")."""
 
     key: str = "image"
     pixels: int = 3
@@ -31,10 +31,7 @@ class RandomShift(ImageOp):
         if self.pixels < 0 or self.fill not in ("zero", "edge"):
             raise OptionError(f"{self!r}: pixels must be 0 or more, and fill 'zero' or 'edge'.")
 
-    def _spec(self, specs: Specs) -> ArraySpec:
-        return image_spec(self, self.key, specs)
-
-    def _image(self, value: Any, seed: Any) -> Any:
+    def _image(self, value: Any, seed: Any, /) -> Any:
         height, width, _ = value.shape
         return _random_crop(value, seed, (height, width), self.pixels, self.fill)
 
@@ -43,8 +40,8 @@ class RandomShift(ImageOp):
 class RandomCrop(ImageOp):
     """Pads an image with `padding` pixels on each side and takes a random window of `size` (height, width).
 
-    size=None keeps the image's size: with padding=4, the usual augmentation of CIFAR. The padding is 0 (fill="zero")
-    or the nearest pixel of the border (fill="edge"). Every window is equally likely. The dtype stays."""
+    size=None keeps the image's size: with padding=4, the usual augmentation for CIFAR. The padding is 0 (fill="zero")
+    or repeats the nearest pixel (fill="edge"). All windows are equally likely. Keeps the dtype."""
 
     key: str = "image"
     size: tuple[int, int] | None = None
@@ -61,14 +58,14 @@ class RandomCrop(ImageOp):
         spec = image_spec(self, self.key, specs)
         return spec if self.size is None else _cropped_spec(self, self.key, spec, self.size, self.padding)
 
-    def _image(self, value: Any, seed: Any) -> Any:
+    def _image(self, value: Any, seed: Any, /) -> Any:
         height, width, _ = value.shape
         return _random_crop(value, seed, self.size or (height, width), self.padding, self.fill)
 
 
 @dataclass(frozen=True)
 class CentralCrop(ImageOp):
-    """Takes the central window of `size` (height, width). Where a margin is odd, its smaller half is above or left."""
+    """Takes the central window of `size` (height, width). The smaller half of an odd margin is above or left."""
 
     key: str = "image"
     size: tuple[int, int] = (224, 224)
@@ -79,8 +76,7 @@ class CentralCrop(ImageOp):
     def _spec(self, specs: Specs) -> ArraySpec:
         return _cropped_spec(self, self.key, image_spec(self, self.key, specs), self.size)
 
-    def _image(self, value: Any, seed: Any) -> Any:
-        del seed
+    def _image(self, value: Any, _seed: Any, /) -> Any:
         (height, width), (h, w) = value.shape[:2], self.size
         y, x = (height - h) // 2, (width - w) // 2
         return value[y : y + h, x : x + w]
@@ -88,22 +84,19 @@ class CentralCrop(ImageOp):
 
 @dataclass(frozen=True)
 class RandomFlip(ImageOp):
-    """Mirrors half of the images, left to right; shape and dtype stay."""
+    """Mirrors half of the images, left to right; keeps shape and dtype."""
 
     key: str = "image"
 
-    def _spec(self, specs: Specs) -> ArraySpec:
-        return image_spec(self, self.key, specs)
-
-    def _image(self, value: Any, seed: Any) -> Any:
+    def _image(self, value: Any, seed: Any, /) -> Any:
         return flipped(value, seed[0])
 
 
 @dataclass(frozen=True)
 class Resize(ImageOp):
-    """Resizes a uint8 image to `size` (height, width), each side on its own, with half-pixel centres, rounded.
+    """Resizes a uint8 image to `size` (height, width), each side separately, with half-pixel centres, and rounds.
 
-    method: "bilinear", "bicubic" or "area". antialias: of the first two, for images that become much smaller."""
+    method: "bilinear", "bicubic" or "area". antialias: for the first two, if images become much smaller."""
 
     key: str = "image"
     size: tuple[int, int] = (224, 224)
@@ -117,26 +110,24 @@ class Resize(ImageOp):
         spec = image_spec(self, self.key, specs, only_uint8=True)
         return replace(spec, shape=(*self.size, spec.shape[2]))
 
-    def _image(self, value: Any, seed: Any) -> Any:
-        del seed
+    def _image(self, value: Any, _seed: Any, /) -> Any:
         return resized(value, self.size, self.method, self.antialias)
 
 
 @dataclass(frozen=True)
 class GreyToRgb(ImageOp):
-    """Repeats the one channel of a grey image: [height, width, 3], of the same dtype."""
+    """Repeats the channel of a grey image: [height, width, 3], with the same dtype."""
 
     key: str = "image"
 
     def _spec(self, specs: Specs) -> ArraySpec:
         spec = image_spec(self, self.key, specs)
         if spec.shape[2] != 1:
-            remedy = "Leave this op out: the image is RGB already." if spec.shape[2] == 3 else "It must have 1."
+            remedy = "Leave this op out: the image is already RGB." if spec.shape[2] == 3 else "It must have 1."
             raise SchemaError(f"{self!r}: {self.key!r} has {spec.shape[2]} channels. {remedy}")
         return replace(spec, shape=(*spec.shape[:2], 3))
 
-    def _image(self, value: Any, seed: Any) -> Any:
-        del seed
+    def _image(self, value: Any, _seed: Any, /) -> Any:
         return tf.broadcast_to(value, [*value.shape[:2], 3])  # tf.tile takes twice as long
 
 
@@ -146,7 +137,7 @@ def _check_size(op: ImageOp, size: tuple[int, int]) -> None:
 
 
 def _cropped_spec(op: ImageOp, key: str, spec: ArraySpec, size: tuple[int, int], padding: int = 0) -> ArraySpec:
-    """`spec` with this size. SchemaError if the image with its padding is smaller."""
+    """`spec` with this size. SchemaError if the padded image is smaller."""
     height, width, channels = (side or 0 for side in spec.shape)
     if size[0] > height + 2 * padding or size[1] > width + 2 * padding:
         padded = f" and {padding} pixels of padding on each side" if padding else ""
@@ -158,10 +149,10 @@ def _cropped_spec(op: ImageOp, key: str, spec: ArraySpec, size: tuple[int, int],
 
 
 def _random_crop(image: Any, seed: Any, size: tuple[int, int], padding: int, fill: Fill) -> Any:
-    """A window of the padded image, [*size, channels], at a place that `seed` says."""
+    """A window of the padded image, [*size, channels], at a position drawn from `seed`."""
     height, width, channels = image.shape
     places = [height + 2 * padding - size[0] + 1, width + 2 * padding - size[1] + 1]
-    # The seed is a hash already: its bits are the random numbers, and no generator's version matters.
+    # The seed is already a hash: its bits are the random numbers, independent of any generator's version.
     corner = tf.math.floormod(seed, places)
     rows = tf.reshape(image, [height, width * channels])  # padding the three axes takes four times as long
     if fill == "edge":

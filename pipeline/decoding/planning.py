@@ -1,4 +1,4 @@
-"""What a list of ops makes of a record's features: planned before any record is read, and held to it for each."""
+"""Plans what a list of ops does to a record's features before any record is read, and checks it for each record."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ __all__ = ["Plan", "Step", "listed", "planned"]
 
 @dataclass(frozen=True)
 class Step:
-    """One op and the features that it sets. Those that it drops are merely not asked for any more."""
+    """An op and the features that it sets. Features that it drops are simply not used any more."""
 
     op: Op
     sets: Specs
 
     def __call__(self, features: Features, seed: Any) -> Features:
-        """The features after the op. Raises OptionError unless it made what it promised."""
+        """The features after the op. Raises OptionError if one in its output_spec is missing."""
         made = self.op(features, seed)
         missing = sorted(self.sets.keys() - made.keys()) if isinstance(made, Mapping) else sorted(self.sets)
         if missing or not isinstance(made, Mapping):
             raise OptionError(
                 f"{self.op!r} returned {sorted(made) if isinstance(made, Mapping) else made!r} for a record; its "
-                f"output_spec promises {sorted(self.sets)}. An op drops no record, so that every record of an "
-                "evaluation counts. To leave records out, give them a weight of 0 in a feature, and use it in the "
+                f"output_spec promises {sorted(self.sets)}. An op cannot drop a record, because an evaluation counts "
+                "every record. To leave records out, give them a weight of 0 in a feature, and use it in the "
                 "metrics. Keep and Drop leave features out."
             )
         return features | dict(made)
@@ -34,8 +34,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the ops do in turn. specs: of the features after all of them. reads: the features of the record that they
-    need. made: those that they set. dropped: of the others, which op dropped each."""
+    """The ops in order. specs: of the features after all ops. reads: the record's features that they need. made: the
+    features that they set. dropped: feature -> the op that dropped it."""
 
     steps: tuple[Step, ...]
     specs: dict[str, ArraySpec]
@@ -45,20 +45,20 @@ class Plan:
 
 
 def listed(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """The ops of a list. Raises OptionError for what is none, or has something else in it."""
+    """The ops of a list. Raises OptionError if it is not a list, or contains anything but ops."""
     if not isinstance(ops, Iterable):
-        raise OptionError(f"ops={ops!r} must be a list of ops; of one, [op].")
+        raise OptionError(f"ops={ops!r} must be a list of ops; for a single op, [op].")
     for op in ops:
-        if isinstance(op, type) or not all(hasattr(op, name) for name in ("reads", "output_spec", "__call__")):
+        if isinstance(op, type) or not isinstance(op, Op):
             raise OptionError(
-                f"{op!r} in ops is no op: one has `reads`, `output_spec` and `__call__`, see pipeline.ops.Op. Give an "
-                "instance, such as DecodeJpeg('image/encoded')."
+                f"{op!r} in ops is not an op: an op has `reads`, `output_spec` and `__call__`, see pipeline.ops.Op. "
+                "Give an instance, such as DecodeJpeg('image/encoded')."
             )
     return tuple(ops)
 
 
 def planned(given: Specs, ops: Sequence[Op]) -> Plan:
-    """The plan for records with the features `given`. Raises OptionError or SchemaError if the ops do not fit."""
+    """The plan for records with the features `given`. Raises OptionError or SchemaError if the ops do not fit them."""
     steps, specs, dropped = [], dict(given), dict[str, Op]()
     reads, made = set[str](), set[str]()
     for op in ops:
@@ -71,7 +71,7 @@ def planned(given: Specs, ops: Sequence[Op]) -> Plan:
             spec_of(op, key, specs)
         sets = op.output_spec(specs)
         if taken := [key for key in sets if key.startswith("_")]:
-            raise OptionError(f"{op!r} sets {taken[0]!r}: names that begin with _ are reserved. Choose another.")
+            raise OptionError(f"{op!r} sets {taken[0]!r}: names that start with _ are reserved. Choose another.")
         reads |= set(op.reads) - made
         steps.append(Step(op, sets))
         specs = {key: spec for key, spec in specs.items() if key not in drops} | dict(sets)

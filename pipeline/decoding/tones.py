@@ -1,6 +1,6 @@
-"""Changes of colour of uint8 images [h, w, c], grey or RGB: the same levels as Pillow's ImageOps and ImageEnhance.
+"""Colour changes of uint8 images [h, w, c], grey or RGB: the same levels as Pillow's ImageOps and ImageEnhance.
 
-Whole rows [h, w * c] where channels differ: TensorFlow broadcasts over an innermost axis of 3 five times slower."""
+Works on rows [h, w * c] where channels differ: TensorFlow broadcasts five times slower over an innermost axis of 3."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pipeline.tf_cpu import tf
 
 __all__ = ["autocontrast", "brightness", "colour", "contrast", "equalized", "posterized", "sharpness", "solarized"]
 
-# Pillow's integer luma, by 2 ** 16. Products with a byte and their sums have 24 bits: float32 is exact.
+# Pillow's integer luma, divided by 2 ** 16. Products with a byte and their sums have 24 bits: float32 is exact.
 _LUMA = np.tile(np.array([[19595], [38470], [7471]], np.float32) / 2**16, 3)
 
 
@@ -20,12 +20,13 @@ def autocontrast(image: Any) -> Any:
     constant = greatest == least
     scale = tf.where(constant, tf.ones_like(least), 255.0 / (greatest - least))
     offset = tf.where(constant, tf.zeros_like(least), -least * scale)
-    values = tf.cast(_rows(image), tf.float64)  # as in Pillow: its cast cuts, so the last bit matters
-    return _like(values * _tiled(scale, image) + _tiled(offset, image), image)
+    scale, offset = (tf.tile(of_channels, [image.shape[1]]) for of_channels in (scale, offset))
+    values = tf.cast(_rows(image), tf.float64)  # like Pillow, whose cast truncates, so the last bit matters
+    return _like(values * scale + offset, image)
 
 
 def equalized(image: Any) -> Any:
-    """Each channel with about as many pixels of every level."""
+    """Each channel with about the same number of pixels at every level."""
     height, width, channels = image.shape
     places = tf.cast(_rows(image), tf.int32) + np.tile(np.arange(channels, dtype=np.int32) * 256, width)
     counts = tf.raw_ops.Bincount(arr=tf.reshape(places, [-1]), size=256 * channels, weights=tf.zeros([0], tf.int32))
@@ -38,19 +39,19 @@ def equalized(image: Any) -> Any:
 
 
 def solarized(image: Any, threshold: Any) -> Any:
-    """Levels of at least `threshold`, int32 [] in 0..256, inverted."""
+    """Inverts levels of at least `threshold`, int32 [] in 0..256."""
     inverted = tf.cast(tf.where(threshold < 256, 255, 0), tf.uint8)
     bright = image >= tf.cast(tf.minimum(threshold, 255), tf.uint8)
     return tf.bitwise.bitwise_xor(image, tf.cast(bright, tf.uint8) * inverted)  # tf.where takes four times as long
 
 
 def posterized(image: Any, mask: Any) -> Any:
-    """Only the bits of `mask`, uint8 []."""
+    """Keeps only the bits of `mask`, uint8 []."""
     return tf.bitwise.bitwise_and(image, mask)
 
 
 def colour(image: Any, factor: Any) -> Any:
-    """Away from its own grey image by `factor`, float32 []: 0 is grey, 1 the image."""
+    """Blends with the grey image by `factor`, float32 []: 0 is grey, 1 the image."""
     if image.shape[2] == 1:
         return image
     values = _pixels(image)
@@ -58,7 +59,7 @@ def colour(image: Any, factor: Any) -> Any:
 
 
 def contrast(image: Any, factor: Any) -> Any:
-    """Away from its mean luma: 0 is constant, 1 the image."""
+    """Blends with the mean luma: 0 is constant, 1 the image."""
     values = _pixels(image)
     luma = values if image.shape[2] == 1 else _luma(values)
     total, count = tf.reduce_sum(tf.cast(luma, tf.int64)), values.shape.num_elements()
@@ -67,12 +68,12 @@ def contrast(image: Any, factor: Any) -> Any:
 
 
 def brightness(image: Any, factor: Any) -> Any:
-    """Away from black: 0 is black, 1 the image."""
+    """Blends with black: 0 is black, 1 the image."""
     return _blended(0.0, _pixels(image), factor, image)
 
 
 def sharpness(image: Any, factor: Any) -> Any:
-    """Away from a smoothed image, whose pixel counts 5 to 1 of each of its neighbours. The border stays."""
+    """Blends with a smoothed image, in which a pixel has weight 5 and each neighbour 1. Keeps the border."""
     height, width, c = image.shape
     if height < 3 or width < 3:
         return image
@@ -81,20 +82,20 @@ def sharpness(image: Any, factor: Any) -> Any:
     three = values[:-2] + values[1:-1] + values[2:]
     centre = values[1:-1, c:-c]
     total = three[:, : -2 * c] + three[:, c:-c] + three[:, 2 * c :] + 4 * centre
-    smooth = tf.floor(total * (1 / 13) + 0.5)  # no sum is near a half of 13
+    smooth = tf.floor(total * (1 / 13) + 0.5)  # no sum is close to a tie
     inner = _blended(smooth, centre, factor)
     middle = tf.concat([rows[1:-1, :c], inner, rows[1:-1, -c:]], 1)
     return tf.reshape(tf.concat([rows[:1], middle, rows[-1:]], 0), image.shape)
 
 
 def _blended(base: Any, values: Any, factor: Any, image: Any = None) -> Any:
-    """Pillow's blend: float32 in this order, and cut."""
+    """Pillow's blend: float32, in this order of operations, truncated."""
     blend = tf.clip_by_value(base + factor * (values - base), 0.0, 255.0)
     return tf.cast(blend, tf.uint8) if image is None else _like(blend, image)
 
 
 def _luma(values: Any) -> Any:
-    """Of float32 RGB [n, 3], in each of the three channels."""
+    """The luma of float32 RGB [n, 3], in each of the three channels."""
     return tf.floor(tf.matmul(values, _LUMA) + 0.5)
 
 
@@ -105,10 +106,6 @@ def _pixels(image: Any) -> Any:
 def _rows(image: Any) -> Any:
     height, width, channels = image.shape
     return tf.reshape(image, [height, width * channels])
-
-
-def _tiled(of_channels: Any, image: Any) -> Any:
-    return tf.tile(of_channels, [image.shape[1]])
 
 
 def _like(values: Any, image: Any) -> Any:

@@ -18,24 +18,24 @@ __all__ = ["NAMES", "STRENGTHS", "TrivialAugmentWide", "augmented", "drawn_from"
 
 STRENGTHS = 31
 _SHARES = np.arange(STRENGTHS) / (STRENGTHS - 1)
-_SIGNED = np.concatenate([_SHARES, -_SHARES])  # what is drawn: a strength and a sign
+_SIGNED = np.concatenate([_SHARES, -_SHARES])  # the drawn value: a strength and a sign
 _FACTORS = (1 + 0.99 * _SIGNED).astype(np.float32)
 _THRESHOLDS = np.tile(256 - np.floor(256 * _SHARES), 2).astype(np.int32)
 _MASKS = np.tile(256 - 2 ** np.round(6 * _SHARES), 2).astype(np.uint8)  # of the highest 8 to 2 bits
 _MOST_PIXELS = 32
 _PIXELS = np.trunc(_MOST_PIXELS * _SIGNED).astype(np.int32)
 
-Augmentation = Callable[[Any, Any], Any]  # an image and what is drawn, int32 [], to an image
+Augmentation = Callable[[Any, Any], Any]  # an image and the drawn value, int32 [], to an image
 
 
 @dataclass(frozen=True)
 class TrivialAugmentWide(ImageOp):
-    """Changes an image by one of fourteen augmentations, at one of 31 strengths: TrivialAugment (Wide).
+    """Applies one of fourteen augmentations at one of 31 strengths to an image: TrivialAugment (Wide).
 
-    Each is equally likely: identity, autocontrast, equalize, rotate (to 135 degrees), solarize (threshold 256 to 0),
+    All are equally likely: identity, autocontrast, equalize, rotate (to 135 degrees), solarize (threshold 256 to 0),
     colour, contrast, brightness and sharpness (factor 0.01 to 1.99), posterize (8 to 2 bits), shear x and y (to 0.99)
-    and translate x and y (to 32 pixels). Rotations, shears, translations and factors go either way. The pixels are
-    those of Pillow: nearest neighbours, and 0 from outside. The image is uint8, grey or RGB; its shape stays."""
+    and translate x and y (to 32 pixels). Rotations, shears, translations and factors go in both directions. The pixels
+    match Pillow's: nearest neighbours, and 0 outside. The image is uint8, grey or RGB, and keeps its shape."""
 
     key: str = "image"
 
@@ -46,12 +46,12 @@ class TrivialAugmentWide(ImageOp):
             raise SchemaError(f"{self!r}: {self.key!r} has {channels} channels; it must have 1 (grey) or 3 (RGB).")
         if height + width > MAX_SIDES:
             raise SchemaError(
-                f"{self!r}: {self.key!r} is {height} x {width}; height and width may be {MAX_SIDES} together. Resize "
+                f"{self!r}: {self.key!r} is {height} x {width}; height plus width must be at most {MAX_SIDES}. Resize "
                 "it first, such as with Resize."
             )
         return spec
 
-    def _image(self, value: Any, seed: Any) -> Any:
+    def _image(self, value: Any, seed: Any, /) -> Any:
         return augmented(value, *drawn_from(seed))
 
 
@@ -62,7 +62,7 @@ def drawn_from(seed: Any) -> tuple[Any, Any]:
 
 
 def augmented(image: Any, which: Any, drawn: Any) -> Any:
-    """The image by augmentation NAMES[which]. drawn: its strength, and STRENGTHS more for the other sign. int32 []."""
+    """Applies augmentation NAMES[which]. drawn: the strength, plus STRENGTHS for the other sign. Both int32 []."""
     branches = [lambda change=change: change(image, drawn) for change in _AUGMENTATIONS.values()]
     return tf.ensure_shape(tf.switch_case(which, branches), image.shape)
 
@@ -84,7 +84,7 @@ def _translate(axis: int) -> Augmentation:
     return _by(lambda image, by: moved(image, tf.one_hot(axis, 2, by, dtype=tf.int32), _MOST_PIXELS), -_PIXELS)
 
 
-# Their order says which one a seed draws: another order would be another training after a resume.
+# The order determines which one a seed draws: another order would change a training after a resume.
 _AUGMENTATIONS: dict[str, Augmentation] = {
     "identity": lambda image, _: image,
     "autocontrast": lambda image, _: tones.autocontrast(image),

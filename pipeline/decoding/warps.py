@@ -1,6 +1,6 @@
-"""Images moved, sheared and rotated: the nearest pixel, and 0 from outside, the same pixels as Pillow's.
+"""Translation, shear and rotation of images: the nearest pixel, and 0 outside; the same pixels as Pillow.
 
-Coordinates are integers, by 2 ** 16, as in Pillow: no pixel depends on how a machine rounds."""
+Coordinates are integers, scaled by 2 ** 16, as in Pillow: no pixel depends on a machine's rounding."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from pipeline.tf_cpu import tf
 
 __all__ = ["MAX_SIDES", "Matrix", "fixed_point", "moved", "rotation", "warped"]
 
-MAX_SIDES = 16_384  # height and width together: beyond, int32 does not hold the coordinates
+MAX_SIDES = 16_384  # height plus width: above, coordinates overflow int32
 
 Matrix = tuple[float, float, float, float, float, float]  # source x = a x + b y + c, source y = d x + e y + f
 
@@ -24,13 +24,13 @@ def rotation(degrees: float, height: int, width: int) -> Matrix:
 
 
 def fixed_point(matrix: Matrix) -> list[int]:
-    """The matrix by 2 ** 16, of pixels that are counted from their centres."""
+    """The matrix scaled by 2 ** 16, for coordinates of pixel centres."""
     a, b, c, d, e, f = matrix
     return [math.floor(v * 2**16 + 0.5) for v in (a, b, c + (a + b) * 0.5, d, e, f + (d + e) * 0.5)]
 
 
 def warped(image: Any, matrix: Any) -> Any:
-    """The image as `matrix`, int32 [6] of fixed_point, says; its shape and dtype stay."""
+    """The image transformed by `matrix`, int32 [6] from fixed_point; keeps shape and dtype."""
     height, width, channels = image.shape
     a, b, c, d, e, f = tf.unstack(matrix)
     x, y = np.arange(width, dtype=np.int32), np.arange(height, dtype=np.int32)[:, None]
@@ -42,7 +42,7 @@ def warped(image: Any, matrix: Any) -> Any:
 
 
 def moved(image: Any, by: Any, most: int) -> Any:
-    """The image down and to the right by `by`, int32 [2] of at most `most`; its shape and dtype stay."""
+    """The image moved down and right by `by`, int32 [2] of at most `most`; keeps shape and dtype."""
     height, width, channels = image.shape
     rows = tf.reshape(image, [height, width * channels])  # padding the three axes takes four times as long
     padded = tf.pad(rows, [[most, most], [most * channels] * 2])

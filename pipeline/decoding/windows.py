@@ -1,7 +1,7 @@
-"""Which part of an image is taken: random windows, from a record's seed and the image's size, and central ones.
+"""Windows of an image: random ones, from a record's seed and the image's size, and central ones.
 
-All in float64 by +, -, *, / and square roots, which IEEE 754 defines to the last bit, and in integers: the same window
-on any machine. Logarithms, which it does not define, are in a table."""
+Computed in integers and in float64 with +, -, *, / and square roots, which IEEE 754 defines to the last bit: the same
+window on any machine. Logarithms, which it does not define, are in a table."""
 
 import math
 from typing import Any
@@ -24,11 +24,11 @@ def random_bits(seed: Any, count: int) -> Any:
 
 
 def random_window(size: Any, bits: Any, area: tuple[float, float], ratio: tuple[float, float]) -> Any:
-    """int32 [4], y, x, height, width: the window of a random resized crop, as torchvision has it.
+    """int32 [4], y, x, height, width: the window of a random resized crop, like torchvision's.
 
-    area: of the window, as a part of the image's, uniform. ratio: width over height, uniform in its logarithm. The
-    first of ten draws that fits into the image is placed uniformly; if none fits, the window is the largest central
-    one with a ratio within those bounds. size: int32 [2]. bits: uint32 [4 * TRIES]."""
+    area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its logarithm. The
+    first of ten draws that fits into the image is placed uniformly; if none fits, the window is the largest central one
+    with a ratio within the bounds. size: int32 [2]. bits: uint32 [4 * TRIES]."""
     height, width = tf.unstack(tf.cast(size, tf.float64))
     uniform = tf.reshape(tf.cast(bits, tf.float64) * 2.0**-32, [4, TRIES])
     root = tf.sqrt(height * width * (area[0] + uniform[0] * (area[1] - area[0])))
@@ -37,14 +37,14 @@ def random_window(size: Any, bits: Any, area: tuple[float, float], ratio: tuple[
     room = tf.stack([height, width])[:, None] - drawn
     fits = tf.reduce_all((room >= 0) & (drawn >= 1), axis=0)
     corner = tf.floor(uniform[2:] * (room + 1))
-    first = tf.argmax(tf.cast(fits, tf.int32))  # of the ones, the first
+    first = tf.argmax(tf.cast(fits, tf.int32))  # the first maximum
     placed = tf.gather(tf.concat([corner, drawn], 0), first, axis=1)
     central = _central_within(height, width, ratio)
     return tf.cast(tf.where(tf.reduce_any(fits), placed, central), tf.int32)
 
 
 def _roots_of_ratios(ratio: tuple[float, float]) -> np.ndarray:
-    """Square roots of ratios, uniform in their logarithm: the middles of equal parts, rounded to 24 bits."""
+    """Square roots of ratios, uniform in their logarithm: the midpoints of equal intervals, rounded to 24 bits."""
     low, high = math.log(ratio[0]), math.log(ratio[1])
     middles = [low + (i + 0.5) / _RATIOS * (high - low) for i in range(_RATIOS)]
     return np.array([round(math.exp(middle / 2) * 2**24) / 2**24 for middle in middles])
@@ -57,19 +57,19 @@ def _central_within(height: Any, width: Any, ratio: tuple[float, float]) -> Any:
 
 
 def central_square(size: Any, crop: int, border: int) -> Any:
-    """int32 [4]: the central square that is crop / (crop + border) of the shorter side, as tensorflow/tpu has it."""
-    # float32, as there: https://github.com/tensorflow/tpu/blob/master/models/official/resnet/resnet_preprocessing.py
+    """int32 [4]: the central square that is crop / (crop + border) of the shorter side, like tensorflow/tpu."""
+    # float32, as in https://github.com/tensorflow/tpu/blob/master/models/official/resnet/resnet_preprocessing.py
     shorter = tf.cast(tf.reduce_min(size), tf.float32)
     side = tf.maximum(tf.cast(np.float32(crop / (crop + border)) * shorter, tf.int32), 1)
     return tf.concat([(size - side + 1) // 2, [side, side]], 0)
 
 
 def resized_short(size: Any, shorter: int) -> Any:
-    """int32 [2]: the size whose shorter side is `shorter`, the ratio kept as big_vision keeps it, in float32."""
+    """int32 [2]: the size whose shorter side is `shorter`. Keeps the ratio like big_vision, in float32."""
     ratio = tf.cast(shorter, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)
     return tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32)
 
 
 def whole(size: Any) -> Any:
-    """int32 [4]: all of it."""
+    """int32 [4]: the complete image."""
     return tf.concat([[0, 0], size], 0)

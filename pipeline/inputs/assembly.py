@@ -12,7 +12,7 @@ from pipeline.inputs.batches import Batch
 from pipeline.inputs.delivery import Delivery
 from pipeline.orders.hashing import device_seeds, op_seeds, seeds_of_others
 from pipeline.shards.errors import BadRecordsError, CorruptRecordError, SchemaError
-from pipeline.sources.records import Proven, Record, Records, fetch, intact, source_starts
+from pipeline.sources.records import Proven, Record, Records, fetch, intact
 
 __all__ = ["Assembly"]
 
@@ -123,7 +123,7 @@ class Assembly:
 
     def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:
         """All others of its source, round its end. In groups that grow: damage rarely ends after one record."""
-        starts = source_starts(self._records)
+        starts = self._records.source_starts
         source = int(np.searchsorted(starts, record_id, side="right"))
         first, end = starts[source - 1 : source + 1].tolist()
         begin, size = 1, 1

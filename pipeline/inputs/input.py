@@ -14,7 +14,7 @@ from pipeline.inputs.batches import DECODING, Batches
 from pipeline.inputs.delivery import read_ahead
 from pipeline.orders.order import Position, Rows
 from pipeline.shards.errors import FingerprintError
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, verify_command
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 from pipeline.stall import checked_stall_seconds
 from pipeline.tf_cpu import tf
 
@@ -81,7 +81,7 @@ class Input:
     @property
     def verify_command(self) -> str | None:
         """The command that names damaged records of this data; None where no manifest describes them."""
-        return verify_command(self._records)
+        return self._records.verify_command
 
     def advance(self, position: Position, batches: int) -> Position:
         """The position after so many more batches."""

@@ -1,3 +1,3 @@
-"""Where records come from: one protocol, Records, and a small module for each kind of source.
+"""Where records come from: one protocol, Records, and a small module per kind of source.
 
-opening.py finds out what is at a place. No TensorFlow, no order, no batches."""
+opening.py detects what is at a location. No TensorFlow, no order, no batches."""

@@ -1,7 +1,7 @@
-"""Records of arrays in memory: row i of each is record i. For tests, demos and data that fit.
+"""Records of arrays in memory: row i of each is record i. For tests, demos and data that fits in memory.
 
-The Records that open_dataset makes of a mapping. Arrays are not copied, so a memory-mapped .npy file serves as well;
-that no row has changed since is proven by its checksum whenever it is delivered. NumPy only."""
+open_dataset makes these Records from a mapping. Arrays are not copied, so a memory-mapped .npy file works as well;
+each row is checked against its checksum on delivery, in case it has changed since. NumPy only."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
@@ -16,20 +16,21 @@ from pipeline.spec import feature_specs
 
 __all__ = ["ArrayRecords"]
 
-PIECE_BYTES = 16 * 1024**2  # of rows that are gathered at a time, where an array is not contiguous
+PIECE_BYTES = 16 * 1024**2  # gathered at a time from an array that is not contiguous
 
 
 class ArrayRecords:
-    """Arrays with the same first dimension: see Records. A payload is the fields' bytes, in the order of their names.
+    """Arrays with the same first dimension: see Records. A payload is the fields' bytes, ordered by field name.
 
-    Opening reads all of them once, for the checksums (~1 us a row, and 1 s for 5 GB)."""
+    Opening reads every row once to compute the checksums (~1 us per row, and 1 s per 5 GB)."""
 
-    whole_files = None
+    whole_files = lengths = verify_command = None
     remote = False
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self._arrays = {name: _array(name, arrays[name]) for name in sorted(arrays, key=str)}
         self.num_records = _checked_length(self._arrays)
+        self.source_starts = np.array([0, self.num_records])
         self.name = f"arrays ({', '.join(self._arrays)})"
         self.layout = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in self._arrays.items()])
         _check_dtypes(self._arrays, self.layout)
@@ -40,7 +41,7 @@ class ArrayRecords:
         self.fingerprint = blake2b(what + self.crcs.astype("<u4").tobytes(), digest_size=16).hexdigest()
 
     def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records: any row is as near as another."""
+        """See Records: every row is equally cheap to read."""
         return np.arange(0, self.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
@@ -48,12 +49,12 @@ class ArrayRecords:
         return len(record_ids) * (self.layout.itemsize + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_ArrayReading":
-        """See Records. A row that was changed since the arrays were opened comes as a CorruptRecordError."""
-        del ahead_bytes  # nothing is nearer for being read together
+        """See Records. A row that has changed since the arrays were opened is returned as a CorruptRecordError."""
+        del ahead_bytes  # reading rows together would not be faster
         return _ArrayReading(self, groups)
 
     def rows(self, record_ids: np.ndarray) -> list[Record]:
-        """These records, copied as they are now."""
+        """Copies of these records as they are now."""
         expected = self.crcs[record_ids].tolist()
         return [
             Proven(payload, crc) if (crc := crc32c(payload)) == due else self._changed(record_id, crc, due)
@@ -66,8 +67,8 @@ class ArrayRecords:
 
     def _changed(self, record_id: int, crc: int, due: int) -> CorruptRecordError:
         return CorruptRecordError(
-            f"{self.where(record_id)}: crc32c is {crc:08x} and was {due:08x} when the arrays were opened. They were "
-            "written to since: give a copy, or open them again."
+            f"{self.where(record_id)}: crc32c is {crc:08x} and was {due:08x} when the arrays were opened. They have "
+            "been written to since: pass a copy, or open them again."
         )
 
     def _pieces(self) -> Iterator[np.ndarray]:
@@ -76,12 +77,12 @@ class ArrayRecords:
             yield np.arange(first, min(first + rows, self.num_records))
 
     def _payloads(self, record_ids: np.ndarray) -> Iterator[bytes]:
-        # The join is the one copy that is made of a row: slices of memoryviews cost 0.1 us and copy nothing.
+        # The join makes the only copy of a row: slicing a memoryview costs 0.1 us and copies nothing.
         return map(b"".join, zip(*(_row_bytes(array, record_ids) for array in self._arrays.values()), strict=True))
 
 
 class _ArrayReading:
-    """See Reading. Nothing is asked for before it is due, so nothing is held."""
+    """See Reading. Rows are read only when they are due, so none are held."""
 
     held_bytes = 0
 
@@ -104,21 +105,23 @@ def _array(name: str, rows: Any) -> np.ndarray:
     try:
         return np.asarray(rows)
     except ValueError as e:
-        raise SchemaError(f"{name!r} is no array: {e} Pad rows of several lengths, or write a dataset of them.") from e
+        raise SchemaError(
+            f"{name!r} is not an array: {e} Pad rows of different lengths, or write them as a dataset."
+        ) from e
 
 
 def _checked_length(arrays: Mapping[str, np.ndarray]) -> int:
     if not arrays:
-        raise OptionError("no array is given. Give at least one, such as {'image': images, 'label': labels}.")
+        raise OptionError("there are no arrays. Give at least one, such as {'image': images, 'label': labels}.")
     for name, array in arrays.items():
         if not isinstance(name, str) or not name:
-            raise OptionError(f"an array has the name {name!r}; names are texts that are not empty.")
+            raise OptionError(f"an array has the name {name!r}; names must be non-empty strings.")
         if not array.ndim:
-            raise OptionError(f"{name!r} is a single value, {array.dtype}. Give an array with one row a record.")
+            raise OptionError(f"{name!r} is a single value, {array.dtype}. Give an array with one row per record.")
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
-        raise OptionError(f"the arrays have different numbers of rows: {told}. Row i of each is record i: cut them.")
+        raise OptionError(f"the arrays have different numbers of rows: {told}. Row i of each is record i: trim them.")
     length = next(iter(lengths.values()))
     if not length:
         raise EmptySplitError(f"the arrays ({', '.join(arrays)}) have no rows, so there is nothing to read.")
@@ -129,7 +132,7 @@ def _check_dtypes(arrays: Mapping[str, np.ndarray], layout: np.dtype) -> None:
     for name, array in arrays.items():
         if array.dtype.kind in "OU":
             raise SchemaError(
-                f"{name!r} is an array of {array.dtype}, whose values have no bytes of one length. Text: give "
-                f"np.char.encode({name}, 'utf-8'). Rows of several lengths: pad them, or write a dataset of them."
+                f"{name!r} is an array of {array.dtype}, whose values are not bytes of a fixed length. For text, give "
+                f"np.char.encode({name}, 'utf-8'). Pad rows of different lengths, or write them as a dataset."
             )
     feature_specs(layout)

@@ -1,7 +1,7 @@
-"""Records of files that hold nothing but records of equal length, such as CIFAR-10's binary files: found by arithmetic.
+"""Records of files that contain only records of equal length, such as CIFAR-10's binary files, located by arithmetic.
 
-The Records that open_dataset makes of a FixedLength format. Nothing in such files proves a record: its checksum is
-computed of the bytes that are delivered, and is compared with nothing. NumPy only."""
+open_dataset makes these Records for a FixedLength format. Such files have no checksums: each record's is computed from
+the bytes that are delivered and compared with nothing. NumPy only."""
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
@@ -21,13 +21,12 @@ __all__ = ["FixedLengthRecords"]
 
 
 class FixedLengthRecords:
-    """The records of files one behind the other: see Records. Any can be read at once.
+    """The records of consecutive files: see Records. Any record can be read directly.
 
-    fingerprint: of names, sizes, and the checksums that a bucket keeps; so on a disk files of other content and the
-    same sizes pass for the same data, and a copy in a bucket for other data. Opening looks at sizes only."""
+    fingerprint: of names, sizes, and the checksums that a bucket stores. On a disk, files with different content and
+    the same sizes therefore have the same fingerprint; a copy in a bucket has another. Opening checks only sizes."""
 
-    whole_files = None
-    crcs = None
+    whole_files = crcs = verify_command = None
 
     def __init__(self, uri: str, files: Mapping[str, Stat], format: FixedLength, storage: Storage) -> None:
         self.name, self._paths, self._format, self._storage = uri, list(files), format, storage
@@ -36,6 +35,7 @@ class FixedLengthRecords:
         self.num_records = int(self._starts[-1])
         if not self.num_records:
             raise EmptySplitError(f"{uri}: {len(files)} files without a record, so there is nothing to read.")
+        self.source_starts = np.array([0, self.num_records])
         self.num_bytes = self.num_records * format.record_bytes
         self.lengths = np.broadcast_to(np.uint32(format.record_bytes), self.num_records)  # takes no memory
         self.layout: Layout = format.record if isinstance(format.record, np.dtype) else Opaque()
@@ -46,7 +46,7 @@ class FixedLengthRecords:
         self.fingerprint = blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
     def locate(self, record_ids: np.ndarray) -> Location:
-        """Where records are, as SplitIndex says it."""
+        """Where records are, in the form of SplitIndex.locate."""
         file = np.searchsorted(self._starts, record_ids, side="right") - 1
         record = record_ids - self._starts[file]
         offset = self._format.header_bytes + record * self._format.record_bytes
@@ -54,7 +54,7 @@ class FixedLengthRecords:
         return Location(file, record, offset, lengths, np.zeros(len(file), np.uint32))
 
     def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records: reading may begin at any record."""
+        """See Records: reading may start at any record."""
         return np.arange(0, self.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
@@ -62,7 +62,7 @@ class FixedLengthRecords:
         return len(record_ids) * (self._format.record_bytes + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_FixedLengthReading":
-        """See Records. No damage shows here but a file that has become shorter: a StorageError."""
+        """See Records. The only damage detected here is a file that has become shorter, as a StorageError."""
         return _FixedLengthReading(self._storage, self._paths, self, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
@@ -75,7 +75,7 @@ class _FixedLengthReading(ShardReading):
     header_bytes = 0
 
     def crc_of(self, payload: bytes, due: int) -> int:
-        del due  # nobody has promised any
+        del due  # not known for these files
         return crc32c(payload)
 
 
@@ -84,10 +84,10 @@ def _count(path: str, stat: Stat, format: FixedLength) -> int:
     records, rest = divmod(stat.bytes - around, format.record_bytes)
     if stat.bytes < around or rest:
         ends = f" between a header of {format.header_bytes} and a footer of {format.footer_bytes}" if around else ""
-        left = f"{records} records and {rest} bytes" if stat.bytes >= around else "not even these"
+        left = f"{records} records and {rest} bytes" if stat.bytes >= around else "shorter than header and footer"
         raise ShardError(
-            f"{path} has {stat.bytes} bytes, which is not a whole number of records of {format.record_bytes} "
-            f"bytes{ends}: {left}. It is truncated, compressed, or of another format; leave out what is no data by a "
-            "pattern such as DIR/*.bin."
+            f"{path} has {stat.bytes} bytes, which is not a whole number of {format.record_bytes}-byte "
+            f"records{ends}: {left}. The file is truncated, compressed or in another format; exclude files that are "
+            "not data with a pattern such as DIR/*.bin."
         )
     return records

@@ -1,6 +1,6 @@
-"""The splits of a directory that no manifest speaks of: of TFDS, or TFRecord files whose names tell their splits.
+"""The splits of a directory without a manifest: prepared by TFDS, or TFRecord files whose names contain their splits.
 
-open_dataset looks here where it finds no manifest. Nothing of a split is read before it is opened."""
+open_dataset uses it when it finds no manifest. A split's records are not read before it is opened."""
 
 import functools
 import json
@@ -22,10 +22,10 @@ Splits = Mapping[str, Callable[[], Records]]
 
 
 def foreign_splits(directory: str, storage: Storage, format: TFRecords | None) -> Splits:
-    """What opens each split; none where there is nothing of the kind, or a conversion that has not finished.
+    """A function per split that opens it; empty if there are none, or if a conversion has not finished.
 
-    format: goes by the files alone; None also by what TFDS says of them. Raises OptionError, and RawDataError for files
-    of which no split, or not all of one, can be told."""
+    format: use only the files; None also uses TFDS's description of them. Raises OptionError, and RawDataError for
+    files whose split is unknown or incomplete."""
     if format is None:
         if storage.list(join(directory, "_shards")):
             return {}
@@ -33,14 +33,14 @@ def foreign_splits(directory: str, storage: Storage, format: TFRecords | None) -
     splits = _by_name(directory, storage, format.schema)
     if not splits:
         raise OptionError(
-            f"{directory}: no file there has a name like a TFRecord file of a split (train-00000-of-00010, "
-            f"train.tfrecord, ...). Give a pattern of those that you mean: {directory}/PATTERN."
+            f"{directory}: no file is named like a TFRecord file of a split (train-00000-of-00010, train.tfrecord, "
+            f"...). Select files with a pattern: {directory}/PATTERN."
         )
     return splits
 
 
 def _of_tfds(directory: str, storage: Storage) -> Splits:
-    """Records are counted by dataset_info.json. Raises InfeedError without TFDS."""
+    """Record counts are from dataset_info.json. Raises InfeedError without TFDS."""
     listed = storage.list(directory)
     tfds = tfds_files(storage, directory, listed)
     if not tfds:
@@ -48,7 +48,7 @@ def _of_tfds(directory: str, storage: Storage) -> Splits:
     form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
     if form != "tfrecord":
         raise OptionError(
-            f"{directory} is in TFDS's format {form!r}; only tfrecord can be read. Prepare it so: "
+            f"{directory} has TFDS's file format {form!r}; only tfrecord can be read. Prepare the dataset with "
             "download_and_prepare(file_format='tfrecord')."
         )
     schema, splits = described_by_tfds(directory, tfds)
@@ -57,7 +57,7 @@ def _of_tfds(directory: str, storage: Storage) -> Splits:
         missing = [name for name in counts if name not in listed]
         if missing:
             raise ShardError(
-                f"{directory}: of {len(counts)} files of {split!r} {len(missing)} are missing, {missing[0]} first. "
+                f"{directory}: {len(missing)} of {len(counts)} files of {split!r} are missing, such as {missing[0]}. "
                 "Copy the dataset again, or prepare it again."
             )
         files = _whole(directory, {name: listed[name] for name in counts})
@@ -73,7 +73,7 @@ def _by_name(directory: str, storage: Storage, schema: Schema | None) -> Splits:
     try:
         files = files_by_name(directory, storage.list(directory))
     except RawDataError as e:
-        raise RawDataError(f"{e} For open_dataset: a pattern of the files of one split, {directory}/PATTERN.") from e
+        raise RawDataError(f"{e} For open_dataset: a pattern for the files of one split, {directory}/PATTERN.") from e
     return {
         split: functools.partial(open_tfrecords, _name(directory, split), _whole(directory, named), storage, schema)
         for split, named in files.items()

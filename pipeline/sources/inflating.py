@@ -1,6 +1,6 @@
-"""What is inside a compressed file, front to back: GZIP of any number of members, or ZLIB, as TensorFlow writes them.
+"""Decompression, front to back, of GZIP with any number of members, or ZLIB, as TensorFlow writes them.
 
-Conversions and readers of compressed files use it. Pieces of bytes in, pieces out: no storage."""
+For conversions and readers of compressed files. Takes and yields pieces of bytes; no storage."""
 
 import zlib
 from collections.abc import Iterable, Iterator
@@ -14,19 +14,19 @@ _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 
 
 def inflated(pieces: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
-    """The content of the file that comes in these pieces. Raises zlib.error where it is damaged or ends early."""
+    """The decompressed content of the pieces of a file. Raises zlib.error if it is damaged or ends early."""
     inflate = None
     for data in pieces:
         while data:
             if inflate is None or inflate.eof:
                 if inflate and compression == "zlib":
-                    raise zlib.error("there is something behind the end of the zlib stream")
-                if inflate and not (data := data.lstrip(b"\0")):  # zeros behind a member are padding, as for gzip
+                    raise zlib.error("there is data after the end of the zlib stream")
+                if inflate and not (data := data.lstrip(b"\0")):  # like gzip, takes zeros after a member as padding
                     break
                 inflate = zlib.decompressobj(_WINDOW_BITS[compression])
             if piece := inflate.decompress(data, MAX_PIECE_BYTES):
                 yield piece
-            data = inflate.unconsumed_tail or inflate.unused_data  # noqa: PLW2901 - what is left of it
+            data = inflate.unconsumed_tail or inflate.unused_data  # noqa: PLW2901 - the rest of it
     while inflate is None or not inflate.eof:
         piece = inflate.decompress(b"", MAX_PIECE_BYTES) if inflate else b""
         if not piece:

@@ -1,6 +1,6 @@
-"""Records of several sources one behind the other, or parts of them: records again, with numbers of their own.
+"""Records of several sources, or parts of them, concatenated: Records again, numbered from 0.
 
-open_dataset joins what it is given. Nothing is read here but through the sources."""
+open_dataset concatenates what it is given. All reading goes through the sources."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,11 +9,12 @@ from hashlib import blake2b
 import numpy as np
 
 from pipeline.shards.errors import EmptySplitError, SchemaError
-from pipeline.shards.schema import Feature, Schema
-from pipeline.sources.records import Group, Reading, Record, Records, known_lengths, verify_command
+from pipeline.shards.schema import Schema
+from pipeline.sources.infer import merged_feature
+from pipeline.sources.records import Group, Reading, Record, Records
 from pipeline.spec import Layout
 
-__all__ = ["Joined", "JoinedReading", "Part", "joined", "whole"]
+__all__ = ["Concatenated", "ConcatenatedReading", "Part", "concatenated", "whole"]
 
 
 class Part:
@@ -24,65 +25,55 @@ class Part:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of its source."""
+        """Whether the part is the complete source."""
         return len(self.which) == self.records.num_records
 
 
 def whole(records: Records) -> Part:
-    """All of a source."""
+    """All records of a source."""
     return Part(records, range(records.num_records))
 
 
-def joined(parts: Sequence[Part]) -> Records:
-    """The records of all parts, in order; of one whole part those of its source, as they are."""
+def concatenated(parts: Sequence[Part]) -> Records:
+    """The records of all parts, in order; a single complete source is returned unchanged."""
     if len(parts) == 1 and parts[0].is_whole:
         return parts[0].records
-    return Joined(parts)
+    return Concatenated(parts)
 
 
-class Joined:
-    """Parts one behind the other: see Records. Record g is the one that stands g-th.
+class Concatenated:
+    """Parts of sources, concatenated in order: see Records.
 
-    Of the features those are left that all parts have alike. SchemaError if there is none."""
+    Of the features, only those that all parts share are kept. SchemaError if there is none."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         if not parts:
-            raise EmptySplitError("no dataset is given, so there is nothing to read. Give one at least.")
+            raise EmptySplitError("there are no datasets, so there is nothing to read. Give at least one.")
         self.parts = tuple(parts)
-        self.starts = np.cumsum([0, *(len(part.which) for part in parts)])  # of each part, and N
-        self.num_records = int(self.starts[-1])
+        self.source_starts = np.cumsum([0, *(len(part.which) for part in parts)])
+        self.num_records = int(self.source_starts[-1])
+        # A part counts its share of the source's bytes.
+        self.num_bytes = sum(p.records.num_bytes * len(p.which) // p.records.num_records for p in parts)
         self.layout = _common([part.records for part in parts])
         self.name = " + ".join(_name(part) for part in parts)
         lines = "".join(f"{p.records.fingerprint} {p.which.start} {p.which.stop}\n" for p in parts)
         self.fingerprint = blake2b(lines.encode(), digest_size=16).hexdigest()
         self.remote = any(part.records.remote for part in parts)
         self.crcs = self._of_parts([part.records.crcs for part in self.parts])
-
-    @property
-    def num_bytes(self) -> int:
-        """What all parts take; of a part of a source its share."""
-        return sum(p.records.num_bytes * len(p.which) // p.records.num_records for p in self.parts)
+        files = (part.records.whole_files for part in parts)
+        self.whole_files = min((count for count in files if count is not None), default=None)
+        commands = dict.fromkeys(part.records.verify_command for part in parts)
+        self.verify_command = " and ".join(command for command in commands if command) or None
 
     @property
     def lengths(self) -> np.ndarray | None:
-        """uint32 [N], where they are known of every part."""
-        return self._of_parts([known_lengths(part.records) for part in self.parts])
-
-    @property
-    def whole_files(self) -> int | None:
-        """Of the part that has the fewest."""
-        return min((p.records.whole_files for p in self.parts if p.records.whole_files is not None), default=None)
-
-    @property
-    def verify_command(self) -> str | None:
-        """See Verifiable: those of the parts."""
-        commands = dict.fromkeys(verify_command(part.records) for part in self.parts)
-        return " and ".join(command for command in commands if command) or None
+        """See Records. Only a cache needs them, so no copy is kept."""
+        return self._of_parts([part.records.lengths for part in self.parts])
 
     def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records: those of the parts, and where each begins."""
+        """See Records: those of the parts, and the start of each part."""
         starts = []
-        for part, first in zip(self.parts, self.starts.tolist(), strict=False):
+        for part, first in zip(self.parts, self.source_starts.tolist(), strict=False):
             inside = part.records.block_starts(block_records) - part.which.start
             starts += [[first], first + inside[(inside > 0) & (inside < len(part.which))]]
         return np.concatenate(starts).astype(np.int64)
@@ -96,7 +87,7 @@ class Joined:
         """See Records."""
         if len(self.parts) == 1:
             return self.parts[0].records.read((Group(self._within(0, ids), size) for ids, size in groups), ahead_bytes)
-        return JoinedReading([part.records.read for part in self.parts], self._split_up, groups, ahead_bytes)
+        return ConcatenatedReading([part.records.read for part in self.parts], self._split_up, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
         """See Records."""
@@ -109,23 +100,23 @@ class Joined:
         return owners, [Group(ids, group.num_bytes) for ids in asked]
 
     def _owners(self, record_ids: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self.starts, record_ids, side="right") - 1
+        return np.searchsorted(self.source_starts, record_ids, side="right") - 1
 
     def _within(self, part: int, record_ids: np.ndarray) -> np.ndarray:
-        return record_ids + (self.parts[part].which.start - self.starts[part])
+        return record_ids + (self.parts[part].which.start - self.source_starts[part])
 
     def _of_parts(self, columns: Sequence[np.ndarray | None]) -> np.ndarray | None:
-        """A column of all records, of those of the sources, where all have it."""
+        """A column for all records, from the sources' columns; None unless every source has it."""
         rows = zip(columns, self.parts, strict=True)
         known = [column[part.which.start : part.which.stop] for column, part in rows if column is not None]
         return np.concatenate(known) if len(known) == len(self.parts) else None
 
 
-class JoinedReading:
-    """What several reads give, put together again; all look equally far ahead in the one sequence of groups.
+class ConcatenatedReading:
+    """Several readings combined into one; all look equally far ahead in the one sequence of groups.
 
-    split_up: a group -> which read each record is of, and what is asked of each. It is called once a group, when the
-    first of the reads comes to see it."""
+    split_up: a group -> the index of each record's reading, and the group to request from each reading. It is called
+    once per group, when the first reading reaches that group."""
 
     def __init__(
         self,
@@ -145,7 +136,7 @@ class JoinedReading:
         return sum(reading.held_bytes for reading in self._readings)
 
     def __iter__(self) -> Iterator[list[Record]]:
-        # Not zip with strict: the first to end says that all have.
+        # Not strict: when the first reading ends, all have ended.
         for found in zip(*self._readings, strict=False):
             records = [iter(of_read) for of_read in found]
             yield [next(records[owner]) for owner in self._owners.popleft().tolist()]
@@ -168,7 +159,7 @@ def _name(part: Part) -> str:
 
 
 def _common(sources: Sequence[Records]) -> Layout:
-    """What is inside every record: of features, those that are alike in all sources."""
+    """The layout of every record: of the features, those that are alike in all sources."""
     first, *others = sources
     layout = first.layout
     for other in others:
@@ -179,7 +170,7 @@ def _common(sources: Sequence[Records]) -> Layout:
         if layout is None:
             raise SchemaError(
                 f"the records of {first.name} and of {other.name} have nothing in common: {first.layout} and "
-                f"{other.layout}. Join datasets that were made alike."
+                f"{other.layout}. Concatenate datasets that share a feature."
             )
     return layout
 
@@ -188,17 +179,8 @@ def _shared(one: Schema, other: Schema) -> Schema | None:
     if one.opaque and other.opaque:
         return one
     features = {
-        key: _either(feature, other.features[key])
+        key: merged_feature(key, feature, there)
         for key, feature in one.features.items()
-        if key in other.features and _alike(feature, other.features[key])
+        if (there := other.features.get(key)) and (there.dtype, there.shape) == (feature.dtype, feature.shape)
     }
     return Schema(one.name, features) if features else None
-
-
-def _alike(one: Feature, other: Feature) -> bool:
-    return (one.dtype, one.shape) == (other.dtype, other.shape)
-
-
-def _either(one: Feature, other: Feature) -> Feature:
-    optional, content = one.optional or other.optional, one.content if one.content == other.content else "raw"
-    return Feature(one.dtype, one.shape, optional, content, one.doc)

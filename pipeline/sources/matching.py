@@ -1,39 +1,40 @@
-"""The files that a user means by one text: a file, a directory, or a pattern such as "data/*.bin".
+"""The files that a user names with one string: a file, a directory, or a pattern such as "data/*.bin".
 
-open_dataset looks here where no manifest names the files."""
+open_dataset uses it when no manifest names the files."""
 
 from fnmatch import fnmatchcase
 
 from pipeline.shards.errors import OptionError, StorageError
 from pipeline.shards.storage import Stat, Storage, join
+from pipeline.sources.named_splits import first_names
 
 __all__ = ["is_directory", "matching_files"]
 
-_SHOWN = 5
-
 
 def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
-    """Path -> size and checksum, in the order of the names. Hidden files are left out of directories and patterns.
+    """Path -> size and checksum, sorted by name. Directories and patterns do not include hidden files.
 
-    Raises OptionError where there is none; StorageError."""
+    Raises OptionError if there is no such file; StorageError."""
     directory, slash, name = uri.rpartition("/")
     if not _is_pattern(name):
-        return _file(uri, storage) or _directory(uri, storage)
+        if not (files := _file(uri, storage) or _visible(uri, storage)):
+            raise OptionError(f"{uri} is neither a file nor a directory with files. Give one, or a pattern: DIR/*.bin.")
+        return files
     directory = directory or slash or "."
     there = _visible(directory, storage)
-    if (named := join(directory, name)) in there:  # names may hold brackets
+    if (named := join(directory, name)) in there:  # names may contain brackets
         return {named: there[named]}
     matching = {path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)}
     if not matching:
         names = [path.rpartition("/")[2] for path in there]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        shown = ", ".join(names[:_SHOWN]) or "nothing"
-        raise OptionError(f"{uri} matches no file. In {directory} are: {shown}{more}. Only the last part is a pattern.")
+        raise OptionError(
+            f"{uri} matches no file. {directory} has: {first_names(names)}. Only the last part can be a pattern."
+        )
     return matching
 
 
 def is_directory(uri: str, storage: Storage) -> bool:
-    """Whether it is neither a pattern nor a file; there may be nothing."""
+    """Whether it is neither a pattern nor a file. It need not exist."""
     return not _is_pattern(uri.rpartition("/")[2]) and not _file(uri, storage)
 
 
@@ -44,15 +45,8 @@ def _is_pattern(name: str) -> bool:
 def _file(uri: str, storage: Storage) -> dict[str, Stat]:
     try:
         return {uri: storage.stat(uri)}
-    except StorageError:  # of a directory, too
+    except StorageError:  # also raised for a directory
         return {}
-
-
-def _directory(uri: str, storage: Storage) -> dict[str, Stat]:
-    there = _visible(uri, storage)
-    if not there:
-        raise OptionError(f"{uri} is no file, and no directory with files in it. A pattern such as DIR/*.bin does too.")
-    return there
 
 
 def _visible(directory: str, storage: Storage) -> dict[str, Stat]:

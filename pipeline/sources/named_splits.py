@@ -1,9 +1,9 @@
-"""Which split a TFRecord file belongs to, by its name: the one rule for files that no manifest speaks of.
+"""Which split a TFRecord file belongs to, by its name: the only rule for files that no manifest lists.
 
-A name is cut at "-" and "."; of the parts, one may name a split: train (training), validation (valid, val, dev) or
-test (testing), alone or as the last word before a number (mnist_train, train_00012). Words that follow it belong to
-it: train_clean100 is a split of its own. So train-00000-of-00010, imagenet2012-train.tfrecord-00000-of-00016 and
-train.tfrecord are all train; nothing is guessed where no part, or more than one, names a split."""
+A name is split at "-" and "."; one of the parts may name a split: train (training), validation (valid, val, dev) or
+test (testing), alone or as the last word before a number (mnist_train, train_00012). Words after it are part of the
+split's name: train_clean100 is a split of its own. So train-00000-of-00010, train.tfrecord and
+imagenet2012-train.tfrecord-00000-of-00016 are all train. If no part names a split, or several do, none is guessed."""
 
 import re
 from collections import defaultdict
@@ -14,19 +14,19 @@ from pipeline.shards.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
 from pipeline.shards.storage import Stat, Storage, join
 
-__all__ = ["Files", "files_by_name", "files_by_pattern", "parse_assignment", "split_of"]
+__all__ = ["Files", "files_by_name", "files_by_pattern", "first_names", "parse_assignment", "split_of"]
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 _NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
-_BESIDE = (".idx", ".json", ".txt", ".csv", ".md")  # DALI's index, and what people write
+_NOT_RECORDS = (".idx", ".json", ".txt", ".csv", ".md")  # DALI's index, and documentation
 _SHOWN = 5
 
-Files = Mapping[str, Mapping[str, Stat]]  # split -> path below the directory -> what the storage says of the file
+Files = Mapping[str, Mapping[str, Stat]]  # split -> path relative to the directory -> size and checksum
 
 
 def split_of(name: str) -> str | None:
-    """The split that a file's name tells; None if it tells none, or more than one."""
+    """The split in a file's name; None if the name contains none, or more than one."""
     told = {split for part in re.split(r"[-.]", name.lower()) for split in _splits_in(part)}
     return told.pop() if len(told) == 1 else None
 
@@ -41,15 +41,15 @@ def _splits_in(part: str) -> Sequence[str]:
 
 
 def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
-    """The TFRecord files of a listing by split, in the order of their names.
+    """The TFRecord files of a listing by split, sorted by name.
 
-    Taken are names with "tfrec" in them or a number such as 00000-of-00010. Raises RawDataError for one of these
-    that tells no split, or if files of a numbered set are missing: what is left out silently is missed by nobody."""
+    A TFRecord file has "tfrec" in its name or a number such as 00000-of-00010. Raises RawDataError if a name does not
+    show its split, or if files of a numbered set are missing: nobody would notice if they were ignored."""
     found: dict[str, dict[str, Stat]] = defaultdict(dict)
     unknown = []
     for name, stat in sorted(listed.items()):
         looks_so = "tfrec" in name.lower() or _NUMBERED.fullmatch(name)
-        if not looks_so or name.startswith((".", "_")) or name.lower().endswith(_BESIDE):
+        if not looks_so or name.startswith((".", "_")) or name.lower().endswith(_NOT_RECORDS):
             continue
         split = split_of(name)
         if split is None:
@@ -58,8 +58,8 @@ def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
             found[validate_split(split)][name] = stat
     if unknown:
         raise RawDataError(
-            f"{directory}: which split do {_some(unknown)} belong to? Their names tell none, or more than one. Say it: "
-            "train=PATTERN."
+            f"{directory}: cannot tell the split of {first_names(unknown)}: the names contain none, or several. "
+            "Give train=PATTERN."
         )
     for split, files in found.items():
         _check_whole(directory, split, files)
@@ -74,8 +74,8 @@ def _check_whole(directory: str, split: str, files: Mapping[str, Stat]) -> None:
     for before, there in totals.items():
         if len(set(there)) > 1:
             raise RawDataError(
-                f"{directory}: the files of {split!r} that begin with {before!r} are of several sets: -of-"
-                f"{', -of-'.join(there)}. One is of an older writer. Remove it, or say which: {split}=PATTERN."
+                f"{directory}: the files of {split!r} that start with {before!r} belong to several sets: -of-"
+                f"{', -of-'.join(there)}. Remove the outdated one, or select one: {split}=PATTERN."
             )
     for (before, total, after), numbers in sets.items():
         missing = sorted(set(range(int(total))) - numbers)
@@ -83,15 +83,15 @@ def _check_whole(directory: str, split: str, files: Mapping[str, Stat]) -> None:
             width = len(total)
             names = [f"{before}{number:0{width}d}-of-{total}{after}" for number in missing]
             raise RawDataError(
-                f"{directory}: of {len(names) + len(numbers)} files of {split!r} are missing {_some(names)}. Copy "
-                f"them, or say which files are meant: {split}=PATTERN."
+                f"{directory}: {len(names)} of {len(names) + len(numbers)} files of {split!r} are missing: "
+                f"{first_names(names)}. Copy them, or select files: {split}=PATTERN."
             )
 
 
 def files_by_pattern(storage: Storage, directory: str, patterns: Iterable[tuple[str, str]]) -> Files:
-    """The files that match each (split, glob), in the order of their names; globs are of names below the directory.
+    """The files that match each (split, glob), sorted by name; globs are relative to the directory.
 
-    Hidden files are never matched. Raises OptionError for a pattern that matches nothing, or a file of two splits."""
+    Hidden files never match. Raises OptionError for a pattern without matches, or a file in two splits."""
     found: dict[str, dict[str, Stat]] = defaultdict(dict)
     owner: dict[str, str] = {}
     for split, pattern in patterns:
@@ -99,7 +99,9 @@ def files_by_pattern(storage: Storage, directory: str, patterns: Iterable[tuple[
         listed = storage.list(join(directory, folder) if folder else directory)
         matching = {name: stat for name, stat in listed.items() if fnmatchcase(name, names) and name[0] != "."}
         if not matching:
-            raise OptionError(f"{split}={pattern} matches no file in {directory}. There: {_some(sorted(listed))}.")
+            raise OptionError(
+                f"{split}={pattern} matches no file in {directory}. It has: {first_names(sorted(listed))}."
+            )
         for name, stat in matching.items():
             path = f"{folder}/{name}" if folder else name
             if owner.setdefault(path, split) != split:
@@ -116,6 +118,7 @@ def parse_assignment(option: str, text: str) -> tuple[str, str]:
     return validate_split(split), value
 
 
-def _some(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
+    """The first five names, and the number of the others, for messages."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN]) or 'nothing'}{more}"

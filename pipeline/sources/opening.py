@@ -1,6 +1,6 @@
-"""Opens what a user names as records: one dataset or several, all of a split or parts of it.
+"""Opens datasets as records: one or several, a complete split or parts of it.
 
-Recipes take what this gives. What is at a place is found by looking there."""
+Recipes read what it returns. It detects what is at a location by looking there."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from pipeline.shards.schemes import open_storage
 from pipeline.sources.arrays import ArrayRecords
 from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.foreign import Splits, foreign_splits
-from pipeline.sources.joined import Part, joined, whole
+from pipeline.sources.joined import Part, concatenated, whole
 from pipeline.sources.matching import is_directory, matching_files
 from pipeline.sources.reader import SplitReader
 from pipeline.sources.records import Records
@@ -34,38 +34,38 @@ def open_dataset(
     format: Format | None = None,
     default_split: str = "train",
 ) -> Records:
-    """The records of one dataset, or of several one behind the other, after checking that all is there.
+    """The records of one dataset, or of several concatenated, after checking that all files are there.
 
-    data: a directory, on a disk or gs://, of a converted or an indexed dataset, of one that TFDS prepared, or of
-    TFRecord files whose names tell their splits; one TFRecord file or a pattern of some ("data/*.tfrecord.gz"); with
-    `format`, which says how they are cut into records, a file, a pattern or a directory of nothing but such files; a
-    dict of arrays with equally many rows; records that were opened before; or a list of these. split: which of them,
-    in TFDS's notation, of each dataset: "train", "train[:90%]", "train[1000:2000]", "train[:10%]+validation"; "[:90%]"
-    of what has no splits. None: default_split, or all records.
+    data: a directory, on a disk or gs://, with a converted or indexed dataset, a dataset prepared by TFDS, or TFRecord
+    files whose names contain their splits; a TFRecord file or a pattern ("data/*.tfrecord.gz"); with `format`, which
+    states how files are split into records, a file, a pattern or a directory that contains only such files; a dict of
+    arrays with the same number of rows; records that are already open; or a list of these. split: a selection in TFDS's
+    notation, for each dataset: "train", "train[:90%]", "train[1000:2000]", "train[:10%]+validation"; "[:90%]" for data
+    without splits. None: default_split, or all records.
 
-    TFRecord files without an index, and lines of text, are counted here: what is compressed, is text or is in a bucket
-    is read once for it, on every host. format=TFRecords() goes by the files even where a manifest or TFDS describes
+    TFRecord files without an index, and lines of text, are counted here: compressed files, text and files in a bucket
+    are read once for that, on every host. format=TFRecords() uses only the files, even if a manifest or TFDS describes
     them.
 
     Raises: ManifestError, OptionError, EmptySplitError, ShardError naming what is missing, truncated or replaced,
-    before any record is read; SchemaError for datasets whose records have nothing in common."""
+    before any record is read; SchemaError for datasets whose records have no common feature."""
     if not isinstance(format, Format | None):
         raise OptionError(f"format={format!r} is not known. Known: FixedLength(...), TextLines(), TFRecords().")
     several = [data] if isinstance(data, str | PathLike) or not isinstance(data, Sequence) else data
-    return joined([part for one in several for part in _parts(one, split, format, default_split)])
+    return concatenated([part for one in several for part in _parts(one, split, format, default_split)])
 
 
 def _parts(data: Data, split: str | None, format: Format | None, default_split: str) -> list[Part]:
     if isinstance(data, str | PathLike):
         return _parts_at(fspath(data), split, format, default_split)
     if format is not None:
-        raise OptionError(f"format={format!r} says how files are cut into records; arrays and open records are.")
+        raise OptionError(f"format={format!r} is for files only; arrays and open records already have records.")
     if isinstance(data, Mapping):
         return _parts_of_records(ArrayRecords(data), split)
-    if not hasattr(data, "fingerprint"):
+    if not isinstance(data, Records):
         raise OptionError(
-            f"{type(data).__name__} is nothing to read. Give a directory, a file or a pattern; arrays as a dict, such "
-            "as {'image': images}; what open_dataset returned; or a list of these."
+            f"{type(data).__name__} is not a dataset. Give a directory, a file or a pattern; a dict of arrays such as "
+            "{'image': images}; records from open_dataset; or a list of these."
         )
     return _parts_of_records(data, split)
 
@@ -75,7 +75,7 @@ def _parts_at(uri: str, split: str | None, format: Format | None, default_split:
     directory, _, name = uri.rpartition("/")
     if name == MANIFEST_FILE:
         raise OptionError(
-            f"{uri} is a dataset's manifest, which has no records. Give its directory: {directory or '.'}"
+            f"{uri} is a dataset's manifest, which contains no records. Give its directory: {directory or '.'}"
         )
     if isinstance(format, FixedLength):
         return _parts_of_records(FixedLengthRecords(uri, matching_files(uri, storage), format, storage), split)
@@ -92,10 +92,10 @@ def _parts_at(uri: str, split: str | None, format: Format | None, default_split:
             return _parts_of_records(open_tfrecords(uri, matching_files(uri, storage), storage, schema), split)
         except ShardError as e:
             if format is None:
-                e.add_note("If these are no TFRecord files, give a format: TextLines() or FixedLength(...).")
+                e.add_note("If these are not TFRecord files, give a format: TextLines() or FixedLength(...).")
             raise
     if not splits:
-        read_manifest(uri, storage)  # raises what is there instead
+        read_manifest(uri, storage)  # raises an error that states what is there
     return _parts_of_splits(uri, splits, default_split if split is None else split)
 
 
@@ -119,8 +119,8 @@ def _parts_of_records(records: Records, split: str | None) -> list[Part]:
     for selection in parse_selections(split):
         if selection.split:
             raise OptionError(
-                f"split={split!r}: {records.name} has no splits, or they were chosen where it was opened. All of it is "
-                "split=None, a part of it '[:90%]'."
+                f"split={split!r}: {records.name} has no splits, or was opened with one. Give split=None for all "
+                "records, or '[:90%]' for a part."
             )
         parts.append(Part(records, selection.of(records.num_records)))
     return parts

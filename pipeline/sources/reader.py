@@ -1,6 +1,6 @@
-"""The records of one split of indexed shards: few large reads, each record proven against the index.
+"""The records of one split of indexed shards: few large reads, each record checked against the index.
 
-The Records of our own datasets, and of foreign TFRecords with an index. It knows neither order nor TensorFlow."""
+The Records of our own datasets, and of foreign TFRecords with an index. No order, no TensorFlow."""
 
 import shlex
 from collections.abc import Iterable
@@ -10,105 +10,58 @@ import numpy as np
 from pipeline.shards.errors import InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.index import load_index
-from pipeline.shards.manifest import Manifest, read_manifest
-from pipeline.shards.schema import Schema
-from pipeline.shards.schemes import open_storage
+from pipeline.shards.manifest import Manifest
 from pipeline.shards.storage import Stat, Storage, join
 from pipeline.sources.keys import key_of
 from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, fetch, intact
 
-__all__ = ["SplitReader", "open_split"]
-
-
-def open_split(data_dir: str, split: str, storage: Storage | None = None) -> "SplitReader":
-    """A reader of one split of a converted dataset, after checking the index and the size of every shard.
-
-    Raises: ManifestError without a manifest; OptionError for an unknown split; EmptySplitError for one without
-    records; ShardError naming what is missing, truncated or replaced, before any record is read."""
-    storage = storage or open_storage(data_dir)
-    return SplitReader(read_manifest(data_dir, storage), split, storage)
+__all__ = ["SplitReader"]
 
 
 class SplitReader:
-    """One split, open for reading: see Records. Threads may share it."""
+    """One split, open for reading: see Records. Threads may share it. crcs and lengths come from the index.
+
+    fingerprint: of the names, sizes and checksums of the shards. Raises: OptionError for an unknown split;
+    EmptySplitError for a split without records; ShardError naming what is missing, truncated or replaced, before any
+    record is read."""
 
     whole_files = None
 
     def __init__(self, manifest: Manifest, split: str, storage: Storage) -> None:
-        self.manifest, self.split = manifest, split
+        self.manifest, self.split, self._storage = manifest, split, storage
         self.entry = manifest.split(split)
-        self._storage = storage
         self._paths = [join(manifest.directory, shard.file) for shard in self.entry.shards]
         self._check_shards()
         self.index = load_index(storage, manifest.directory, split, self.entry)
-
-    @property
-    def name(self) -> str:
-        """See Records."""
-        return f"{self.manifest.directory}, split {self.split!r}"
-
-    @property
-    def fingerprint(self) -> str:
-        """See Records: from names, sizes and checksums of the shards."""
-        return self.entry.fingerprint
-
-    @property
-    def num_records(self) -> int:
-        """N."""
-        return self.entry.num_records
-
-    @property
-    def num_bytes(self) -> int:
-        """Of all shards."""
-        return self.entry.num_bytes
-
-    @property
-    def layout(self) -> Schema:
-        """See Records."""
-        return self.manifest.schema
-
-    @property
-    def crcs(self) -> np.ndarray:
-        """uint32 [N], of the index."""
-        return self.index.crcs
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """uint32 [N], of the index."""
-        return self.index.lengths
-
-    @property
-    def remote(self) -> bool:
-        """Whether reads wait for a network."""
-        return self._storage.remote
-
-    @property
-    def verify_command(self) -> str:
-        """See Verifiable."""
-        return f"python -m pipeline.verify {shlex.quote(self.manifest.directory)} --split {self.split} --decode"
+        self.name = f"{manifest.directory}, split {split!r}"
+        self.num_records, self.num_bytes = self.entry.num_records, self.entry.num_bytes
+        self.fingerprint, self.layout, self.remote = self.entry.fingerprint, manifest.schema, storage.remote
+        self.crcs, self.lengths = self.index.crcs, self.index.lengths
+        self.source_starts = np.array([0, self.num_records])
+        self.verify_command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --split {split} --decode"
 
     def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records: reading may begin at any record."""
+        """See Records: reading may start at any record."""
         return np.arange(0, self.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
         """See Records."""
-        return int(self.index.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
+        return int(self.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ShardReading:
-        """See Records. A damaged record comes as a CorruptRecordError naming shard, record and offset."""
+        """See Records. A damaged record is returned as a CorruptRecordError naming shard, record and offset."""
         return ShardReading(self._storage, self._paths, self.index, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
-        """The place of a record, for messages: shard, record within it, offset, and its key if it can be told."""
+        """The location of a record, for messages: shard, record within it, offset, and its key if it is known."""
         place = self.index.locate(np.array([record_id]))
         at = f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
         return f"{at} (record {record_id} of {self.split!r}{self._key(record_id)})"
 
     def _key(self, record_id: int) -> str:
-        """What a message says of a record's key: nothing where it holds none, or cannot be read."""
-        if self.manifest.schema.opaque:
+        """The part of a message that states a record's key; empty if the record has none or cannot be read."""
+        if self.layout.opaque:
             return ""
         try:
             values = decode_example(intact(*fetch(self, np.array([record_id]))).payload)
@@ -118,7 +71,7 @@ class SplitReader:
         return f", key {printable(key.decode(errors='replace'))}" if key else ""
 
     def _check_shards(self) -> None:
-        """By one listing: sizes, and the checksums that a bucket keeps. A disk keeps none."""
+        """Checks sizes, and the checksums that a bucket stores, with one listing. A disk stores no checksums."""
         there = self._storage.list(self.manifest.directory)
         wrong = []
         for path, shard in zip(self._paths, self.entry.shards, strict=True):

@@ -1,7 +1,7 @@
-"""Reading records in a known order: large reads where neighbours are wanted soon, each record read once.
+"""Reading indexed records in a known order: neighbours needed soon share a large read, and each record is read once.
 
-What a reader's `read` returns. Payloads are proven against the index as they arrive, and kept until they are
-used. Frames are not looked at: damage to them alone changes no record, and pipeline.verify finds it."""
+Returned by the `read` of indexed records. Payloads are checked against the index as they arrive and kept until used.
+Frames are not checked: damage to a frame alone changes no record, and pipeline.verify finds it."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +18,13 @@ from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 
 __all__ = ["ShardReading", "read_starts"]
 
-MERGE_GAP_BYTES = 16 * 1024  # reading over a gap of this size costs what one more request does (local: ~5 us)
+MERGE_GAP_BYTES = 16 * 1024  # reading across a gap of this size costs as much as another request (local: ~5 us)
 MAX_READ_BYTES = 4 * 1024**2
-COPY_BYTES = 48 * 1024  # to cut so much out of a larger read costs what a read of its own does (local: ~5 us)
+COPY_BYTES = 48 * 1024  # slicing this much out of a larger read costs as much as a separate read (local: ~5 us)
 
 
 class Places(Protocol):
-    """Where the records of some files are: what a SplitIndex says."""
+    """Where records are in their files; implemented by SplitIndex."""
 
     lengths: np.ndarray
 
@@ -36,7 +36,7 @@ class Places(Protocol):
 class ShardReading(Iterable[list[Record]]):
     """See Reading: the records of groups, from indexed shards."""
 
-    header_bytes = HEADER_BYTES  # from where a record begins to its payload
+    header_bytes = HEADER_BYTES  # from the start of a record to its payload
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class ShardReading(Iterable[list[Record]]):
         groups: Iterable[Group],
         ahead_bytes: int,
     ) -> None:
-        self.held_bytes = 0  # of records that are asked for, or wait for their use
+        self.held_bytes = 0  # of records that have been requested or are waiting to be used
         self._storage, self._paths, self._index, self._ahead_bytes = storage, paths, index, ahead_bytes
         self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
         self._lookahead = Lookahead(groups, ahead_bytes)
-        self._planned: deque[tuple[np.ndarray, int]] = deque()  # groups, and how many reads must be done for each
+        self._planned: deque[tuple[np.ndarray, int]] = deque()  # groups, and the reads that each waits for
         self._asked: deque[_Read] = deque()
         self._reads_planned = self._reads_done = 0
         self._kept: dict[int, Record] = {}
@@ -58,7 +58,7 @@ class ShardReading(Iterable[list[Record]]):
 
     def __iter__(self) -> Iterator[list[Record]]:
         while self._more:
-            # A storage may take ranges far ahead of those that it gives, so that their requests are under way.
+            # A storage may take ranges far ahead of the data it yields, to keep requests in flight.
             for data in self._storage.read_ranges(self._ranges()):
                 self._keep(self._asked.popleft(), data)
                 yield from self._whole()
@@ -74,7 +74,7 @@ class ShardReading(Iterable[list[Record]]):
                 self._asked.append(read)
                 self.held_bytes += read.held_bytes
                 yield self._paths[read.shard], read.offset, read.size
-            # Small data is kept whole: there is something to deliver for ever, and nothing to read.
+            # Small data is kept completely: there are always groups to deliver and nothing to read.
             idle_bytes = 0 if reads else idle_bytes + self._lookahead.due_weight
             if idle_bytes > self._ahead_bytes:
                 return
@@ -86,10 +86,10 @@ class ShardReading(Iterable[list[Record]]):
             return []
         where = self._index.locate(ids)
         ends = np.append(starts[1:], len(ids))
-        # From the first payload to the end of the last one, so that a range of one record is its payload.
+        # From the first payload to the end of the last, so that the range of a single record is its payload.
         offsets = where.offset[starts] + self.header_bytes
         sizes = where.offset[ends - 1] + self.header_bytes + where.length[ends - 1] - offsets
-        sizes = np.maximum(sizes, 1)  # no range is empty, though a payload may be: the byte is of its footer
+        sizes = np.maximum(sizes, 1)  # a payload may be empty, a range may not: it then contains a byte of the footer
         held = np.add.reduceat(where.length + RECORD_OBJECT_BYTES, starts)
         columns = (where.shard[starts], offsets, sizes, held, starts, ends)
         records = _rows(ids, where.record, where.offset, where.length, where.crc)
@@ -103,16 +103,16 @@ class ShardReading(Iterable[list[Record]]):
         self._reads_done += 1
         for record_id, record, offset, length, crc in read.records:
             begin = offset + self.header_bytes - read.offset
-            payload = data[begin : begin + length]  # of one record alone: no copy
+            payload = data[begin : begin + length]  # of a single record: no copy
             try:
-                # The checksum goes with the very bytes that it was found to be of: it proves what is delivered.
+                # The checksum stays with the bytes it was computed from: it proves what is delivered.
                 self._kept[record_id] = Proven(payload, self.crc_of(payload, crc))
             except CorruptRecordError as e:
                 where = f"{self._paths[read.shard]}, record {record} at byte {offset}"
                 self._kept[record_id] = CorruptRecordError(f"{where}: {e}")
 
     def crc_of(self, payload: bytes, due: int) -> int:
-        """The crc32c of a payload. Raises CorruptRecordError, which does not say where, unless it is what is due."""
+        """The crc32c of a payload. Raises CorruptRecordError, without the location, unless it equals `due`."""
         return proven_crc(payload, due)
 
     def _whole(self) -> Iterator[list[Record]]:
@@ -126,7 +126,7 @@ class ShardReading(Iterable[list[Record]]):
 
 
 class _Read(NamedTuple):
-    """One ranged read, and what is wanted of it."""
+    """One ranged read, and the records wanted from it."""
 
     shard: int
     offset: int
@@ -140,9 +140,9 @@ def _rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
 
 
 def read_starts(location: Location, join_bytes: int = MAX_READ_BYTES) -> np.ndarray:
-    """At which records a read begins, int64: one read covers neighbours of up to join_bytes, and those with small gaps.
+    """The records at which reads start, int64: a read covers neighbours of up to join_bytes with small gaps.
 
-    The location must be ascending, without repeats, of one record at least."""
+    The location must be ascending, without repeats, and not empty."""
     ends = location.offset + location.length + FRAME_BYTES
     new = np.ones(len(ends), bool)
     new[1:] = (

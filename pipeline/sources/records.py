@@ -1,6 +1,6 @@
-"""What every source of records looks like from above: a numbered sequence, of which any records can be asked for.
+"""The interface of every source: a numbered sequence of records that can be read in any order.
 
-An Input reads through it, and joined, sliced and cached records are records again. NumPy only."""
+An Input reads through it; concatenated, sliced and cached records implement it, too. NumPy only."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -10,66 +10,51 @@ import numpy as np
 from pipeline.shards.errors import CorruptRecordError
 from pipeline.spec import Layout
 
-__all__ = [
-    "RECORD_OBJECT_BYTES",
-    "Composed",
-    "Group",
-    "Measured",
-    "Proven",
-    "Reading",
-    "Record",
-    "Records",
-    "Verifiable",
-    "fetch",
-    "intact",
-    "known_lengths",
-    "source_starts",
-    "verify_command",
-    "weighed",
-]
+__all__ = ["RECORD_OBJECT_BYTES", "Group", "Proven", "Reading", "Record", "Records", "fetch", "intact", "weighed"]
 
-RECORD_OBJECT_BYTES = 250  # what a record in sight takes beside its payload: of short ones, most of it
+RECORD_OBJECT_BYTES = 250  # Python's overhead per record in memory: most of what short records take
 
 
 class Proven(NamedTuple):
-    """A record's bytes, and their crc32c as it was found to be."""
+    """A record's bytes, and the crc32c computed from them."""
 
     payload: bytes
     crc: int
 
 
-Record = Proven | CorruptRecordError  # who asked decides whether one damaged record ends everything
+Record = Proven | CorruptRecordError  # the caller decides whether one damaged record is fatal
 
 
 class Group(NamedTuple):
-    """Records that are asked for together."""
+    """Records that are requested together."""
 
     record_ids: np.ndarray  # int64 [n], in any order, repeats allowed
-    num_bytes: int  # of all that is asked for at that time; these may be a part of it
+    num_bytes: int  # of everything requested at that time; these records may be a part of it
 
 
 class Reading(Protocol):
-    """What a read gives: for each group, its records in the order asked for. Iterate once, in one thread."""
+    """The records of each group, in the order requested. Iterate once, in one thread."""
 
     @property
     def held_bytes(self) -> int:
-        """Of records that are asked for, or wait for their use."""
+        """Bytes of records that have been requested or are waiting to be used."""
         ...
 
     def __iter__(self) -> Iterator[list[Record]]: ...
 
 
+@runtime_checkable
 class Records(Protocol):
     """Records 0..N-1 of one source. Threads may share it."""
 
     @property
     def name(self) -> str:
-        """Where they are, for messages."""
+        """Where the records are, for messages."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Names the data: the same for a copy, another one for other records."""
+        """Identifies the data: a copy has the same fingerprint, other records have another."""
         ...
 
     @property
@@ -79,109 +64,79 @@ class Records(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """What all of them take where they are kept."""
+        """Bytes that all records take where they are stored."""
         ...
 
     @property
     def layout(self) -> Layout:
-        """What is inside a record."""
+        """What a record contains."""
         ...
 
     @property
     def crcs(self) -> np.ndarray | None:
-        """uint32 [N]: the crc32c that each record is known to have; None where that is known of no record."""
+        """uint32 [N]: the crc32c that each record must have; None if not known before reading."""
+        ...
+
+    @property
+    def lengths(self) -> np.ndarray | None:
+        """uint32 [N]: bytes of each payload; None if not known before reading."""
+        ...
+
+    @property
+    def source_starts(self) -> np.ndarray:
+        """int64 [sources + 1]: the first record of each concatenated source, then N. [0, N] for a single source."""
         ...
 
     @property
     def remote(self) -> bool:
-        """Whether reads wait for a network: then few large ones are worth the memory that they take."""
+        """Whether reads wait for a network: a few large ones are then worth their memory."""
         ...
 
     @property
     def whole_files(self) -> int | None:
-        """Of how many files no one can be entered in its middle; None where any record can be read at once.
+        """Number of files, if each must be read from its front; None if any record can be read directly.
 
-        Such records come cheap only in long runs: a host reads files of its own, so there must be enough of them."""
+        Such records are cheap only in long runs, so each host reads its own files and needs at least one."""
         ...
-
-    def block_starts(self, block_records: int) -> np.ndarray:
-        """int64, ascending, the first 0: where runs begin that are cheap to read in one go."""
-        ...
-
-    def weigh(self, record_ids: np.ndarray) -> int:
-        """How many bytes these records take in memory, at least about: payloads, and RECORD_OBJECT_BYTES of each."""
-        ...
-
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        """The records of each group, as asked for. A damaged one comes as the error that names its place.
-
-        ahead_bytes: how far beyond a group to look for neighbours that one read can bring along. Iterating raises
-        StorageError when bytes cannot be read."""
-        ...
-
-    def where(self, record_id: int) -> str:
-        """The place of a record, for messages."""
-        ...
-
-
-@runtime_checkable
-class Measured(Protocol):
-    """Records that know, before any is read, how long each is."""
-
-    @property
-    def lengths(self) -> np.ndarray | None:
-        """uint32 [N]: bytes of each payload; None where some is not known after all."""
-        ...
-
-
-def known_lengths(records: Records) -> np.ndarray | None:
-    """uint32 [N]: bytes of each payload, if they are known."""
-    return records.lengths if isinstance(records, Measured) else None
-
-
-@runtime_checkable
-class Verifiable(Protocol):
-    """Records of which a command can tell the damaged ones."""
 
     @property
     def verify_command(self) -> str | None:
-        """It, with all its arguments; None where there is none after all."""
+        """The command, with all its arguments, that lists damaged records; None if there is none."""
         ...
 
-
-def verify_command(records: Records) -> str | None:
-    """The command that names damaged records, if there is one."""
-    return records.verify_command if isinstance(records, Verifiable) else None
-
-
-@runtime_checkable
-class Composed(Protocol):
-    """Records that are of several sources, one behind the other."""
-
-    @property
-    def starts(self) -> np.ndarray:
-        """int64 [sources + 1]: the number of each source's first record, and N."""
+    def block_starts(self, block_records: int) -> np.ndarray:
+        """int64, ascending, the first 0: where runs start that are cheap to read in one go."""
         ...
 
+    def weigh(self, record_ids: np.ndarray) -> int:
+        """Bytes that these records take in memory, at least approximately: payloads plus RECORD_OBJECT_BYTES each."""
+        ...
 
-def source_starts(records: Records) -> np.ndarray:
-    """int64 [sources + 1]: the number of each source's first record, and N."""
-    return records.starts if isinstance(records, Composed) else np.array([0, records.num_records])
+    def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
+        """The records of each group, in the order requested. A damaged record comes as an error with its location.
+
+        ahead_bytes: how far beyond a group to look for neighbours that the same read can fetch. Iterating raises
+        StorageError if bytes cannot be read."""
+        ...
+
+    def where(self, record_id: int) -> str:
+        """The location of a record, for messages."""
+        ...
 
 
 def weighed(records: Records, groups: Iterable[np.ndarray]) -> Iterator[Group]:
-    """Groups of nothing but these records."""
+    """Groups that contain only these records."""
     return (Group(ids, records.weigh(ids)) for ids in groups)
 
 
 def fetch(records: Records, record_ids: np.ndarray) -> list[Record]:
-    """These records, now."""
+    """Reads these records now."""
     (found,) = records.read(weighed(records, [record_ids]), 0)
     return found
 
 
 def intact(record: Record) -> Proven:
-    """The record, if it is one; else raises what it is."""
+    """The record; raises CorruptRecordError if it is damaged."""
     if isinstance(record, CorruptRecordError):
         raise record
     return record

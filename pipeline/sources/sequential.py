@@ -1,6 +1,6 @@
-"""One file whose records can only be found from its front: a TFRecord file without an index, or lines of text.
+"""A file that can only be read from its front: a TFRecord file without an index, or lines of text.
 
-Counting and reading such files go through it; either may be compressed. Memory is a few pieces and a record."""
+Used to count and to read such files, compressed or not. Memory: a few pieces of the file and one record."""
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ Kind = Literal["tfrecord", "text"]
 
 @dataclass(frozen=True)
 class SequentialFile:
-    """A file as it was listed."""
+    """A file as listed by the storage."""
 
     path: str
     bytes: int
@@ -32,18 +32,18 @@ class SequentialFile:
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds, as was found by going through it."""
+    """The number and size of a file's records, counted by reading through it."""
 
     records: int
-    bytes: int  # of the records, not compressed
+    bytes: int  # of the records, uncompressed
 
 
 def content_of(storage: Storage, file: SequentialFile) -> Content:
-    """Counts the records; payloads are not proven. Reads all of it, or the headers of a plain TFRecord file on a disk.
+    """Counts the records without checking payloads. Of a plain TFRecord file on a disk, only the headers are read.
 
     Raises ShardError naming the file and the record where it is damaged; StorageError."""
     if not file.bytes:
-        storage.stat(file.path)  # a link to nowhere and a pipe are listed as empty files, too
+        storage.stat(file.path)  # raises for dangling links and pipes, which are also listed as empty files
     if file.kind == "tfrecord" and not file.compression and not storage.remote:
         with storage.open(file.path) as opened:
             return _counted_frames(file, walk_frames(opened, file.bytes))
@@ -54,10 +54,10 @@ def content_of(storage: Storage, file: SequentialFile) -> Content:
 def frames_of(
     storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int], max_bytes: int
 ) -> Iterator[Frame]:
-    """The records, front to back, each with what is wrong with it.
+    """The records in order, each with its problem, if any.
 
-    batch_bytes: how much to read at a time. max_bytes: no record is larger.
-    Raises ShardError naming file and record where the rest of the file is lost; StorageError."""
+    batch_bytes: how much to read at a time. max_bytes: of the largest record.
+    Raises ShardError naming the file and the record from which on it cannot be read; StorageError."""
     pieces, record = _pieces(storage, file, batch_bytes), 0
     try:
         for frame in _lines(pieces) if file.kind == "text" else read_frames(pieces, None, max_bytes):
@@ -66,7 +66,7 @@ def frames_of(
             yield frame
             record += 1
     except zlib.error as e:
-        raise _damaged(file, record, f" or one behind it: {e}") from e
+        raise _damaged(file, record, f" or a later one: {e}") from e
 
 
 def _pieces(storage: Storage, file: SequentialFile, batch_bytes: Callable[[], int]) -> Iterator[bytes]:
@@ -91,32 +91,32 @@ def _counted_frames(file: SequentialFile, places: Iterable[Place]) -> Content:
                 raise _damaged(file, records, f" at byte {place.offset}: {place.problem}")
             records, size = records + 1, size + place.length
     except zlib.error as e:
-        raise _damaged(file, records, f" or one behind it: {e}") from e
+        raise _damaged(file, records, f" or a later one: {e}") from e
     return Content(records, size)
 
 
 def _counted_lines(file: SequentialFile, pieces: Iterable[bytes]) -> Content:
     records = size = 0
-    begun = False  # a line that has no end yet, and is not empty
+    begun = False  # whether a line that is not empty has started and not ended
     try:
         for piece in pieces:
             _, newline, rest = piece.rpartition(b"\n")
             records, size = records + piece.count(b"\n"), size + len(piece)
             begun = bool(rest.strip(b"\r")) or (begun and not newline)
     except zlib.error as e:
-        raise _damaged(file, records, f" or one behind it: {e}") from e
+        raise _damaged(file, records, f" or a later one: {e}") from e
     return Content(records + begun, size)
 
 
 def _damaged(file: SequentialFile, record: int, problem: str) -> ShardError:
     return ShardError(
-        f"{file.path}, record {record}{problem}. What follows there cannot be read. Copy the file again"
-        + (", or leave out what is lost: python -m converters.tfrecord_to_gcs." if file.kind == "tfrecord" else ".")
+        f"{file.path}, record {record}{problem}. The rest of the file cannot be read. Copy the file again"
+        + (", or convert without it: python -m converters.tfrecord_to_gcs." if file.kind == "tfrecord" else ".")
     )
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
-    r"""As TextLineDataset cuts them: at \n, without any \r; what follows the last \n is a line unless it is empty."""
+    r"""Splits like TextLineDataset: at \n, dropping every \r; text after the last \n is a line unless it is empty."""
     record = 0
     begun: list[bytes] = []
     for piece in pieces:
@@ -134,4 +134,4 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
 
 def _line(record: int, line: bytes) -> Frame:
     payload = line.replace(b"\r", b"")
-    return Frame(record, 0, payload, crc=crc32c(payload))  # nothing can be wrong with a line, so its offset is not told
+    return Frame(record, 0, payload, crc=crc32c(payload))  # a line is never damaged, so no message needs its offset

@@ -1,7 +1,7 @@
 """The records of files that can only be read from their fronts: TFRecords without an index, and lines of text.
 
-The Records that open_dataset makes where nothing says where records begin. How many there are is counted at opening:
-epochs, positions and exact evaluation need it. Order, hosts and TensorFlow are unknown here."""
+open_dataset makes these Records when nothing states where records start. Opening counts the records, because epochs,
+positions and exact evaluation need their number. No order, no hosts, no TensorFlow."""
 
 import itertools
 import time
@@ -25,9 +25,9 @@ from pipeline.spec import Layout, Opaque
 
 __all__ = ["StreamedRecords", "open_lines", "open_tfrecords"]
 
-SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # files, evenly spaced, and the first records of each
+SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # evenly spaced files, and the first records of each
 SAMPLE_READ_BYTES = 1 << 20
-_COUNTED = "when it was counted, at opening, it had"
+_COUNTED = "when counted at opening, it had"
 
 log = logger("pipeline")
 
@@ -40,10 +40,10 @@ def open_tfrecords(
     counts: Sequence[int] | None = None,
     counted_by: str = _COUNTED,
 ) -> "StreamedRecords":
-    """The records of TFRecord files, plain, GZIP or ZLIB, as their content tells. files: path -> stat, in order.
+    """The records of TFRecord files, plain, GZIP or ZLIB, detected from their content. files: path -> stat, in order.
 
-    layout: None goes by a sample. counts: of each file; None counts them. counted_by: "X says", of these.
-    Raises ShardError naming the file where one is damaged, EmptySplitError, SchemaError, StorageError."""
+    layout: None infers it from a sample. counts: records per file; None counts them. counted_by: "X says", for counts.
+    Raises ShardError naming a damaged file, EmptySplitError, SchemaError, StorageError."""
     found = _files(files, storage, "tfrecord")
     contents = (
         _counted(name, found, storage)
@@ -54,19 +54,20 @@ def open_tfrecords(
 
 
 def open_lines(name: str, files: Mapping[str, Stat], storage: Storage, key: str) -> "StreamedRecords":
-    """The lines of text files, plain or GZIP, as TextLineDataset cuts them. Raises as open_tfrecords."""
+    """The lines of text files, plain or GZIP, split like TextLineDataset. Raises like open_tfrecords."""
     found = _files(files, storage, "text")
     contents = _counted(name, found, storage)
     return StreamedRecords(name, found, contents, list(files.values()), storage, Opaque(key), _COUNTED)
 
 
 class StreamedRecords:
-    """The records of files one behind the other: see Records. A file is entered at its front alone.
+    """The records of consecutive files: see Records. A file can only be read from its front.
 
-    fingerprint: of names, sizes, counts, and the checksums that a bucket keeps; so on a disk files of other content and
-    the same sizes and counts pass for the same data."""
+    fingerprint: of names, sizes, counts, and the checksums that a bucket stores. On a disk, files with different
+    content and the same sizes and counts therefore have the same fingerprint."""
 
-    crcs = None  # what stands in a TFRecord is proven as it is read; nothing says it beforehand
+    # A TFRecord's checksum is checked as it is read; it is not known before.
+    crcs = lengths = verify_command = None
 
     def __init__(
         self,
@@ -83,11 +84,13 @@ class StreamedRecords:
         self.num_records = firsts[-1]
         if not self.num_records:
             raise EmptySplitError(f"{name}: {len(files)} files without a record, so there is nothing to read.")
+        self.source_starts = np.array([0, self.num_records])
         self._files = [
             CountedFile(file, content, first, counted_by)
             for file, content, first in zip(files, contents, firsts, strict=False)
             if content.records
         ]
+        self.whole_files = len(self._files)
         self._firsts = np.array([file.first for file in self._files])
         self._mean_bytes = np.array([RECORD_OBJECT_BYTES + f.content.bytes / f.content.records for f in self._files])
         self.num_bytes = sum(f.content.bytes + RECORD_OBJECT_BYTES * f.content.records for f in self._files)
@@ -98,26 +101,21 @@ class StreamedRecords:
         self.fingerprint = blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         self.layout = layout or _guessed(name, self._files, storage)
 
-    @property
-    def whole_files(self) -> int:
-        """See Records: those that are not empty."""
-        return len(self._files)
-
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: a file is a block, however large."""
         del block_records
         return self._firsts
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        """How many bytes these records take in memory, if they are like others of their files."""
+        """See Records: estimated from the mean size in each record's file."""
         return int(self._mean_bytes[self._owners(record_ids)].sum())
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> StreamedReading:
-        """See Records. Where the rest of a file is out of reach iterating raises ShardError naming file and record."""
+        """See Records. Iterating raises ShardError, naming file and record, if the rest of a file cannot be read."""
         return StreamedReading(self._storage, self._files, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
-        """The place of a record, for messages: file, and record within it."""
+        """The location of a record, for messages: file, and record within it."""
         counted = self._files[int(self._owners(np.array([record_id]))[0])]
         return f"{counted.file.path}, record {record_id - counted.first} (record {record_id} of {self.name})"
 
@@ -126,26 +124,23 @@ class StreamedRecords:
 
 
 def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[SequentialFile]:
-    """How each is compressed, by its first bytes."""
+    """The files, with the compression that the first bytes show."""
     filled = [path for path, stat in files.items() if stat.bytes]
     heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
     forms: dict[str, Compression] = {}
     for path, head in zip(filled, heads, strict=True):
         form = compression_of(head)
-        if form and (form == "gzip" or kind == "tfrecord"):  # text may well begin as zlib does: "x^2"
+        if form and (form == "gzip" or kind == "tfrecord"):  # text can start like a zlib stream: "x^2"
             forms[path] = form
     return [SequentialFile(path, stat.bytes, kind, forms.get(path)) for path, stat in files.items()]
 
 
 def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[Content]:
-    """What is in each file, several gone through at once."""
+    """The content of each file; several are read at the same time."""
     size, began = format_bytes(sum(file.bytes for file in files)), time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
-    pool = ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count")
-    try:
-        contents = list(pool.map(lambda file: content_of(storage, file), files))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:
+        contents = list(pool.map(lambda file: content_of(storage, file), files))  # cancels the others after an error
     seconds, records = time.monotonic() - began, sum(content.records for content in contents)
     log.info("%s: %d records, counted in %.1f s%s", name, records, seconds, _once_for_all(files))
     return contents
@@ -155,11 +150,11 @@ def _once_for_all(files: Sequence[SequentialFile]) -> str:
     if any(file.kind == "text" for file in files):
         return ""
     tool = "converters.tfrecord_to_gcs" if any(file.compression for file in files) else "pipeline.index"
-    return f"; python -m {tool} does it once and for all"
+    return f"; to avoid counting: python -m {tool}"
 
 
 def _guessed(name: str, files: Sequence[CountedFile], storage: Storage) -> Layout:
-    """What a sample of the records has in common; Opaque if one of them is no Example."""
+    """The schema that a sample of the records has in common; Opaque if one of them is not an Example."""
     count = min(SAMPLED_FILES, len(files))
     sampled = [files[i * len(files) // count] for i in range(count)]
     guess = SchemaGuess()
@@ -169,10 +164,10 @@ def _guessed(name: str, files: Sequence[CountedFile], storage: Storage) -> Layou
     except SchemaError as e:
         raise SchemaError(f"{name}: {e} Here: format=TFRecords(schema=...).") from e
     if guess.schema is None or guess.schema.opaque:
-        log.info("%s: the records are no tf.train.Examples; each is one bytes value, 'record'", name)
+        log.info("%s: the records are not tf.train.Examples; each is one bytes value, 'record'", name)
         return Opaque()
     features = ", ".join(f"{key} {f.dtype}{list(f.shape)}" for key, f in sorted(guess.schema.features.items()))
-    log.info("%s: by the first records of %d files, each has %s", name, count, features)
+    log.info("%s: according to the first records of %d files, each has %s", name, count, features)
     return guess.schema
 
 

@@ -1,7 +1,7 @@
-"""Reading files from their fronts, in whatever order their records are wanted: what passes by and is in sight is kept.
+"""Reading files from their fronts, with their records in any order: records passed on the way are kept if in sight.
 
-What the `read` of StreamedRecords returns. A record that was passed when it was not in sight yet costs another pass
-over its file, from the front."""
+Returned by StreamedRecords.read. A record that was passed before it came into sight costs another pass over its file,
+from the front."""
 
 import itertools
 from collections import defaultdict
@@ -19,21 +19,21 @@ from pipeline.sources.sequential import Content, SequentialFile, frames_of
 
 __all__ = ["CountedFile", "StreamedReading"]
 
-MAX_CURSORS = 128  # 64 streams, each on its way from one file to the next
-LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = 1 << 16, 1 << 20, 1 << 24  # read of a file at a time
+MAX_CURSORS = 128  # 64 streams, each moving from one file to the next
+LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = 1 << 16, 1 << 20, 1 << 24  # read from a file at a time
 
 
 class CountedFile(NamedTuple):
-    """A file, what is in it, and the number of its first record."""
+    """A file, its content, and the number of its first record."""
 
     file: SequentialFile
     content: Content
     first: int
-    counted_by: str  # how an error begins to say how many records it should have
+    counted_by: str  # in errors, before the expected number of records
 
 
 class StreamedReading(Iterable[list[Record]]):
-    """See Reading: the records of groups, from files that are read from their fronts."""
+    """See Reading: the records of groups, from files that can only be read from their fronts."""
 
     def __init__(
         self, storage: Storage, files: Sequence[CountedFile], groups: Iterable[Group], ahead_bytes: int
@@ -43,7 +43,7 @@ class StreamedReading(Iterable[list[Record]]):
         self._firsts = np.array([file.first for file in files])
         self._ahead_bytes = ahead_bytes
         self._lookahead = Lookahead(groups, ahead_bytes)
-        self._cursors: dict[int, list[_Cursor]] = defaultdict(list)  # of each file
+        self._cursors: dict[int, list[_Cursor]] = defaultdict(list)  # by file
         self._open = 0
         self._clock = itertools.count()
         self._kept: dict[int, Record] = {}
@@ -58,7 +58,7 @@ class StreamedReading(Iterable[list[Record]]):
             yield found
 
     def _read(self, due: np.ndarray) -> None:
-        """Keeps the records that are due, which are ascending, and those in sight that are passed on the way."""
+        """Keeps the records that are due (ascending), and those passed on the way that are in sight."""
         owners = (np.searchsorted(self._firsts, due, side="right") - 1).tolist()
         for record_id, owner in zip(due.tolist(), owners, strict=True):
             if record_id not in self._kept:
@@ -78,14 +78,13 @@ class StreamedReading(Iterable[list[Record]]):
             raise _miscounted(counted, f"has {cursor.next} records")
         if cursor.next == counted.content.records:
             self._close(owner, cursor)
-            if next(cursor.frames, None):  # the checksum of a compressed file stands behind its last record
+            if next(cursor.frames, None):  # reads on, to the checksum at the end of a compressed file
                 raise _miscounted(counted, "has more records")
 
     def _cursor(self, owner: int, record: int) -> "_Cursor":
-        """The one of the file that is nearest before a record."""
-        nearest = max(
-            (cursor for cursor in self._cursors[owner] if cursor.next <= record), key=_place, default=None
-        ) or self._opened(owner)
+        """The file's nearest cursor before a record."""
+        before = (cursor for cursor in self._cursors[owner] if cursor.next <= record)
+        nearest = max(before, key=lambda cursor: cursor.next, default=None) or self._opened(owner)
         nearest.used = next(self._clock)
         return nearest
 
@@ -105,13 +104,13 @@ class StreamedReading(Iterable[list[Record]]):
         self._open -= 1
 
     def _batch_bytes(self) -> int:
-        """So much that all cursors together hold half of the budget at most: of that, nothing is counted as held."""
+        """So that all cursors together hold at most half the budget; held_bytes does not include it."""
         most = MOST_REMOTE_BATCH_BYTES if self._storage.remote else MOST_BATCH_BYTES
         return min(most, max(LEAST_BATCH_BYTES, self._ahead_bytes // (2 * max(1, self._open))))
 
 
 class _Cursor:
-    """A place in a file."""
+    """A position in a file."""
 
     def __init__(self, frames: Iterator[Frame]) -> None:
         self.frames, self.next, self.used = frames, 0, 0
@@ -121,8 +120,8 @@ def _record(file: SequentialFile, frame: Frame) -> Record:
     if not frame.problem:
         return Proven(frame.payload, frame.crc)
     return CorruptRecordError(
-        f"{file.path}, record {frame.record} at byte {frame.offset}: {frame.problem}. Copy the file again, or leave "
-        "the record out: python -m converters.tfrecord_to_gcs."
+        f"{file.path}, record {frame.record} at byte {frame.offset}: {frame.problem}. Copy the file again, or convert "
+        "without the record: python -m converters.tfrecord_to_gcs."
     )
 
 
@@ -132,10 +131,6 @@ def _held_bytes(record: Record) -> int:
 
 def _miscounted(counted: CountedFile, found: str) -> ShardError:
     return ShardError(
-        f"{counted.file.path} {found}; {counted.counted_by} {counted.content.records}. Copy the file again, or what "
-        "lies beside it."
+        f"{counted.file.path} {found}; {counted.counted_by} {counted.content.records}. Copy the file again, or "
+        "the metadata next to it."
     )
-
-
-def _place(cursor: _Cursor) -> int:
-    return cursor.next

@@ -1,8 +1,8 @@
-"""What TFDS says of a dataset that it prepared: what stands in its records, and which files hold how many.
+"""TFDS's description of a dataset that it prepared: the features of its records, and the record count of each file.
 
-A converter and open_dataset ask. TFDS alone knows how a feature stands in a record, so it is imported, and TensorFlow
-with it, but inside functions only. It is shown features.json and the few small files beside it, in a temporary
-directory, wherever the dataset is."""
+For the tfds converter and open_dataset. Only TFDS knows how it encodes a feature, so functions here import it, and
+TensorFlow with it. Wherever the dataset is, TFDS reads copies of features.json and the few small files next to it in a
+temporary directory."""
 
 import tempfile
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ _CONTENTS: Mapping[str, Content] = {"image": "image", "text": "text"}
 
 
 class Described(NamedTuple):
-    """A dataset as TFDS knows it."""
+    """TFDS's description of a dataset."""
 
     schema: Schema  # of records as TFDS encodes them
-    splits: Mapping[str, Mapping[str, int]]  # the files of each, in order, and their records
+    splits: Mapping[str, Mapping[str, int]]  # split -> file -> record count, in order
 
 
 def described_by_tfds(directory: str, tfds: Mapping[str, str]) -> Described:
-    """What the files by which TFDS knows a dataset say of it; see tfds_files. Raises RawDataError, InfeedError."""
+    """Reads the description in the files that tfds_files returns. Raises RawDataError, InfeedError."""
     module, contents = load_tfds(), dict(tfds_leaves(tfds))
     with tempfile.TemporaryDirectory() as copies:
         for name, text in tfds.items():
@@ -40,7 +40,7 @@ def described_by_tfds(directory: str, tfds: Mapping[str, str]) -> Described:
                 split: dict(zip(sorted(found.filenames), found.shard_lengths, strict=True))
                 for split, found in info.splits.items()
             }
-        except Exception as e:  # of any class: features are programs of their own
+        except Exception as e:  # any class: features run code of their own
             raise RawDataError(f"TFDS cannot read {directory}: {type(e).__name__}: {str(e)[:1000]}") from e
     features = {key: _feature(spec, _CONTENTS.get(contents.get(key, ""), "raw")) for key, spec in specs.items()}
     schema = Schema(PASSED_ON, features, version=str(info.version), tfds=kept_of_tfds(tfds))
@@ -48,7 +48,7 @@ def described_by_tfds(directory: str, tfds: Mapping[str, str]) -> Described:
 
 
 def _feature(spec: Any, content: Content) -> Feature:
-    """spec: a tf.io feature. One of unknown length may be absent; its known dimensions are lost, not its values."""
+    """spec: a tf.io feature. If its length is unknown, it is optional and loses its known dimensions, but no values."""
     dtype: Any = _DTYPES[spec.dtype.name]
     if type(spec).__name__ == "FixedLenFeature":
         shape = tuple(spec.shape)
@@ -58,16 +58,16 @@ def _feature(spec: Any, content: Content) -> Feature:
 
 
 def load_tfds() -> Any:
-    """The module. InfeedError where it is not installed."""
+    """The module tensorflow_datasets. InfeedError if it is not installed."""
     try:
-        from pipeline.tf_cpu import tf  # before TFDS does: hidden from accelerators, and quiet
+        from pipeline.tf_cpu import tf  # before TFDS imports it: hides accelerators and silences it
 
         assert tf
         import tensorflow_datasets
     except ImportError as e:
         raise InfeedError(
             f"TFDS datasets need tensorflow-datasets and TensorFlow ({e}). Install them: "
-            f"{how_to_install('tfds', 'read')}. Their files alone can be read without, by a pattern of their names, "
-            "and be re-sharded: python -m converters.tfrecord_to_gcs."
+            f"{how_to_install('tfds', 'read')}. Without them, a pattern can select the files themselves, and "
+            "python -m converters.tfrecord_to_gcs can convert them."
         ) from e
     return tensorflow_datasets

@@ -1,6 +1,6 @@
-"""The small files by which TFDS knows a dataset, and what they tell of its records. Needs no TFDS.
+"""The small files that TFDS writes to describe a dataset, and what they state about its records. Needs no TFDS.
 
-The tfds converter and open_dataset find a dataset by them; others use what stands beside TFRecord files."""
+The tfds converter and open_dataset recognize a dataset by them; other tools use those next to TFRecord files."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ from pipeline.shards.typed_json import once
 __all__ = ["kept_of_tfds", "tfds_files", "tfds_labels", "tfds_leaves"]
 
 _TFDS_FILES = (*SIDECAR_FILES, METADATA_FILE)  # and <label key>.labels.txt
-_WRITTEN_ANEW = ("fileFormat", "splits")  # of dataset_info.json, by the commit
+_REWRITTEN = ("fileFormat", "splits")  # keys of dataset_info.json that the commit writes
 
 
 def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> dict[str, str]:
-    """Name -> text of the files by which TFDS knows a dataset; {} if there are none. Raises RawDataError."""
+    """Name -> text of the files that describe a TFDS dataset; {} if there are none. Raises RawDataError."""
     if not {"features.json", "dataset_info.json"} <= listed.keys():
         return {}
     names = [name for name in listed if name in _TFDS_FILES or name.endswith(".labels.txt")]
@@ -30,27 +30,27 @@ def _text_of_tfds(storage: Storage, path: str) -> str:
     try:
         text = storage.read(path).decode()
         if path.endswith(".json") and not isinstance(json.loads(text, object_pairs_hook=once), dict):
-            raise ValueError("it holds no object")
+            raise ValueError("it is not an object")
     except (ValueError, RecursionError) as e:
         raise RawDataError(
             f"{path} is not as TFDS writes it: {e}. Copy it again; without features.json and dataset_info.json, "
-            "converters.tfrecord_to_gcs goes by the records alone."
+            "converters.tfrecord_to_gcs uses only the records."
         ) from e
     return text
 
 
 def kept_of_tfds(tfds: Mapping[str, str]) -> dict[str, str]:
-    """What a schema keeps of them: all but what one split's plan has nothing to do with, the splits' sizes.
+    """The part of the files that a schema keeps: everything except the sizes of splits.
 
-    A split that is prepared again leaves the plans of the others as they are."""
+    So preparing one split again does not change the plans of the others."""
     if not tfds:
         return {}
-    info = {key: value for key, value in json.loads(tfds["dataset_info.json"]).items() if key not in _WRITTEN_ANEW}
+    info = {key: value for key, value in json.loads(tfds["dataset_info.json"]).items() if key not in _REWRITTEN}
     return {**tfds, "dataset_info.json": json.dumps(info, indent=2, sort_keys=True)}
 
 
 def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
-    """The names of the one ClassLabel, or of that called label. TFDS numbers from 0. Raises RawDataError."""
+    """The names of the only ClassLabel, or of the one called label. TFDS counts from 0. Raises RawDataError."""
     found = {}
     for key, kind in tfds_leaves(tfds):
         names = tfds.get(labels_file(key))

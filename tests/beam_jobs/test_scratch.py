@@ -126,14 +126,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever is started i
 from beam_jobs import scratch
 from pipeline.shards.local import LocalStorage
 raw, out, moment = sys.argv[1:]
-whole = scratch.inflated
+whole = scratch.read_compressed
 def slow(*args):
     yield from whole(*args)
     if moment == "growing":
         print("there", flush=True)
         while not time.sleep(0.01):
             yield b"more"
-scratch.inflated = slow
+scratch.read_compressed = slow
 with scratch.Scratch(out) as files:
     if moment != "nothing":
         files.uncompressed(LocalStorage(), raw)

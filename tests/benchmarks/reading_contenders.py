@@ -41,11 +41,11 @@ def infeed(directory: Path, ahead_bytes: int) -> Run:
     from pipeline.background import Background
     from pipeline.orders.order import TrainOrder
     from pipeline.orders.shuffle import default_block_records
-    from pipeline.sources.reader import open_split
+    from pipeline.sources.opening import open_dataset
     from pipeline.sources.records import intact, weighed
 
     def run() -> Iterator[int]:
-        records = open_split(str(directory), "train")
+        records = open_dataset(str(directory), "train")
         block = default_block_records(records.num_bytes / records.num_records, records.num_records)
         order = TrainOrder(records.num_records, BATCH, block_records=block)
         positions = (order.advance(order.start, step) for step in range(order.steps_per_epoch))
@@ -66,9 +66,9 @@ def bare(directory: Path) -> Run:
     import numpy as np
 
     from pipeline.shards.record import HEADER_BYTES
-    from pipeline.sources.reader import open_split
+    from pipeline.sources.opening import open_dataset
 
-    records = open_split(str(directory), "train")
+    records = open_dataset(str(directory), "train")
     where = records.index.locate(np.random.default_rng(0).permutation(records.num_records))
     files = [os.open(directory / shard.file, os.O_RDONLY) for shard in records.entry.shards]
     columns = (where.shard, where.offset + HEADER_BYTES, where.length, where.crc)

@@ -17,10 +17,9 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from pipeline.budgets import READ_AHEAD_BYTES
-from pipeline.datasets import train_dataset
+from pipeline.datasets import open_dataset, train_dataset
 from pipeline.orders.order import Position, TrainOrder
 from pipeline.orders.shuffle import default_block_records
-from pipeline.sources.reader import open_split
 from pipeline.sources.records import weighed
 
 BATCH = 256
@@ -28,7 +27,7 @@ BATCH = 256
 
 def first_read(directory: str, state: str | None) -> None:
     """The records of one batch, with the reading ahead of later ones that comes with it."""
-    records = open_split(directory, "train")
+    records = open_dataset(directory, "train")
     block = default_block_records(records.num_bytes / records.num_records, records.num_records)
     order = TrainOrder(records.num_records, BATCH, block_records=block)
     at = order.start if state is None else Position(*(json.loads(state)[name] for name in Position._fields))

@@ -175,7 +175,7 @@ SPOILT = {
     "no object": (
         "features.json",
         b"[]",
-        r"features\.json is not as TFDS writes it: it holds no object\. Copy it again",
+        r"features\.json is not as TFDS writes it: it is not an object\. Copy it again",
     ),
     "a key twice": (
         "features.json",

@@ -182,7 +182,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path, compress, spoil):
 def test_a_zlib_stream_with_more_behind_it_is_not_taken_for_whole(tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/train.tfrecord").write_bytes(zlib.compress(frame(payload(1))) + b"more")
-    with pytest.raises(RawDataError, match="something behind the end of the zlib stream"):
+    with pytest.raises(RawDataError, match="data after the end of the zlib stream"):
         convert(tmp_path / "raw", tmp_path / "out")
 
 

@@ -34,5 +34,5 @@ def test_records_of_fixed_length_are_read_from_a_bucket_and_replaced_files_are_o
     name = directory.removeprefix("gs://").partition("/")[0]
     gcs_server.write(name, "of/1.bin", gcs_server.read(name, "of/0.bin"))  # the same size, other bytes
     assert open_dataset(directory, format=format).fingerprint != records.fingerprint
-    with pytest.raises(OptionError, match=rf"{directory}/3\.bin is no file, and no directory"):
+    with pytest.raises(OptionError, match=rf"{directory}/3\.bin is neither a file nor a directory"):
         open_dataset(f"{directory}/3.bin", format=format)

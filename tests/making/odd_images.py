@@ -177,8 +177,8 @@ NOT_DECODED = {
     "a JPEG 2000": _saved("JPEG2000"),
     "an AVIF or HEIC": _saved("AVIF"),
     "HTML or XML": _constant(b"<!DOCTYPE html>\n<html><body>404 \xe2\x80\x93 not found</body></html>"),
-    "no known image format": lambda rng, number: rng.bytes(2000 * number),  # the first is empty
-    "no known image format, but gzip": lambda rng, number: gzip.compress(_saved("JPEG")(rng, number)),
+    "not a known image format": lambda rng, number: rng.bytes(2000 * number),  # the first is empty
+    "not a known image format, but gzip": lambda rng, number: gzip.compress(_saved("JPEG")(rng, number)),
 }
 KINDS: dict[str, Kind] = {
     **{

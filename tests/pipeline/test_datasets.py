@@ -195,7 +195,7 @@ def test_less_than_nothing_is_not_read_ahead(images, recipe):
 def test_what_is_nothing_to_read_is_told_what_is(images):
     nothing: list[Any] = [None, np.zeros(3), 7, (name for name in [images])]
     for data in nothing:
-        with pytest.raises(OptionError, match="is nothing to read. Give a directory, a file or a pattern; arrays as"):
+        with pytest.raises(OptionError, match="is not a dataset. Give a directory, a file or a pattern; a dict of"):
             train_dataset(data, global_batch=1)
     with pytest.raises(OptionError, match=r"TextLines'> is not known\. Known: FixedLength\(\.\.\.\), TextLines\(\)"):
         open_dataset(images, format=cast(Any, TextLines))
@@ -207,7 +207,9 @@ def test_a_text_that_is_opened_as_tfrecords_is_told_of_formats(tmp_path):
     (tmp_path / "lines.txt").write_text("one line of text\n" * 9)
     with pytest.raises(ShardError, match=r"lines\.txt, record 0 at byte 0") as caught:
         open_dataset(tmp_path / "lines.txt")
-    assert caught.value.__notes__ == ["If these are no TFRecord files, give a format: TextLines() or FixedLength(...)."]
+    assert caught.value.__notes__ == [
+        "If these are not TFRecord files, give a format: TextLines() or FixedLength(...)."
+    ]
 
 
 def test_a_batch_larger_than_the_split_trains_with_span(images):

@@ -194,7 +194,7 @@ def test_names_that_tell_no_split_need_one(tmp_path):
     write(tmp_path / "part-1", range(3, 5))
     with pytest.raises(OptionError, match=r"none of 2 files \(part-0, part-1, ...\) has a name like a TFRecord of a"):
         main([f"{tmp_path}/part-*"])
-    with pytest.raises(RawDataError, match="which split do part-2-of-3.tfrecord belong to"):
+    with pytest.raises(RawDataError, match="cannot tell the split of part-2-of-3.tfrecord"):
         write(tmp_path / "part-2-of-3.tfrecord", [])
         main([str(tmp_path)])
     main([f"{tmp_path}/part-?", "--split=train"])

@@ -85,7 +85,7 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
         (lambda jpeg: b"no image", r": the JPEG image is damaged or truncated\. .*Invalid JPEG data, size 8"),
         (
             lambda jpeg: LARGE_JPEG,
-            r": 'image/encoded' holds a JPEG of another size than the 8 x 8 of .* height and width are \[9 8\]",
+            r": 'image/encoded' is a JPEG of a size other than the 8 x 8 of .* height and width are \[9 8\]",
         ),
     ],
     ids=["truncated", "no image", "another size"],

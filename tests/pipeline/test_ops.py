@@ -131,7 +131,7 @@ def test_an_op_prints_compares_hashes_and_pickles(op):
 @contract
 def test_an_op_says_what_it_misses(op):
     (key, *_) = op.keys if isinstance(op, Drop) else op.reads
-    with pytest.raises(OptionError, match=rf"reads '{key}', which is neither in the records nor set by an op"):
+    with pytest.raises(OptionError, match=rf"reads '{key}', which is neither in the records nor set by an earlier op"):
         op.output_spec({"other": SPECS["label"]})
 
 
@@ -166,7 +166,7 @@ def test_pngs_decode_to_exactly_their_pixels(mode):
 
 @pytest.mark.parametrize("op", [DecodeJpeg("encoded", shape=(224, 224, 3)), DecodePng("png", shape=(224, 224, 3))])
 def test_an_image_of_another_size_is_refused_before_it_is_decoded(example, op):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)another size than the 224 x 224 of .*\[6 8\]"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)a size other than the 224 x 224 of .*\[6 8\]"):
         op(example, None)
 
 
@@ -175,10 +175,10 @@ def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example)
     op = DecodePng("png", shape=(6, 8, 3))
     huge = png[:16] + (2**31 - 1).to_bytes(4, "big") * 2 + png[24:]
     for data, size in ((huge, "2147483647 2147483647"), (b"", "0 0"), (png[:23], "0 8"), (b"\xff" + png[1:], "6 8")):
-        message = rf"(?s)holds no PNG, or one of another size than the 6 x 8 of .*\[{size}\]"
+        message = rf"(?s)is not a PNG, or a PNG of a size other than the 6 x 8 of .*\[{size}\]"
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             op({"png": tf.constant(data)}, None)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="holds no PNG"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not a PNG"):
         op({"png": example["encoded"]}, None)
 
 

@@ -14,7 +14,7 @@ from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.shards.errors import CorruptRecordError, OptionError
-from pipeline.sources.joined import joined, whole
+from pipeline.sources.joined import concatenated, whole
 from pipeline.sources.records import fetch, intact, weighed
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
@@ -86,9 +86,9 @@ def test_a_damaged_record_is_never_kept(images, cache, tmp_path):
 
 def test_cached_records_are_records_to_join_to_mix_and_to_take_parts_of(numbers_of, cache, source_reads):
     one, two = (open_dataset(numbers_of(*sizes)) for sizes in [(8,), (13, 11)])
-    ours = joined([whole(cached(one, cache)), whole(cached(two, cache))])
+    ours = concatenated([whole(cached(one, cache)), whole(cached(two, cache))])
     ids = np.arange(32)[::-1]
-    expected = fetch(joined([whole(one), whole(two)]), ids)
+    expected = fetch(concatenated([whole(one), whole(two)]), ids)
     assert (fetch(ours, ids), fetch(open_dataset(ours, "[10:]"), ids[10:])) == (expected, expected[:22])
     plain = train_dataset(mixture([one, two], [1, 3]), global_batch=8)
     for source in (
@@ -145,7 +145,7 @@ def test_records_that_turn_out_larger_than_their_source_said_fill_what_is_free_a
     images, monkeypatch, caplog, source_reads
 ):
     records = open_dataset(images, "train")
-    monkeypatch.setattr(type(records), "num_bytes", 2_000)  # as of a compressed file
+    monkeypatch.setattr(records, "num_bytes", 2_000)  # as of a compressed file
     monkeypatch.setattr(memory, "free_memory_bytes", lambda: 8_000)
     source = cached(records, "ram")
     ids = np.arange(40)

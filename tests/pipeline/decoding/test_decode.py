@@ -139,7 +139,7 @@ def test_int64_is_delivered_as_int32_and_never_cut():
         2**31 - 1,
         -(2**31),
     ]
-    text = r"^'id' is delivered as int32 and holds a value beyond it; .* in an op\. \[2147483648\] \[1\]$"
+    text = r"^'id' is delivered as int32 and has a value out of range; .* in an op\. \[2147483648\] \[1\]$"
     with pytest.raises(SchemaError, match=text):
         decoded(decoder, [record(1), record(1) | {"id": 2**31}], [0, 1])
 
@@ -162,11 +162,11 @@ def test_a_batch_without_features_still_proves_itself():
     ("options", "error", "text"),
     [
         ({"keys": ["nmae"]}, OptionError, r"keys has 'nmae', .* Did you mean 'name'\? Known: boxes, "),
-        ({"keys": ["name"]}, SchemaError, "'name' is bytes, which no device takes. Add an op .*DecodeJpeg"),
-        ({"keys": ["boxes"]}, SchemaError, "'boxes' is of any length, which no device takes"),
+        ({"keys": ["name"]}, SchemaError, "'name' is bytes, which devices do not support. Add an op .*DecodeJpeg"),
+        ({"keys": ["boxes"]}, SchemaError, "'boxes' has no fixed length, which devices do not support"),
         ({"ops": [CountBoxes(reads=("box",))]}, OptionError, r"CountBoxes.* reads 'box', .* Did you mean 'boxes'\?"),
         ({"ops": [DecodeJpeg("id")]}, SchemaError, r"'id' is int64 \(\); it must be one bytes value"),
-        ({"ops": [CountBoxes(into="_mask")]}, OptionError, "sets '_mask': names that begin with _ are reserved"),
+        ({"ops": [CountBoxes(into="_mask")]}, OptionError, "sets '_mask': names that start with _ are reserved"),
         ({"pad_values": {"idd": 1}}, OptionError, r"pad_values has 'idd', .* Did you mean 'id'\?"),
         ({"pad_values": {"id": 2**31}}, OptionError, r"pad_values\['id'\] is 2147483648, which int32 cannot hold"),
         ({"pad_values": {"id": 0.5}}, OptionError, "0.5, which int32 cannot hold"),
@@ -192,10 +192,10 @@ def test_many_decoders_in_one_process_make_tensorflow_warn_of_nothing(caplog):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"keys": "id"}, r"keys='id' is one text; keys are several\. Give \['id'\]"),
-        ({"ops": CountBoxes()}, r"ops=CountBoxes\(.* must be a list of ops; of one, \[op\]"),
-        ({"ops": [CountBoxes]}, r"CountBoxes'> in ops is no op: .*see pipeline\.ops\.Op\. Give an instance"),
-        ({"ops": [len]}, "in ops is no op: one has `reads`, `output_spec` and `__call__`"),
+        ({"keys": "id"}, r"keys='id' is a string; it must be a list of keys\. Give \['id'\]"),
+        ({"ops": CountBoxes()}, r"ops=CountBoxes\(.* must be a list of ops; for a single op, \[op\]"),
+        ({"ops": [CountBoxes]}, r"CountBoxes'> in ops is not an op: .*see pipeline\.ops\.Op\. Give an instance"),
+        ({"ops": [len]}, "in ops is not an op: an op has `reads`, `output_spec` and `__call__`"),
     ],
 )
 def test_what_is_no_list_of_keys_or_ops_is_told_what_is(options: Any, text: str):
@@ -209,8 +209,8 @@ def test_records_of_which_nothing_fits_a_batch_are_warned_of_unless_that_is_aske
     assert "no feature fits" not in caplog.text
     Decoder(only_bytes, 1)
     (message,) = [text for text in caplog.messages if "no feature fits" in text]
-    assert message.startswith("no feature fits a batch, so there are only _mask, _index, _crc.")
-    assert "begin with _: name. Add an op" in message
+    assert message.startswith("no feature fits a batch, so it contains only _mask, _index, _crc.")
+    assert "start with _: name. Add an op" in message
 
 
 def test_equal_decoders_share_a_graph_and_others_have_their_own():

@@ -115,8 +115,8 @@ def test_ops_of_users_may_drop_features_or_know_nothing_of_it():
         ([Keep(["nmae"])], {}, r"reads 'nmae', which is neither .* Did you mean 'name'\?"),
         ([Drop(["nmae"])], {}, r"reads 'nmae', which is neither .* Did you mean 'name'\?"),
         ([Drop(["_mask"])], {}, "'_mask', which is neither in the records"),
-        ([Rename({"a": "b"})], {}, r"there is a feature 'b' already\. Drop\(\['b'\]\) before it"),
-        ([Rename({"a": "_mask"})], {}, "sets '_mask': names that begin with _ are reserved"),
+        ([Rename({"a": "b"})], {}, r"a feature 'b' already exists\. Drop\(\['b'\]\) before it"),
+        ([Rename({"a": "_mask"})], {}, "sets '_mask': names that start with _ are reserved"),
     ],
 )
 def test_a_feature_that_is_gone_or_taken_is_an_error_that_says_by_which_op(ops, options, text):
@@ -176,8 +176,8 @@ def test_a_cast_rounds_and_never_wraps_around(value, dtype, cast):
 @pytest.mark.parametrize(
     ("op", "pad_to", "text"),
     [
-        (Cast("name", "int32"), {}, "'name' is bytes; it must be numbers"),
-        (Cast("many", "uint8"), {"many": PadTo(3, value=-1)}, "has -1 where a record has no value, which uint8 cannot"),
+        (Cast("name", "int32"), {}, "'name' is bytes; it must be numeric"),
+        (Cast("many", "uint8"), {"many": PadTo(3, value=-1)}, "has -1 for absent values, which uint8 cannot"),
     ],
 )
 def test_a_feature_that_cannot_be_cast_is_refused(op, pad_to, text):
@@ -188,7 +188,7 @@ def test_a_feature_that_cannot_be_cast_is_refused(op, pad_to, text):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Keep("label"), r"Keep\('label'\): keys are several\. Give \['label'\]"),
+        (lambda: Keep("label"), r"Keep\('label'\): keys must be a list\. Give \['label'\]"),
         (lambda: Rename({"a": "c", "b": "c"}), "two features get the same name"),
         (lambda: Cast("a", "float23"), "dtype must be one of bool, uint8, "),
         (lambda: Cast("a", "S4"), "dtype must be one of bool, uint8, "),

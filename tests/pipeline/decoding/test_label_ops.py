@@ -36,7 +36,7 @@ def test_one_label_is_one_and_nothing_else(num_classes, base, dtype, data):
     label = data.draw(st.integers(least, max(least, base + num_classes - 1)))
     op, features = OneHot("x", num_classes, base), {"x": tf.constant(label, dtype)}
     if label >= base + num_classes:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"label outside of .*{label}"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"label outside .*{label}"):
             op(features, None)
     else:
         value = op(features, None)["labels"]
@@ -77,16 +77,16 @@ def test_labels_may_be_of_any_integer_dtype(dtype):
 def test_a_label_out_of_range_is_an_error_that_names_it(label):
     decoder = Decoder(SCHEMA, 1, ops=[MultiHot("many", 3, base=1)])
     with pytest.raises(
-        SchemaError, match=rf"^'many' has a label outside of 1\.\.3, the classes of MultiHot.* \[{label}\]"
+        SchemaError, match=rf"^'many' has a label outside 1\.\.3, the classes of MultiHot.* \[{label}\]"
     ):
         hot(decoder, {"many": [2, label]})
-    with pytest.raises(SchemaError, match=rf"^'x' has a label outside of 1\.\.3, the classes of OneHot.* \[{label}\]"):
+    with pytest.raises(SchemaError, match=rf"^'x' has a label outside 1\.\.3, the classes of OneHot.* \[{label}\]"):
         hot(Decoder(ONE, 1, ops=[OneHot("x", 3, base=1)]), {"x": label}, schema=ONE)
 
 
 def test_the_record_of_a_label_out_of_range_is_named(images):
     data = eval_dataset(images, global_batch=8, ops=[MultiHot("image/class/label", 9)])
-    with pytest.raises(SchemaError, match=r"validation-00000-of-00002.* record 0.* outside of 0\.\.0, .* \[1\]"):
+    with pytest.raises(SchemaError, match=r"validation-00000-of-00002.* record 0.* outside 0\.\.0, .* \[1\]"):
         next(eval_dataset(images, global_batch=8, ops=[MultiHot("image/class/label", 1)]).batches())
     with pytest.raises(SchemaError, match=r"validation-00001-of-00002.* outside of 0\.\.8, .* \[9\]"):
         list(data.batches())
@@ -95,18 +95,22 @@ def test_the_record_of_a_label_out_of_range_is_named(images):
 @pytest.mark.parametrize(
     ("op", "pad_to", "text"),
     [
-        (MultiHot("many", 3), {"many": 4}, r"'many' has 0 where a record has no label, and 0\.\.2 are labels"),
-        (MultiHot("many", 3, base=1), {"many": 4}, r"'many' has 0 where a record has no label\. Give ignore=0"),
+        (MultiHot("many", 3), {"many": 4}, r"'many' has 0 for absent labels, but 0\.\.2 are labels"),
+        (MultiHot("many", 3, base=1), {"many": 4}, r"'many' has 0 for absent labels\. Give ignore=0"),
         (MultiHot("many", 3, ignore=9), {"many": PadTo(4, value=-1)}, r"Give ignore=-1"),
-        (MultiHot("one", 3), {}, r"'one' has 0 where .* PadTo\(\.\.\., value=-1\), and store .* shape \(None,\)"),
+        (
+            MultiHot("one", 3),
+            {},
+            r"'one' has 0 for absent labels.* PadTo\(\.\.\., value=-1\), .* shape \(None,\)",
+        ),
         (MultiHot("one", 3, base=1), {}, "Give ignore=0"),
-        (OneHot("one", 3), {}, r"'one' has 0 where .* shape \(None,\)"),
+        (OneHot("one", 3), {}, r"'one' has 0 for absent labels.* shape \(None,\)"),
         (
             OneHot("one", 3, base=1),
             {},
-            r"'one' has 0 where a record has no label\. MultiHot\(\.\.\., ignore=0\)",
+            r"'one' has 0 for absent labels\. MultiHot\(\.\.\., ignore=0\)",
         ),
-        (OneHot("pair", 3), {}, r"'pair' is int64 \(2,\); it must be one integer, .* MultiHot takes any number"),
+        (OneHot("pair", 3), {}, r"'pair' is int64 \(2,\); it must be a single integer, .* MultiHot takes any number"),
     ],
 )
 def test_a_value_that_stands_for_no_label_is_never_taken_for_one(op, pad_to, text):
@@ -119,7 +123,7 @@ def test_a_value_that_stands_for_no_label_is_never_taken_for_one(op, pad_to, tex
     [
         (lambda: MultiHot("many", 0), "num_classes must be at least 1"),
         (lambda: OneHot("one", 0), "num_classes must be at least 1"),
-        (lambda: MultiHot("many", 3, base=1, ignore=3), r"ignore must be no label, and 1\.\.3 are labels"),
+        (lambda: MultiHot("many", 3, base=1, ignore=3), r"ignore must not be a label, and 1\.\.3 are labels"),
     ],
 )
 def test_a_multi_hot_that_cannot_be_is_refused_when_it_is_made(make, text):

@@ -67,9 +67,7 @@ def test_training_delivers_nested_batches_too(images):
 
 def test_a_value_that_is_also_a_folder_is_refused_before_anything_is_read(images):
     image = DecodeJpeg("image/encoded", shape=(8, 8, 1))
-    text = (
-        r"cannot have both 'image', a value, and 'image/class/label' inside of it\. Leave one .* \(into='image/value'\)"
-    )
+    text = r"cannot have both 'image', a value, and 'image/class/label' inside it\. Leave one .* \(into='image/value'\)"
     with pytest.raises(OptionError, match=text):
         eval_dataset(images, global_batch=8, ops=[image], keys=["image", LABEL], nested=True)
     assert set(eval_dataset(images, global_batch=8, ops=[image], keys=["image", LABEL]).spec) > {"image", LABEL}

@@ -107,7 +107,7 @@ def test_a_row_that_is_too_long_is_an_error_that_names_the_record(write_dataset,
     ]
     directory = write_dataset(tmp_path, {"validation": [records]})
     data = eval_dataset(directory, global_batch=4, keys=[KEY], pad_to={KEY: 3})
-    text = rf"{KEY}\\?' has more values than the 3 that pad_to allows\. .* PadTo\(3, truncate=True\) .* It has.*4"
+    text = rf"{KEY}\\?' has more values than the 3 that pad_to allows\. .* PadTo\(3, truncate=True\)\. It has.*4"
     if make == "batches":
         with pytest.raises(SchemaError, match=rf"validation-00000-of-00001.* record 2.*'{text}"):
             next(data.batches())
@@ -130,7 +130,7 @@ def test_training_pads_too(write_dataset, tmp_path):
     ("pad_to", "error", "text"),
     [
         ({"xmim": 3}, OptionError, r"pad_to has 'xmim', which is not in the records\. Did you mean 'xmin'\?"),
-        ({"word": 3}, SchemaError, "pad_to has 'word', which is bytes: .* Make numbers of them in an op"),
+        ({"word": 3}, SchemaError, "pad_to has 'word', which is bytes: .* Convert them to numbers in an op"),
         ({"id": 3}, OptionError, r"pad_to has 'id', whose shape is \(\) in all records\. Leave it out of pad_to"),
         ({"label": PadTo(3, value=0.5)}, OptionError, r"pad_to\['label'\] has value=0\.5, which int32 cannot hold"),
         ({"label": PadTo(3, value=2**31)}, OptionError, "which int32 cannot hold"),
@@ -156,5 +156,5 @@ def test_a_length_is_at_least_one(length):
 
 def test_a_feature_of_any_length_says_how_it_gets_into_a_batch():
     assert "xmin" not in Decoder(SCHEMA, 2).spec
-    with pytest.raises(SchemaError, match="'xmin' is of any length, which no device takes. Give its length in pad_to"):
+    with pytest.raises(SchemaError, match="'xmin' has no fixed length, .*Give its length in pad_to"):
         Decoder(SCHEMA, 2, keys=["xmin"])

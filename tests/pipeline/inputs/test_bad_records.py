@@ -17,7 +17,6 @@ from pipeline.orders.hashing import record_seeds, seeds_of_others
 from pipeline.shards.errors import BadRecordsError, CorruptRecordError, OptionError, SchemaError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Schema
-from pipeline.sources.reader import open_split
 from pipeline.sources.records import fetch
 from pipeline.tf_cpu import tf
 
@@ -69,7 +68,7 @@ def test_masked_rows_keep_their_number_and_their_promised_crc_and_hold_pads(pict
         hosts = Hosts(index, count)
         intact = eval_dataset(pictures[0], hosts=hosts, **options)
         source = eval_dataset(pictures[1], hosts=hosts, on_error="mask", **options)
-        promised = open_split(pictures[1], "validation").index.crcs
+        promised = open_dataset(pictures[1], "validation").index.crcs
         batches = taken(source)
         assert_same(batches, list(source.as_dataset().as_numpy_iterator()))
         whole, got = rows(taken(intact)), rows(batches)
@@ -274,7 +273,7 @@ def test_the_seed_of_another_record_follows_from_one(pictures):
 
 
 def test_what_tensorflow_prints_of_a_truncated_jpeg_is_in_the_documentation(pictures, capfd):
-    record = open_split(pictures[1], "validation")
+    record = open_dataset(pictures[1], "validation")
     data = fetch(record, np.array([3]))[0].payload
     jpeg = decode_example(data)["image/encoded"][0]
     with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid JPEG data, size 100"):

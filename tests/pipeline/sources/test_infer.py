@@ -10,7 +10,7 @@ from pipeline.contents import schema_problems
 from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.sources.infer import SchemaGuess, joined, read_labels, read_schema
+from pipeline.sources.infer import SchemaGuess, merged_schema, read_labels, read_schema
 
 JPEG = b"\xff\xd8\xff\xe0 and so on"
 
@@ -87,11 +87,11 @@ def test_a_feature_of_two_kinds_is_named():
 def test_a_join_keeps_what_both_say():
     one = Schema("s", {"a": Feature("int64"), "b": Feature("bytes", content="text", doc="word")})
     other = Schema("s", {"b": Feature("bytes", (2,))})
-    assert joined([one, other]).features == {
+    assert merged_schema([one, other]).features == {
         "a": Feature("int64", optional=True),
         "b": Feature("bytes", (None,), doc="word"),
     }
-    assert joined([one, other]) == joined([other, one, one])
+    assert merged_schema([one, other]) == merged_schema([other, one, one])
 
 
 def test_a_schema_file_is_a_schema_or_a_manifest(tmp_path):
@@ -100,15 +100,15 @@ def test_a_schema_file_is_a_schema_or_a_manifest(tmp_path):
         (tmp_path / f"{number}.json").write_text(json.dumps(data))
         assert read_schema(str(tmp_path / f"{number}.json")) == schema
     (tmp_path / "bad.json").write_text('{"name": "x"}')
-    with pytest.raises(OptionError, match=r"--schema_file=.*bad.json holds no schema: .*features"):
+    with pytest.raises(OptionError, match=r"--schema_file=.*bad.json contains no schema: .*features"):
         read_schema(str(tmp_path / "bad.json"))
 
 
 def test_labels_name_an_int64_feature(tmp_path):
     (tmp_path / "names").write_text("cat\ngrey eel\n")
     assert read_labels(f"{tmp_path}/names", "label", 1, guessed(*RECORDS)) == Labels("label", 1, ("cat", "grey eel"))
-    with pytest.raises(OptionError, match="--label_key=text is not an int64 feature. There are: label, rare"):
+    with pytest.raises(OptionError, match="--label_key=text is not an int64 feature. Known: label, rare"):
         read_labels(f"{tmp_path}/names", "text", 0, guessed(*RECORDS))
     (tmp_path / "names").write_bytes(b"caf\xe9\n")
-    with pytest.raises(OptionError, match=r"--labels_file=.*/names is no UTF-8: .* position 3: .*Save it as UTF-8"):
+    with pytest.raises(OptionError, match=r"--labels_file=.*/names is not UTF-8: .* position 3: .*Save it as UTF-8"):
         read_labels(f"{tmp_path}/names", "label", 1, guessed(*RECORDS))

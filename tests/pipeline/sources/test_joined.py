@@ -9,7 +9,7 @@ from pipeline.shards.errors import CorruptRecordError, EmptySplitError, OptionEr
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.schema import Feature, Schema
-from pipeline.sources.joined import Joined, Part, joined
+from pipeline.sources.joined import Concatenated, Part, concatenated
 from pipeline.sources.records import RECORD_OBJECT_BYTES, fetch, intact, weighed
 
 SIZES = ((5, 0, 7), (1,), (20, 3))
@@ -35,7 +35,7 @@ def parts(draw, numbers_of) -> tuple[list[Part], list[int]]:
 @settings(max_examples=40)
 def test_records_of_parts_come_in_any_groups_and_order_with_any_look_ahead(numbers_of, data):
     chosen, expected = data.draw(parts(numbers_of))
-    records = joined(chosen)
+    records = concatenated(chosen)
     assert records.num_records == len(expected)
     ids = st.lists(st.integers(0, len(expected) - 1), max_size=9)
     groups = [np.array(group, np.int64) for group in data.draw(st.lists(ids, max_size=6))]
@@ -54,12 +54,12 @@ def test_records_of_parts_come_in_any_groups_and_order_with_any_look_ahead(numbe
 @settings(max_examples=30)
 def test_blocks_begin_with_every_part_and_stay_inside_it(numbers_of, data, block):
     chosen, _ = data.draw(parts(numbers_of))
-    records = Joined(chosen)
+    records = Concatenated(chosen)
     starts = records.block_starts(block)
     assert starts[0] == 0
     assert np.all(np.diff(starts) > 0)
     assert np.all(np.diff(np.append(starts, records.num_records)) <= block)
-    assert set(records.starts[:-1].tolist()) <= set(starts.tolist())
+    assert set(records.source_starts[:-1].tolist()) <= set(starts.tolist())
 
 
 def test_one_whole_dataset_is_itself_and_a_part_has_another_fingerprint(numbers_of):
@@ -81,9 +81,7 @@ def test_parts_of_splits_are_read_as_they_are_written(numbers_of):
     assert records.name.count("[") == 3
     again = open_dataset(records, "[6:]")
     assert numbers(fetch(again, np.arange(3))) == [4, 5, 0]
-    with pytest.raises(
-        OptionError, match=r"split='train\[:5\]': .* has no splits, or they were chosen where it was opened"
-    ):
+    with pytest.raises(OptionError, match=r"split='train\[:5\]': .* has no splits, or was opened with one"):
         open_dataset(records, "train[:5]")
 
 
@@ -119,7 +117,7 @@ def test_of_the_features_those_are_left_that_all_have_alike(numbers_of, tmp_path
     batch = next(train_dataset(records, global_batch=2).batches())
     assert batch["number"].tolist() == [0, 0]
     strangers = write_dataset(tmp_path / "strangers", {"train": [[{"x": 1}]]}, Schema("x", {"x": Feature("int64")}))
-    with pytest.raises(SchemaError, match=r"strangers, split 'train' have nothing in common: .*Join datasets that"):
+    with pytest.raises(SchemaError, match=r"strangers, split 'train' have nothing in common: .*Concatenate datasets"):
         open_dataset([numbers_of(1), strangers])
 
 
@@ -131,5 +129,5 @@ def test_examples_and_arrays_have_nothing_in_common(numbers_of, turned):
 
 
 def test_no_dataset_is_refused():
-    with pytest.raises(EmptySplitError, match="no dataset is given"):
+    with pytest.raises(EmptySplitError, match="there are no datasets"):
         open_dataset([])

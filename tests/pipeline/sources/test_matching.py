@@ -41,11 +41,11 @@ def test_a_file_a_directory_or_a_pattern_names_files(files, uri, names):
 @pytest.mark.parametrize(
     ("uri", "text"),
     [
-        ("{}/c.bin", r"c\.bin is no file, and no directory with files in it"),
-        ("{}/folder", "folder is no file, and no directory with files in it"),
-        ("{}/*.tfrecord", r"matches no file\. In .* are: a\.bin, a\[1\]\.bin, b\.bin, notes\.txt\."),
-        ("{}/*/a.bin", r"\*/a\.bin is no file"),
-        ("nowhere/*", r"nowhere/\* matches no file\. In nowhere are: nothing"),
+        ("{}/c.bin", r"c\.bin is neither a file nor a directory with files"),
+        ("{}/folder", "folder is neither a file nor a directory with files"),
+        ("{}/*.tfrecord", r"matches no file\. .* has: a\.bin, a\[1\]\.bin, b\.bin, notes\.txt\."),
+        ("{}/*/a.bin", r"\*/a\.bin is neither a file"),
+        ("nowhere/*", r"nowhere/\* matches no file\. nowhere has: nothing"),
     ],
 )
 def test_what_names_no_file_is_refused(files, uri, text):

@@ -45,17 +45,17 @@ def test_only_what_looks_like_a_tfrecord_is_taken_and_in_the_order_of_names():
 
 
 def test_a_file_that_tells_no_split_is_named():
-    with pytest.raises(RawDataError, match=r"d: which split do part-0-of-1 belong to\? .* train=PATTERN"):
+    with pytest.raises(RawDataError, match=r"d: cannot tell the split of part-0-of-1: .* train=PATTERN"):
         files_by_name("d", listed("train.tfrecord", "part-0-of-1"))
 
 
 def test_missing_files_of_a_numbered_set_are_named():
-    with pytest.raises(RawDataError, match=r"of 4 files of 'train' are missing train-00001-of-00004, train-00003-of"):
+    with pytest.raises(RawDataError, match=r"2 of 4 files of 'train' are missing: train-00001-of-00004, train-00003"):
         files_by_name("d", listed("train-00000-of-00004", "train-00002-of-00004"))
 
 
 def test_files_of_an_older_writer_are_refused():
-    with pytest.raises(RawDataError, match=r"of several sets: -of-1, -of-2\. One is of an older writer"):
+    with pytest.raises(RawDataError, match=r"belong to several sets: -of-1, -of-2\. Remove the outdated one"):
         files_by_name("d", listed("train-0-of-1", "train-0-of-2", "train-1-of-2"))
 
 
@@ -68,7 +68,7 @@ def test_a_pattern_takes_what_it_matches_also_in_folders_below(tmp_path):
         "train": ["b-0", "b-1", "deep/b-7"],
         "test": ["a-0"],
     }
-    with pytest.raises(OptionError, match=r"train=c\* matches no file in .*\. There: .*a-0, b-0, b-1\."):
+    with pytest.raises(OptionError, match=r"train=c\* matches no file in .*\. It has: .*a-0, b-0, b-1\."):
         files_by_pattern(LocalStorage(), str(tmp_path), [("train", "c*")])
     with pytest.raises(OptionError, match=r"b-0 matches a pattern of 'train' and one of 'test'"):
         files_by_pattern(LocalStorage(), str(tmp_path), [("train", "b-*"), ("test", "*-0")])

@@ -19,7 +19,8 @@ from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.index import Location, SplitIndex
 from pipeline.shards.local import LocalStorage
 from pipeline.shards.record import FRAME_BYTES, crc32c, frame
-from pipeline.sources.reader import SplitReader, open_split
+from pipeline.sources.opening import open_dataset
+from pipeline.sources.reader import SplitReader
 from pipeline.sources.reading import COPY_BYTES, MAX_READ_BYTES, MERGE_GAP_BYTES, ShardReading, read_starts
 from pipeline.sources.records import Group, fetch, intact, weighed
 
@@ -43,7 +44,7 @@ def read(reader: SplitReader, ids: np.ndarray) -> list[tuple[bytes, int]]:
 
 @given(groups=st.lists(st.lists(st.integers(0, sum(SIZES) - 1), max_size=10), max_size=5))
 def test_any_records_come_in_the_groups_and_the_order_asked_for(numbers_of, groups):
-    reader = open_split(numbers_of(*SIZES), "train")
+    reader = open_dataset(numbers_of(*SIZES), "train")
     found = reader.read(weighed(reader, (np.array(ids, np.int64) for ids in groups)))
     assert [numbers(records) for records in found] == groups
 
@@ -57,14 +58,14 @@ def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
             asked.append(ids)
             yield np.array(ids, np.int64)
 
-    reader = open_split(numbers_of(*SIZES), "train")
+    reader = open_dataset(numbers_of(*SIZES), "train")
     found = iter(reader.read(weighed(reader, groups())))
     assert (numbers(next(found)), asked) == ([3, 4], [[3, 4]])
     assert [numbers(records) for records in found] == [[], [7]]
 
 
 def test_neighbours_cost_one_read(numbers_of, monkeypatch):
-    reader = open_split(numbers_of(*SIZES), "train")
+    reader = open_dataset(numbers_of(*SIZES), "train")
     asked = []
     read_ranges = type(reader._storage).read_ranges
 
@@ -120,15 +121,15 @@ def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):
     os.truncate(shard, size - 1)
     text = rf"train-00002-of-00005 has {size - 1} bytes, the manifest says {size} bytes with"
     with pytest.raises(ShardError, match=text):
-        open_split(str(directory), "train")
-    open_split(str(directory), "validation")  # has shards of its own
+        open_dataset(str(directory), "train")
+    open_dataset(str(directory), "validation")  # has shards of its own
 
 
 def test_a_lost_shard_is_named_and_the_others_counted(directory):
     for number in (0, 2, 3):
         (directory / f"train-0000{number}-of-00005").unlink()
     with pytest.raises(ShardError, match=r"train-00000-of-00005 is missing\. And 2 more shards of 'train'\."):
-        open_split(str(directory), "train")
+        open_dataset(str(directory), "train")
 
 
 def test_an_index_of_another_conversion_is_refused(directory):
@@ -136,7 +137,7 @@ def test_an_index_of_another_conversion_is_refused(directory):
     rows[-1] ^= 1
     (directory / "_index/train.npy").write_bytes(rows)
     with pytest.raises(ShardError, match=r"train\.npy has crc32c .*, the manifest says"):
-        open_split(str(directory), "train")
+        open_dataset(str(directory), "train")
 
 
 def flip(path: Path, byte: int) -> None:
@@ -147,7 +148,7 @@ def flip(path: Path, byte: int) -> None:
 
 @pytest.mark.parametrize("byte", [0, 9, -1], ids=["length", "length crc", "payload crc"])
 def test_a_flipped_bit_of_a_frame_changes_no_record(directory, byte):
-    reader = open_split(str(directory), "train")
+    reader = open_dataset(str(directory), "train")
     before, begins = read(reader, np.arange(12)), reader.index.locate(np.array([8, 9])).offset
     flip(directory / "train-00002-of-00005", begins[int(byte < 0)] + byte)
     assert read(reader, np.arange(12)) == before
@@ -156,7 +157,7 @@ def test_a_flipped_bit_of_a_frame_changes_no_record(directory, byte):
 @pytest.mark.parametrize("byte", [12, 20, -5], ids=["first", "inner", "last"])
 def test_a_flipped_bit_of_a_payload_names_shard_record_and_offset(directory, byte):
     shard = directory / "train-00002-of-00005"
-    reader = open_split(str(directory), "train")
+    reader = open_dataset(str(directory), "train")
     place = reader.index.locate(np.array([8, 9]))
     begin, end = place.offset.tolist()
     flip(shard, begin + byte if byte >= 0 else end + byte)
@@ -169,7 +170,7 @@ def test_a_flipped_bit_of_a_payload_names_shard_record_and_offset(directory, byt
 def test_an_intact_record_in_the_wrong_place_is_refused(directory):
     # Its own checksums are right; only the index knows better.
     shard = directory / "train-00000-of-00005"
-    reader = open_split(str(directory), "train")
+    reader = open_dataset(str(directory), "train")
     first, second = (frame(payload) for payload, _ in read(reader, np.array([3, 4])))
     assert len(first) == len(second)
     data = shard.read_bytes()
@@ -180,7 +181,7 @@ def test_an_intact_record_in_the_wrong_place_is_refused(directory):
 
 
 def test_a_shard_truncated_while_it_is_read_is_an_error_and_never_short_data(directory):
-    reader = open_split(str(directory), "train")
+    reader = open_dataset(str(directory), "train")
     os.truncate(directory / "train-00000-of-00005", 60)
     with pytest.raises(StorageError, match=r"train-00000-of-00005 ends at byte 60"):
         read(reader, np.arange(5))
@@ -188,8 +189,8 @@ def test_a_shard_truncated_while_it_is_read_is_an_error_and_never_short_data(dir
 
 def test_what_is_not_there_is_named(directory, write_dataset, tmp_path):
     with pytest.raises(ManifestError, match=r"nowhere/manifest\.json does not exist: there is no such directory"):
-        open_split(str(tmp_path / "nowhere"), "train")
+        open_dataset(str(tmp_path / "nowhere"), "train")
     with pytest.raises(OptionError, match=r"has no split 'trian'\. Did you mean 'train'\?"):
-        open_split(str(directory), "trian")
+        open_dataset(str(directory), "trian")
     with pytest.raises(EmptySplitError, match="'train' of .* has no records"):
-        open_split(write_dataset(tmp_path / "empty", {"train": [[], []]}), "train")
+        open_dataset(write_dataset(tmp_path / "empty", {"train": [[], []]}), "train")

@@ -12,7 +12,6 @@ from pipeline.orders.order import Rows, TrainOrder
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.local import LocalStorage
 from pipeline.sources.opening import open_dataset
-from pipeline.sources.reader import open_split
 from pipeline.sources.records import RECORD_OBJECT_BYTES, weighed
 
 SIZES = (100, 0, 60, 40)
@@ -44,7 +43,7 @@ def numbers(records):
 def test_with_the_window_in_sight_a_block_is_one_read(numbers_of, ranges):
     order = TrainOrder(N, 8, block_records=5, streams=2, window_records=25)
     batches = batches_of(order, order.steps_per_epoch)
-    reader = open_split(numbers_of(*SIZES), "train")
+    reader = open_dataset(numbers_of(*SIZES), "train")
     counts = []
     for ahead in (0, reader.weigh(np.arange(2 * (25 + 5)))):
         ranges.clear()
@@ -58,7 +57,7 @@ def test_with_the_window_in_sight_a_block_is_one_read(numbers_of, ranges):
 
 def test_what_it_holds_is_counted_and_bounded_by_what_it_sees(numbers_of):
     order = TrainOrder(N, 8, block_records=5, streams=2, window_records=25)
-    reader, batches = open_split(numbers_of(*SIZES), "train"), batches_of(order, order.steps_per_epoch)
+    reader, batches = open_dataset(numbers_of(*SIZES), "train"), batches_of(order, order.steps_per_epoch)
     largest = max(map(reader.weigh, batches))
     for ahead in (0, 5000, 20_000):
         reading = reader.read(weighed(reader, batches), ahead)
@@ -79,7 +78,7 @@ def test_small_data_is_read_once_for_many_epochs(numbers_of, ranges):
             assert count < 1000, "it looks ahead without end"
             yield ids
 
-    reader = open_split(numbers_of(*SIZES), "train")
+    reader = open_dataset(numbers_of(*SIZES), "train")
     reading = reader.read(weighed(reader, endless()), 10**5)
     assert [sorted(numbers(p)) for p in itertools.islice(reading, 20)] == [sorted(i) for i in batches_of(order, 4)] * 5
     assert len(ranges) == 3  # files that are not empty

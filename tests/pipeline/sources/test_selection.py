@@ -26,7 +26,7 @@ def selected(text: str, num_records: int) -> list[tuple[str, range]]:
 )
 def test_a_text_means_records_of_splits(text, parts):
     if parts is None:
-        with pytest.raises(OptionError, match=r"'0\.5%' is not a place in a split"):
+        with pytest.raises(OptionError, match=r"'0\.5%' is not a position in a split"):
             selected(text, 1000)
     else:
         assert selected(text, 1000) == parts
@@ -62,12 +62,12 @@ def test_it_means_what_tfds_means(n, a, b, percent):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("train[:101%]", r"'101%' is not a place in a split\. It is a whole number, or one from -100 to 100 with %"),
-        ("train[5]", r"'train\[5\]' is not a split, nor a part of one\. Write 'train', 'train\[:90%\]'"),
+        ("train[:101%]", r"'101%' is not a position in a split\. Give an integer, or -100% to 100%"),
+        ("train[5]", r"'train\[5\]' is not a split or a part of one\. Examples: 'train', 'train\[:90%\]'"),
         ("train+", r"split='train\+': '' is not a split"),
-        ("train[:1][:2]", "is not a split, nor a part of one"),
-        ("train[-1001:]", r"'train\[-1001:\]': the split has 1000 records"),
-        ("train[:2000]", r"'train\[:2000\]': the split has 1000 records, so no place is beyond that number"),
+        ("train[:1][:2]", "is not a split or a part of one"),
+        ("train[-1001:]", r"'train\[-1001:\]' is out of range: the split has 1000 records"),
+        ("train[:2000]", r"'train\[:2000\]' is out of range: the split has 1000 records"),
     ],
 )
 def test_what_is_not_in_the_notation_is_refused_with_examples_of_it(text, message):
@@ -76,5 +76,5 @@ def test_what_is_not_in_the_notation_is_refused_with_examples_of_it(text, messag
 
 
 def test_no_records_are_refused():
-    with pytest.raises(EmptySplitError, match=r"'train\[50:40\]' of 1000 records is none: 50 to 40"):
+    with pytest.raises(EmptySplitError, match=r"'train\[50:40\]' selects none of 1000 records: 50 to 40"):
         selected("train[50:40]", 1000)

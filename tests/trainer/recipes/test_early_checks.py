@@ -91,7 +91,7 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         ("images", ("--random-erasing", "2"), "random_erasing=2.0 is not allowed. It must be in 0..1."),
         ("images", ("--mixup", "-1"), "mixup=-1.0 is not allowed. It must be 0 or above."),
         ("digits", ("--data-dir", ""), "error: a path is empty; perhaps a shell variable has no value. Give a path"),
-        ("images", ("--data-dir", "d/manifest.json"), "which has no records. Give its directory: d"),
+        ("images", ("--data-dir", "d/manifest.json"), "which contains no records. Give its directory: d"),
         ("digits", ("--seed", "-1"), "error: seed=-1 is not an int in 0..2**32 - 1."),
         (
             "digits",
