@@ -266,6 +266,36 @@ def test_options_that_cannot_be_meant_are_refused(pictures, recipe, options, tex
         recipe(pictures[0], global_batch=4, **options)
 
 
+@pytest.mark.parametrize(
+    ("mixed", "options", "golden"),
+    [
+        (
+            False,
+            {"global_batch": 8},
+            [(10, 12, 1696358104, 1181650067), (4, 5, 1769529271, 3467679393), (3, 5, 1769529271, 3467679393)],
+        ),
+        (
+            False,
+            {"global_batch": 10, "epochs": "span"},
+            [(10, 12, 1696358104, 1181650067), (10, 12, 3148999381, 1188092102), (4, 5, 1769529271, 3467679393)],
+        ),
+        (
+            True,
+            {"global_batch": 8},
+            [(35, 36, 961583009, 760872345), (27, 29, 1548520504, 893774228), (34, 36, 953832198, 4146694360)],
+        ),
+    ],
+    ids=["drop", "span", "mixture"],
+)
+def test_the_seeds_of_stand_ins_never_change(pictures, mixed, options, golden):
+    # Golden: (bad record, its stand-in, _seed) of the last three in 12 batches, when every source is past its first epoch.
+    sources = (mixture([open_dataset(d), open_dataset(d, "validation")], [1, 2]) if mixed else d for d in pictures)
+    common = {"keys": ("label",), "seed": 5, "on_error": "skip", "ops": OPS}
+    wanted, got = (rows(taken(train_dataset(source, **common, **options), count=12)) for source in sources)
+    stood_in = np.flatnonzero(wanted["_index"] != got["_index"])[-3:]
+    assert [(int(wanted["_index"][i]), int(got["_index"][i]), *got["_seed"][i].tolist()) for i in stood_in] == golden
+
+
 def test_the_seed_of_another_record_follows_from_one(pictures):
     ids, others = np.array([0, 5, 2**31 - 2, 7]), np.array([9, 5, 1, 2**31 - 2])
     epochs = np.array([0, 3, 3, 2**40])
