@@ -10,7 +10,7 @@ from pipeline.decoding.decode import Decoder
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.delivery import Delivery
-from pipeline.orders.hashing import device_seeds, op_seeds, seeds_of_others
+from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
 from pipeline.shards.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.sources.records import Proven, Record, Records, fetch, intact, source_starts
 
@@ -30,12 +30,12 @@ class Assembly:
 
     def __call__(self, delivery: Delivery) -> Batch:
         """One batch: see Input."""
-        ids, seeds = delivery.rows
+        ids = delivery.rows.record_ids
         whole = [record for record in delivery.records if isinstance(record, Proven)]
         if len(whole) < len(delivery.records):
             return self._despite_bad_rows(delivery)
         try:
-            return self._batch(ids, seeds, ids >= 0, whole)
+            return self._batch(ids, delivery.rows.seeds, ids >= 0, whole)
         except SchemaError as e:
             return self._despite_bad_rows(delivery, e)
 
@@ -53,7 +53,8 @@ class Assembly:
 
     def _despite_bad_rows(self, delivery: Delivery, error: SchemaError | None = None) -> Batch:
         """error: what all rows together ended in, if they got so far."""
-        ids, seeds = delivery.rows.record_ids.copy(), delivery.rows.seeds.copy()
+        rows = delivery.rows
+        ids, seeds = rows.record_ids.copy(), rows.seeds
         records = dict(zip(np.flatnonzero(ids >= 0).tolist(), delivery.records, strict=True))
         found = self._bad_rows(ids, seeds, records)
         if self._quarantine.on_error == "raise":
@@ -65,7 +66,7 @@ class Assembly:
         self._note((int(ids[row]), e) for row, e in bad.items())
         if self._quarantine.on_error == "skip":
             for row in bad:
-                ids[row], seeds[row], records[row] = self._stand_in(int(ids[row]), seeds[row])
+                ids[row], seeds[row], records[row] = self._stand_in(int(ids[row]), rows.seed, rows.epochs[row])
             return self._batch(ids, seeds, ids >= 0, [intact(record) for record in records.values()])
         counted = ids >= 0
         counted[list(bad)] = False
@@ -103,7 +104,7 @@ class Assembly:
             return e
         return None
 
-    def _stand_in(self, record_id: int, seed: np.uint64) -> tuple[int, np.uint64, Proven]:
+    def _stand_in(self, record_id: int, seed: int, epoch: np.int64) -> tuple[int, np.uint64, Proven]:
         """The next good record of the same source, with its own seed of that epoch.
 
         It depends on the data alone, not on what was met before, so every host and every resumed run has the same."""
@@ -111,7 +112,7 @@ class Assembly:
         ids, seeds = np.full(rows, -1), np.zeros(rows, np.uint64)
         for number, record in self._records_after(record_id):
             ids[0] = number
-            seeds[0] = seeds_of_others(np.array([seed]), np.array([record_id]), ids[:1])[0]
+            seeds[:1] = record_seeds(seed, np.array([epoch]), ids[:1])
             bad = dict(self._bad_rows(ids, seeds, {0: record}))
             if not bad:
                 return number, seeds[0], intact(record)

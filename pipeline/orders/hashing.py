@@ -15,7 +15,6 @@ __all__ = [
     "op_seeds",
     "permutation",
     "record_seeds",
-    "seeds_of_others",
     "splitmix64",
 ]
 
@@ -62,23 +61,6 @@ def record_seeds(seed: int, epochs: np.ndarray, record_ids: np.ndarray) -> np.nd
     for epoch in np.unique(epochs).tolist():
         seeds[epochs == epoch] ^= hash_key(seed, RECORDS, epoch)
     return splitmix64(seeds)
-
-
-def seeds_of_others(seeds: np.ndarray, record_ids: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """uint64 [n]: what record_seeds gives for other records at the same seed and epoch.
-
-    Neither need be known: splitmix64 can be undone, and the record's number exchanged."""
-    mixed = _unmixed(seeds)
-    for ids in (record_ids, others):
-        mixed ^= splitmix64(ids.astype(np.uint64) + GAMMA)
-    return splitmix64(mixed)
-
-
-def _unmixed(x: np.ndarray) -> np.ndarray:
-    """The inverse of splitmix64."""
-    x = (x ^ (x >> np.uint64(31)) ^ (x >> np.uint64(62))) * np.uint64(0x319642B2D24D8EC3)
-    x = (x ^ (x >> np.uint64(27)) ^ (x >> np.uint64(54))) * np.uint64(0x96DE1B173F119089)
-    return x ^ (x >> np.uint64(30)) ^ (x >> np.uint64(60))
 
 
 def op_seeds(seeds: np.ndarray, ops: int) -> np.ndarray:

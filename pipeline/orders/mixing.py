@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pipeline.orders.hashing import MIXES, permutation, record_seeds
+from pipeline.orders.hashing import MIXES, permutation
 from pipeline.orders.order import Position, Rows, check_sizes, check_streams, stream_rows
 from pipeline.orders.shuffle import Shuffle
 from pipeline.shards.errors import OptionError
@@ -107,8 +107,8 @@ class MixOrder:
             for stream, first, wanted in stream_rows(ranges, self._stream_rows)
             for piece in self._pieces(stream, position.records + first, wanted)
         ]
-        ids, epochs = np.concatenate([ids for ids, _ in pieces]), np.concatenate([epochs for _, epochs in pieces])
-        return Rows(ids, record_seeds(self._seed, epochs, ids))
+        ids, epochs = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        return Rows(ids, epochs, self._seed)
 
     def _pieces(self, stream: int, at: int, wanted: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         while wanted:

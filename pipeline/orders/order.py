@@ -39,14 +39,13 @@ class Rows(NamedTuple):
     """Some rows of one batch, in row order."""
 
     record_ids: np.ndarray  # int64 [n], -1 on padding
-    seeds: np.ndarray  # uint64 [n], a hash of (seed, epoch, record id)
+    epochs: np.ndarray  # int64 [n]
+    seed: int  # of the order
 
-    @staticmethod
-    def of(seed: int, pieces: Sequence[tuple[int, np.ndarray]]) -> "Rows":
-        """The rows of pieces: the epoch of each, and its record ids."""
-        ids = np.concatenate([ids for _, ids in pieces]) if pieces else np.zeros(0, np.int64)
-        epochs = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
-        return Rows(ids, record_seeds(seed, epochs, ids))
+    @property
+    def seeds(self) -> np.ndarray:
+        """uint64 [n]: a hash of (seed, epoch, record id), computed on every access."""
+        return record_seeds(self.seed, self.epochs, self.record_ids)
 
 
 def divisors(n: int) -> list[int]:
@@ -143,7 +142,9 @@ class TrainOrder:
             for stream, first, wanted in stream_rows(ranges, self._stream_rows)
             for piece in self._pieces(position, stream, first, wanted)
         ]
-        return Rows.of(self.seed, pieces)
+        ids = np.concatenate([ids for _, ids in pieces]) if pieces else np.zeros(0, np.int64)
+        epochs = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
+        return Rows(ids, epochs, self.seed)
 
     def _resolve(self, position: Position) -> Position:
         # A run saved with another batch size may leave less than one of our batches in its epoch.
@@ -200,7 +201,7 @@ class EvalOrder:
         """The record ids of these row ranges of the batch at a position, in the order given. Seeds are of epoch 0."""
         ids = position.records + np.concatenate([np.asarray(rows, np.int64) for rows in ranges])
         ids = np.where(ids < self.num_records, ids, -1)
-        return Rows(ids, record_seeds(0, np.zeros_like(ids), ids))
+        return Rows(ids, np.zeros_like(ids), seed=0)
 
 
 def check_sizes(num_records: int, global_batch: int) -> None:
