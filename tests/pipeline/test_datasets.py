@@ -192,6 +192,12 @@ def test_less_than_nothing_is_not_read_ahead(images, recipe):
         recipe(images, global_batch=8, read_ahead_bytes=-1)
 
 
+def test_no_streams_are_refused_for_one_source_and_for_a_mixture(images):
+    for data in (images, mixture([images], [1.0])):
+        with pytest.raises(OptionError, match=r"streams=0 must divide global_batch=8 .* Nearest that do: 1, 2\."):
+            train_dataset(data, global_batch=8, streams=0)
+
+
 def test_what_is_nothing_to_read_is_told_what_is(images):
     nothing: list[Any] = [None, np.zeros(3), 7, (name for name in [images])]
     for data in nothing:
