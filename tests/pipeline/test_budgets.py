@@ -18,6 +18,6 @@ def test_more_hosts_than_streams_are_told_of_the_option_that_helps(numbers_of, c
 def test_more_hosts_than_files_that_are_read_whole_are_told_to_index_them(numbers_of):
     files = open_dataset(numbers_of(40, 40) + "/train-*", format=TFRecords())
     train_dataset(files, global_batch=8, hosts=Hosts(1, 2), keys=())
-    text = r"train-\*: 4 hosts cannot share 2 files that have no index, .* An index lifts this limit: python -m pipeline\.index"
+    text = r"train-\*: 4 hosts cannot share 2 files that have no index, .* An index .*: python -m pipeline\.index"
     with pytest.raises(OptionError, match=text):
         train_dataset(files, global_batch=8, hosts=Hosts(1, 4), keys=())

@@ -171,7 +171,7 @@ def test_a_source_in_which_all_is_bad_ends_training(numbers_of, tmp_path):
     directory = str(shutil.copytree(numbers_of(3), tmp_path / "numbers"))
     flip_payload_bits(directory, "train", 0, 1, 2)
     source = train_dataset(directory, global_batch=1, on_error="skip")
-    with pytest.raises(BadRecordsError, match=r"train-00000-of-00001, record \d .* is bad, and no .* all are bad"):
+    with pytest.raises(BadRecordsError, match=r"record \d .* is bad, and no other record .* all of its source are bad"):
         next(source.batches())
 
 
@@ -194,8 +194,8 @@ def test_more_bad_records_than_the_budget_are_an_error_that_lists_the_first(pict
     options = {"global_batch": 4, "ops": OPS, "on_error": "mask"}
     assert len(taken(eval_dataset(pictures[1], max_bad_records=6, **options))) == 6
     text = (
-        r"\d records are bad on this host, and max_bad_records=1\. The first are:\n  .*record 3 .*\n"
-        r"  .*record 4 (.*\n)+So many are no accident: .* raise max_bad_records"
+        r"\d records are bad on this host; max_bad_records=1\. The first are:\n  .*record 3 .*\n"
+        r"  .*record 4 (.*\n)+This many are no accident: .* raise max_bad_records"
     )
     with pytest.raises(BadRecordsError, match=text):
         taken(eval_dataset(pictures[1], max_bad_records=1, **options))
@@ -243,13 +243,13 @@ def test_a_file_that_is_no_quarantine_is_not_written_over_and_one_that_cannot_be
     nowhere = other / "inside" / "bad.jsonl"  # inside a file
     source = eval_dataset(pictures[1], global_batch=4, ops=OPS, on_error="mask", quarantine_file=nowhere)
     assert len(taken(source)) == 6
-    assert "bad records stand in the log only, not in the quarantine_file" in caplog.text
+    assert "bad records are only in the log, not in the quarantine_file" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("recipe", "options", "text"),
     [
-        (eval_dataset, {"on_error": "skip"}, r"on_error='skip' counts another record twice .* 'mask' leaves"),
+        (eval_dataset, {"on_error": "skip"}, r"on_error='skip' would count another record twice .* 'mask' leaves"),
         (train_dataset, {"on_error": "ignore"}, r"on_error='ignore' is not known\. Known: 'raise', 'skip', 'mask'"),
         (eval_dataset, {"on_error": "mask", "max_bad_records": -1}, "max_bad_records=-1 must be 0 or more"),
         (
