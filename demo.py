@@ -1,9 +1,9 @@
-"""The whole road on real images, as four commands: raw data, shards, training, exact evaluation.
+"""A complete run on real images, as four commands: raw data, shards, training, exact evaluation.
 
     python demo.py [--out demo_out] [--fresh]
 
-Each stage is printed before it runs, so that it can be copied and changed. Nothing is downloaded: the images are the
-1,797 handwritten digits that ship with scikit-learn, written as the original ImageNet tars."""
+Each command is printed before it runs, so that you can copy and change it. Nothing is downloaded: the images are the
+1,797 handwritten digits that ship with scikit-learn, written as tars like ImageNet's."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -26,16 +26,14 @@ from rich.table import Table
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.sizes import format_bytes
 
-TARGET_SHARD_BYTES = "250KB"  # of 1.5 MB of images: several small shards. The default is 100MB.
+TARGET_SHARD_BYTES = "250KB"  # several small shards for 1.5 MB of images; the default is 100MB
 
 
 def main() -> int:
-    """Runs the stages; the exit status of the first that fails, or 0."""
+    """Runs the stages. Returns the exit status of the first that fails, or 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("demo_out"), help="directory for all that the demo writes")
-    parser.add_argument(
-        "--fresh", action="store_true", help="remove an earlier demo's output first, and run it all again"
-    )
+    parser.add_argument("--out", type=Path, default=Path("demo_out"), help="directory for everything the demo writes")
+    parser.add_argument("--fresh", action="store_true", help="first remove the output of an earlier run")
     args = parser.parse_args()
     console = Console()
     if args.fresh:
@@ -45,7 +43,7 @@ def main() -> int:
         command = [sys.executable, "-m", module, *options]
         console.rule(f"[bold]{title}", align="left")
         console.print(shlex.join(["python", *command[1:]]), style="cyan", soft_wrap=True, highlight=False)
-        before = signal.signal(signal.SIGINT, lambda *_: None)  # the stage answers Ctrl-C, and needs time to save
+        before = signal.signal(signal.SIGINT, lambda *_: None)  # the stage handles Ctrl-C, and needs time to save
         status = subprocess.run(command, check=False).returncode
         signal.signal(signal.SIGINT, before)
         if status:
@@ -73,7 +71,7 @@ def stages(out: Path) -> list[tuple[str, str, list[str]]]:
 
 
 def summary(out: Path, seconds: float) -> Table:
-    """What was written, trained and proven, from the files that the stages left."""
+    """What was written, trained and proven, read from the stages' output files."""
     manifest = read_manifest(f"{out}/shards")
     trained = json.loads((out / "model/train_result.json").read_text())
     result = json.loads((out / "model/eval_result.json").read_text())

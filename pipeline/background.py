@@ -1,7 +1,7 @@
-"""A thread that works ahead: runs an iterator and keeps a bounded amount of what it yields.
+"""A thread that runs an iterator ahead of its consumer and keeps a bounded amount of what it yields.
 
-Reading and decoding each run in one. Whoever holds it can leave at any time: closing never waits for the source,
-which may be a stalled disk; waiting for it may have a bound. Stdlib only."""
+Reading and decoding each use one. The consumer can leave at any time: closing never waits for the source, which may be
+a stalled disk, and `next` may have a time limit. Stdlib only."""
 
 import atexit
 import math
@@ -18,15 +18,15 @@ __all__ = ["Background"]
 
 T = TypeVar("T")
 EXIT_WAIT_SECONDS = 1.0  # for all threads together
-CHECK_SECONDS = 0.2  # between two checks of a `next` that waits
+CHECK_SECONDS = 0.2  # between two calls of `check` while `next` waits
 
 
 class _TooLate(Exception):  # noqa: N818
-    """Nothing came in so many seconds. Not a TimeoutError: a source may raise one of its own."""
+    """No item arrived in time. Not a TimeoutError, because a source may raise that itself."""
 
 
 class _Shelf(Generic[T]):
-    """What the thread and the holder share; the thread must not keep the holder alive."""
+    """What the thread shares with the Background, which the thread must not keep alive."""
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self.changed = threading.Condition()
@@ -37,7 +37,7 @@ class _Shelf(Generic[T]):
 
     def put(self, item: T, cost: int) -> bool:
         with self.changed:
-            # One item always fits, or an item over the limit would wait for ever.
+            # An empty shelf takes any item, or one larger than the limit would wait forever.
             self.changed.wait_for(lambda: self.closed or not self.items or self.held + cost <= self.limit())
             if not self.closed:
                 self.items.append((item, cost))
@@ -86,22 +86,22 @@ def _work(shelf: _Shelf[T], source: Iterator[T], cost: Callable[[T], int]) -> No
     except BaseException as e:
         error = e
     finally:
-        if hasattr(source, "close"):  # a generator: its `finally` runs here, in the thread that ran the rest
+        if hasattr(source, "close"):  # run a generator's `finally` in the thread that ran the rest of it
             source.close()  # pyright: ignore[reportAttributeAccessIssue]
         shelf.finish(error)
 
 
 class Background(Generic[T], Iterator[T]):
-    """Yields what `source` yields, in order, while a thread works ahead by items of at most `limit` cost in all.
+    """Yields what `source` yields, in order, while a thread works ahead by items that cost at most `limit` in total.
 
-    limit: a number, or a function of what the source itself holds at the moment; it is called while an item waits.
-    An exception of the source is raised by `next` as it was: same type, same text. After `close`, or when the
-    holder is dropped, `next` stops, and the thread ends as soon as the source gives it control again.
+    limit: a number, or a function that may account for what the source itself holds; called while an item waits.
+    `next` raises the source's exceptions unchanged. After `close`, or once this object is dropped, `next` stops, and
+    the thread ends as soon as the source returns control.
 
-    stall_seconds: how long one `next` may wait; None: for ever. After that it logs the stacks of all threads,
-    closes, and raises StallError. The time between two calls does not count. OptionError unless more than 0.
-    check: called now and then while `next` waits. Where it is true the source is alive, and the bound begins anew; what
-    it raises `next` raises, and the one after goes on."""
+    stall_seconds: how long one `next` may wait; None: forever. After that it logs the stacks of all threads, closes,
+    and raises StallError. Time between calls does not count. OptionError unless above 0.
+    check: called regularly while `next` waits. If true, the source is alive and the time limit starts over. `next`
+    raises what it raises, and can then be called again."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Background(Generic[T], Iterator[T]):
         self._stall_seconds = None if stall_seconds is None else checked_stall_seconds(stall_seconds)
         self._shelf: _Shelf[T] = _Shelf(limit if callable(limit) else lambda: limit)
         arguments = (self._shelf, iter(source), cost)
-        # A daemon: a thread inside a stalled read cannot be interrupted and must not keep the process alive.
+        # A daemon: a thread in a stalled read cannot be interrupted, and must not keep the process alive.
         self._thread = threading.Thread(target=_work, args=arguments, name=name, daemon=True)
         self._thread.start()
         weakref.finalize(self, self._shelf.close).atexit = False
@@ -132,11 +132,11 @@ class Background(Generic[T], Iterator[T]):
         raise error
 
     def close(self) -> None:
-        """Ends the iteration, also for a thread that waits in `next`. Returns at once; may be called twice."""
+        """Ends the iteration, also for a thread waiting in `next`. Returns immediately; may be called twice."""
         self._shelf.close()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits until the thread has ended, at most so long; whether it has."""
+        """Waits for the thread to end. Returns whether it has."""
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
@@ -146,7 +146,7 @@ _alive: "weakref.WeakSet[Background]" = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    # A thread inside TensorFlow while the interpreter goes down can crash it, so they get a moment to end.
+    # A thread inside TensorFlow can crash an interpreter that shuts down, so give threads a moment to end.
     threads = list(_alive)
     for thread in threads:
         thread.close()

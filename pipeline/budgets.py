@@ -1,6 +1,6 @@
-"""What reading may hold, and how many hosts can share it: where a recipe's defaults meet the machine.
+"""Read-ahead memory, and how many hosts can share the input: recipe defaults that depend on the machine.
 
-Unlike an order, these may differ between hosts and change between runs: the batches are the same."""
+Unlike an order, they may differ between hosts and change between runs without changing the batches."""
 
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
@@ -17,29 +17,28 @@ MAX_WINDOW_BYTES = 3 * 1024**3
 
 
 def check_hosts(records: Records, hosts: Hosts, streams: int) -> None:
-    """Raises OptionError where hosts are more than files that must be read whole; says where they share streams."""
+    """Raises OptionError if there are more hosts than front-read files. Logs it when hosts share streams."""
     if records.whole_files is not None and hosts.count > records.whole_files:
         raise OptionError(
             f"{records.name}: {hosts.count} hosts cannot share {records.whole_files} files that have no index, because "
-            "each must have files of its own. Index them, and any number of hosts can: python -m pipeline.index "
-            "'DIR/PATTERN' (compressed ones have to be written anew: python -m converters.tfrecord_to_gcs)."
+            "each host needs files of its own. An index lifts this limit: python -m pipeline.index 'DIR/PATTERN' "
+            "(compressed files must be rewritten first: python -m converters.tfrecord_to_gcs)."
         )
     if hosts.count > streams:
         log.info(
-            "%d hosts share %d streams, so that some read the same blocks. With streams=%d, on all of them, each reads "
-            "its own.",
+            "%d hosts share %d streams, so some read the same blocks. With streams=%d on all hosts, none do.",
             *(hosts.count, streams, hosts.count),
         )
 
 
 def training_bytes(records: Records, window_bytes: int) -> int:
-    """What to read ahead: of this host's windows what must be held for large reads, or else the ordinary budget."""
+    """Bytes to read ahead: enough of this host's windows for large reads, if those pay, or else the usual budget."""
     if not records.remote and records.whole_files is None:
         return READ_AHEAD_BYTES
     if window_bytes > MAX_WINDOW_BYTES:
         log.info(
-            "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Give read_ahead_bytes to "
-            "take all, or a smaller window_records.",
+            "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Raise read_ahead_bytes "
+            "to hold all of them, or reduce window_records.",
             format_bytes(MAX_WINDOW_BYTES),
             format_bytes(window_bytes),
         )

@@ -1,6 +1,6 @@
-"""What command lines share: an error of ours is one line on stderr and exit code 2, never a traceback; a bar.
+"""Shared by all command lines: an InfeedError becomes one line on stderr and exit code 2, never a traceback.
 
-Whatever they print goes through the Console here: names in raw data reach no terminal as they are."""
+They print only through this Console, so that control characters in raw data never reach a terminal."""
 
 import argparse
 import sys
@@ -19,20 +19,20 @@ __all__ = ["Console", "Parser", "byte_bar", "exit_with", "say"]
 
 
 class Console(rich.console.Console):
-    """rich's, but that of what it prints only its own codes have control characters; newlines stay."""
+    """rich's, but escapes all control characters except its own codes and newlines."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich's."""
+        """Like rich's."""
         for segment in super().render(renderable, options):
             lines = segment.text.split("\n")
             yield segment if segment.control else segment._replace(text="\n".join(map(printable, lines)))
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, but an argument that it does not know is named without its control characters: `*` gives any."""
+    """argparse's, but escapes control characters in its messages: a shell's `*` may pass file names that have some."""
 
     def error(self, message: str) -> NoReturn:
-        """As argparse's."""
+        """Like argparse's."""
         super().error(printable(message))
 
 
@@ -49,18 +49,18 @@ def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.")
         print(interrupted, file=sys.stderr)
         status = EXIT_INTERRUPTED
     finally:
-        if command:  # one more, while the interpreter waits for threads, needs no traceback
+        if command:  # no traceback for another Ctrl-C while the interpreter waits for threads
             leave_at_once()
     if status:
         sys.exit(status)
 
 
 def byte_bar(console: rich.console.Console) -> Progress:
-    """A bar of bytes below what is printed, on a terminal alone."""
+    """A progress bar of bytes below the output; only on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
 
 
 def say(console: rich.console.Console, line: str) -> None:
-    """Prints a line as it is: no markup, no folding, one line whatever is in it."""
+    """Prints exactly one line, without markup or wrapping, whatever the text contains."""
     console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

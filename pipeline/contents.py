@@ -1,6 +1,6 @@
-"""What is inside a record: does it fit the schema, what is its label, does its image decode.
+"""Checks of a record's contents: does it match the schema, what are its labels, does its image decode?
 
-verify and describe look into records with it. It needs no TensorFlow."""
+Used by verify, index and describe. It needs no TensorFlow."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ from pipeline.shards.schema import Labels, Schema
 
 __all__ = ["image_problem", "label_name", "label_problems", "labels_of", "schema_problems"]
 
-MAX_PIXELS = 100_000_000  # 300 MB decoded: above it a file is taken for a decompression bomb
+MAX_PIXELS = 100_000_000  # 300 MB decoded; larger images count as decompression bombs
 _JPEG_MAGIC = b"\xff\xd8"
 
 Values = Mapping[str, Sequence[Any]]
 
 
 def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
-    """Features that are missing, unknown, of another kind or of another count than the schema says."""
+    """Features that are missing or unknown, or whose dtype or number of values differs from the schema."""
     for key in sorted(layout.keys() - schema.features.keys()):
         yield f"{key!r} is not in schema {schema.name!r}"
     for key, feature in schema.features.items():
@@ -36,13 +36,13 @@ def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
 
 
 def labels_of(labels: Labels | None, values: Values) -> list[int]:
-    """The record's labels: one, several or none."""
+    """The record's labels: any number of them."""
     found = values.get(labels.key, ()) if labels else ()
     return [label for label in found if isinstance(label, int)]
 
 
 def label_problems(labels: Labels | None, values: Values) -> Iterator[str]:
-    """Labels that have no name."""
+    """Labels outside the range of known classes."""
     for label in labels_of(labels, values):
         assert labels
         if label_name(labels, label) is None:
@@ -50,25 +50,25 @@ def label_problems(labels: Labels | None, values: Values) -> Iterator[str]:
 
 
 def label_name(labels: Labels, label: int) -> str | None:
-    """None for a number outside the range."""
+    """None for a label outside the range."""
     place = label - labels.base
     return labels.names[place] if 0 <= place < len(labels.names) else None
 
 
 def image_problem(data: bytes) -> str:
-    """What is wrong with an encoded image file, every pixel decoded; "" if nothing is. ~1 ms for a 500x375 JPEG."""
+    """Decodes every pixel of an image file (~1 ms for a 500x375 JPEG). Returns the problem, or ""."""
     try:
         if data.startswith(_JPEG_MAGIC):
             header: Any = simplejpeg.decode_jpeg_header(data)
             height, width, colorspace, _ = header
             if height * width <= MAX_PIXELS:
-                # strict: Pillow takes a file that ends early, but with an end marker, for whole.
+                # strict: Pillow accepts a JPEG that ends early if it has an end marker.
                 four = colorspace in ("CMYK", "YCCK")
                 simplejpeg.decode_jpeg(data, colorspace="CMYK" if four else "RGB", strict=True)
         else:
             with Image.open(io.BytesIO(data)) as image:
                 height, width = image.height, image.width
-                image.verify()  # a PNG's checksums: its pixels alone may be whole in a file that ends early
+                image.verify()  # a PNG's checksums: the pixels of a truncated file may be complete
             with Image.open(io.BytesIO(data)) as image:
                 if height * width <= MAX_PIXELS:
                     image.load()

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command still imports: exit code 130 instead of a traceback. Stdlib only; imported before the rest."""
+"""Ctrl-C while a command is importing: exit code 130, no traceback. Stdlib only; imported before everything else."""
 
 import os
 import signal
@@ -6,23 +6,23 @@ from types import FrameType
 
 __all__ = ["EXIT_INTERRUPTED", "as_usual", "leave", "leave_at_once"]
 
-EXIT_INTERRUPTED = 130  # as shells report a process that SIGINT ended
+EXIT_INTERRUPTED = 130  # what shells report for a process ended by SIGINT
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """The signal handler. An exception could end in a library that takes it for a failed import."""
+    """The signal handler. It raises nothing: a library could mistake an exception for a failed import."""
     del number, frame
     os._exit(EXIT_INTERRUPTED)
 
 
 def leave_at_once() -> None:
-    """From now on Ctrl-C ends the process; for the first lines of a command. Nothing where SIGINT is ignored."""
+    """Makes Ctrl-C exit immediately, unless SIGINT is ignored. For the first lines of a command."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave)
 
 
 def as_usual() -> bool:
-    """From now on Ctrl-C raises KeyboardInterrupt again, if leave_at_once was called; whether it was."""
+    """Makes Ctrl-C raise KeyboardInterrupt again. Returns whether leave_at_once was in effect."""
     left = signal.getsignal(signal.SIGINT) is leave
     if left:
         signal.signal(signal.SIGINT, signal.default_int_handler)

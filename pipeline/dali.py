@@ -1,7 +1,9 @@
-"""Index files for NVIDIA DALI's TFRecord reader, as its tfrecord2idx writes them: a line `offset size` a record.
+"""Index files for NVIDIA DALI's TFRecord reader, as its tfrecord2idx writes them: one line `offset size` per record.
 
-Made from the index: no shard is read. They stand in a directory of their own, because readers that go by names would
-take train-00000-of-00015.idx for a shard."""
+They are made from the split index, without reading shards, and get a directory of their own, because readers that
+match names would mistake train-00000-of-00015.idx for a shard."""
+
+import numpy as np
 
 from pipeline.shards.index import SplitIndex
 from pipeline.shards.manifest import SplitEntry
@@ -15,17 +17,16 @@ DALI_DIRECTORY = "_dali"
 
 
 def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> list[str]:
-    """Publishes <directory>/<shard>.idx for each shard; their paths, in the order of the shards.
+    """Publishes <directory>/<shard>.idx for each shard. Returns the paths in shard order.
 
-    Give both lists to fn.readers.tfrecord(path=..., index_path=...)."""
+    Pass them to fn.readers.tfrecord(path=..., index_path=...)."""
     storage = open_storage(directory)
 
     def write(number: int) -> str:
         first, end = index.shard_starts[number : number + 2].tolist()
-        offset, lines = 0, []
-        for length in index.lengths[first:end].tolist():
-            lines.append(f"{offset} {length + FRAME_BYTES}\n")
-            offset += length + FRAME_BYTES
+        sizes = index.lengths[first:end].astype(np.int64) + FRAME_BYTES
+        offsets = np.cumsum(sizes) - sizes
+        lines = (f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=True))
         path = join(directory, f"{entry.shards[number].file}.idx")
         with storage.publish(path) as sink:
             sink.write("".join(lines).encode())

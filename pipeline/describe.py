@@ -1,7 +1,7 @@
-"""python -m pipeline.describe DIR: what a converted dataset holds: schema, splits, shard sizes, labels, a few records.
+"""python -m pipeline.describe DIR: shows a converted dataset: schema, splits, shard sizes, labels, a few records.
 
-Reads the manifest and a sample of the records, or with --all every one. On a disk or gs://; needs neither TensorFlow
-nor Beam."""
+Reads the manifest and a sample of the records, or all of them with --all. Works on a disk or gs://; needs neither
+TensorFlow nor Beam."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -35,18 +35,18 @@ from pipeline.sources.records import fetch, intact, weighed
 
 __all__ = ["main"]
 
-SAMPLED_RECORDS = 200  # of a split: ~22 MB of ImageNet
-_RECORDS_A_READ = 64
+SAMPLED_RECORDS = 200  # per split: ~22 MB of ImageNet
+_RECORDS_PER_READ = 64
 _BINS, _BAR_WIDTH, _MAX_BARS, _MAX_TEXT = 8, 32, 20, 60
-_ALIKE = 1.02  # shards of the same size, as their writer takes it
+_ALIKE = 1.02  # shards within 2 % count as equally large
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints the description. Raises InfeedError."""
     parser = Parser(prog="python -m pipeline.describe", description=__doc__, allow_abbrev=False)
     parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
-    parser.add_argument("--all", action="store_true", help=f"count all labels, not those of {SAMPLED_RECORDS} records")
-    parser.add_argument("--samples", type=int, default=2, help="how many records of each split to show (default: 2)")
+    parser.add_argument("--all", action="store_true", help=f"count the labels of all records, not of {SAMPLED_RECORDS}")
+    parser.add_argument("--samples", type=int, default=2, help="number of records to show per split (default: 2)")
     args = parser.parse_args(argv)
     if args.samples < 0:
         raise OptionError(f"--samples={args.samples}: allowed are 0 and above.")
@@ -92,7 +92,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _add(table: Table, *cells: str) -> None:
-    """A row of plain text: what comes out of data is never markup, nor an order to the terminal."""
+    """Adds a row of plain text: data must not act as markup or as terminal control codes."""
     table.add_row(*(Text(printable(cell)) for cell in cells))
 
 
@@ -122,7 +122,7 @@ def _label_bars(reader: SplitReader, labels: Labels, every: bool) -> Group:
 
 def _count_labels(reader: SplitReader, labels: Labels, ids: np.ndarray) -> Counter[int]:
     console, counts = Console(stderr=True), Counter()
-    groups = [ids[at : at + _RECORDS_A_READ] for at in range(0, len(ids), _RECORDS_A_READ)]
+    groups = [ids[at : at + _RECORDS_PER_READ] for at in range(0, len(ids), _RECORDS_PER_READ)]
     quiet = not console.is_terminal
     found = reader.read(weighed(reader, groups))
     for records in track(found, "reading", len(groups), console=console, disable=quiet, transient=True):
@@ -141,16 +141,16 @@ def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
     most = max((count for _, count in rows), default=0)
     for name, count in rows:
         _add(table, name, f"{count:,}", "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else ""))
-    return Group(Text(f"\n{title}"), table)  # a table's own title is folded to the width of the table
+    return Group(Text(f"\n{title}"), table)  # a table would wrap its own title to its width
 
 
 def _spread(total: int, wanted: int) -> np.ndarray:
-    """So many record numbers (all, if there are no more), evenly over the split."""
+    """Record numbers (all, if there are no more), spread evenly over the split."""
     return np.arange(min(wanted, total)) * total // max(1, min(wanted, total))
 
 
 def _sample(total: int, wanted: int) -> np.ndarray:
-    """The same, but at random within each step: labels may come in a rhythm. The same ones every time."""
+    """Like _spread, but random within each step, in case labels are periodic. The same numbers in every run."""
     starts = _spread(total, wanted)
     return starts + (splitmix64(starts.astype(np.uint64)) % np.diff(starts, append=total).astype(np.uint64)).astype(int)
 

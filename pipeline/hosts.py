@@ -1,6 +1,6 @@
-"""Who reads what: the arithmetic from the global batch to the rows of one host.
+"""Which host reads which rows of the global batch: arithmetic only, no jax.
 
-The trainer makes a Hosts once, at the edge, from its sharding; readers and tests build their own. No jax here."""
+The trainer makes a Hosts once, at the edge, from its sharding; readers and tests build their own."""
 
 import math
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ __all__ = ["ONE_HOST", "Hosts"]
 
 @dataclass(frozen=True)
 class Hosts:
-    """One host's place among all: its index, how many there are, and over how many devices a batch is split.
+    """One host's index, the number of hosts, and the number of devices that a batch is split over.
 
-    `rows`, when given, are the ranges of global batch rows that this host holds (a sharding may give any
-    rows to any process, and the same rows to several); otherwise host i takes the i-th equal slice."""
+    rows: the ranges of global batch rows on this host (a sharding may assign any rows to any process, and the same rows
+    to several). None: host i takes the i-th equal slice."""
 
     index: int = 0
     count: int = 1
-    devices: int = 1  # over all hosts; devices that hold the same rows count once
+    devices: int = 1  # over all hosts; devices with the same rows count once
     rows: tuple[range, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -31,7 +31,7 @@ class Hosts:
     def check_batch(self, global_batch: int) -> None:
         """Raises BatchSizeError, with the nearest sizes that fit, unless devices and hosts divide the batch.
 
-        Hosts whose `rows` come from a sharding may hold the same rows, so there the devices alone count."""
+        With `rows` from a sharding, hosts may hold the same rows, so only devices count."""
         unit = self.devices if self.rows is not None else math.lcm(self.devices, self.count)
         if global_batch > 0 and global_batch % unit == 0:
             return
@@ -43,9 +43,9 @@ class Hosts:
         )
 
     def host_rows(self, global_batch: int) -> tuple[range, ...]:
-        """The ranges of rows of the global batch that this host delivers, in order.
+        """The ranges of global batch rows that this host delivers, in order.
 
-        Raises BatchSizeError as check_batch, or when `rows` reach outside the batch: they are of another size."""
+        Raises BatchSizeError as check_batch does, or if `rows` are outside the batch."""
         self.check_batch(global_batch)
         if self.rows is None:
             host_batch = global_batch // self.count

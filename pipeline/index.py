@@ -1,8 +1,8 @@
-"""python -m pipeline.index PATTERN: makes TFRecord files that are there already readable as a converted dataset.
+"""python -m pipeline.index PATTERN: makes existing TFRecord files readable as a converted dataset.
 
-Reads every byte, then writes _index/<split>.npy and manifest.json beside the files; not a byte of theirs is moved. Run
-again for other splits, or after files changed. Exit code 1, and nothing written, if any is damaged. On a disk or
-gs://; needs neither TensorFlow nor Beam."""
+Reads every byte, then writes _index/<split>.npy and manifest.json to the files' directory; the files stay as they are.
+Run it again for other splits, or after files have changed. If any file is damaged, it writes nothing and exits with 1.
+Works on a disk or gs://; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -19,7 +19,7 @@ from pipeline.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.indexing import IndexedSplit, index_files
 from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.shards.frames import compression_of
-from pipeline.shards.manifest import INDEX_WRITER, Manifest, read_manifest, update_manifest
+from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Schema
@@ -33,7 +33,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Indexes, prints, and returns the exit code. Raises InfeedError when there is nothing that can be indexed."""
+    """Indexes, prints, and returns the exit code. Raises InfeedError if nothing can be indexed."""
     args, console = _parser().parse_args(argv), Console()
     if (args.labels_file is None) != (args.label_key is None):
         raise OptionError("--labels_file and --label_key belong together: give both, or neither.")
@@ -59,19 +59,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m pipeline.index", description=__doc__, allow_abbrev=False)
     parser.add_argument(
-        "pattern", metavar="PATTERN", help="files of one directory, such as 'data/train-*'; or all of it"
+        "pattern", metavar="PATTERN", help="files of one directory, such as 'data/train-*', or a directory"
     )
-    parser.add_argument("--split", help="of all files (default: as their names tell, each by itself)")
-    parser.add_argument("--name", help="of the dataset (default: tfrecord, or as it was indexed before)")
-    parser.add_argument("--schema_file", help="JSON of the schema that records have to fit (default: as they are)")
-    parser.add_argument("--labels_file", help="names of the labels, one a line")
-    parser.add_argument("--label_key", help="the feature that these name")
-    parser.add_argument("--label_base", type=int, default=0, help="the number of the first name (default: 0)")
+    parser.add_argument("--split", help="the split of all files (default: the split in each file's name)")
+    parser.add_argument("--name", help="of the dataset (default: tfrecord, or its name in an earlier index)")
+    parser.add_argument("--schema_file", help="JSON of the schema that records must match (default: inferred)")
+    parser.add_argument("--labels_file", help="names of the labels, one per line")
+    parser.add_argument("--label_key", help="the feature that holds the labels")
+    parser.add_argument("--label_base", type=int, default=0, help="the label of the first name (default: 0)")
     return parser
 
 
 def _find(pattern: str, split: str | None) -> tuple[str, Files]:
-    """The directory, and its files by split. Raises OptionError, RawDataError when names do not tell the split."""
+    """The directory, and its files by split. RawDataError if file names do not contain their split."""
     storage, pattern = open_storage(pattern), pattern.rstrip("/") or "/"
     folder, _, names = pattern.rpartition("/")
     directory = folder or ("/" if pattern.startswith("/") else ".")
@@ -97,17 +97,14 @@ def _by_split(pattern: str, listed: Mapping[str, Stat], split: str | None) -> Fi
 
 
 def _refuse_conversions(storage: Storage, directory: str) -> None:
-    """A directory of a conversion has an index, or will have one, and its manifest knows more than this."""
-    ours = storage.exists(join(directory, MANIFEST_FILE)) and not _is_indexed(read_manifest(directory, storage))
-    if ours or storage.list(join(directory, "_shards")):
+    """Raises ConversionError for the output of a conversion, whose manifest contains more than an indexed one."""
+    manifest = find_manifest(directory, storage)
+    converted = manifest is not None and not manifest.writer.startswith(INDEX_WRITER)
+    if converted or storage.list(join(directory, "_shards")):
         raise ConversionError(
             f"{directory} is the output of a conversion, which writes its own index. If it has not finished, run its "
-            "command again; python -m pipeline.verify says whether it is whole."
+            "command again; python -m pipeline.verify checks that it is complete."
         )
-
-
-def _is_indexed(manifest: Manifest) -> bool:
-    return manifest.writer.startswith(INDEX_WRITER)
 
 
 def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:
@@ -116,7 +113,7 @@ def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:
     for (path, _), head in zip(paths, heads, strict=True):
         if compression := compression_of(head):
             raise OptionError(
-                f"{path} is compressed ({compression}): no record in it can be found without reading all before it. "
+                f"{path} is compressed ({compression}): finding a record in it means reading everything before it. "
                 f"Re-shard: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} --gcs_output_path=..."
             )
 
@@ -147,7 +144,7 @@ def _publish(
     args: argparse.Namespace,
     schema: Schema | None,
 ) -> None:
-    """Index files, then the manifest, which keeps what it says of other splits."""
+    """Writes index files, then the manifest, which keeps its entries of other splits."""
     seen = schema or merged_schema(indexed.schema() for indexed in splits.values())
 
     def merged(there: Manifest | None) -> Manifest:
@@ -169,10 +166,10 @@ def _publish(
 
 
 def _with_others(seen: Schema, there: Manifest, given: bool) -> Schema:
-    """The schema of all splits: what is seen joins what was; what is given has to be the same."""
+    """The schema of all splits: the inferred one is merged with the manifest's, a given one must equal it."""
     if given and there.schema.features != seen.features:
         raise OptionError(
-            f"{there.directory} has other splits ({', '.join(there.splits)}) of another schema than --schema_file. "
+            f"{there.directory} has other splits ({', '.join(there.splits)}) whose schema differs from --schema_file. "
             "Index all splits again with it, in one command."
         )
     return seen if given else merged_schema([there.schema, seen])

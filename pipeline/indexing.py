@@ -1,12 +1,11 @@
-"""What an index of foreign TFRecord files holds, found by reading every byte of them once.
+"""Builds the index of foreign TFRecord files by reading every byte of them once; pipeline.index publishes it.
 
-pipeline.index publishes it. Memory is a few MB and a record a thread, and 8 bytes a
-record, 32 while the index is made."""
+Memory: a few MB and a record per thread, and 8 bytes per record, 32 while the index is encoded."""
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -34,51 +33,51 @@ PIECE_BYTES = 4 * 1024**2
 
 @dataclass
 class IndexedFile:
-    """One file, read to its end. problems: what is wrong in it, with its place."""
+    """One file, read to its end. problems: what is damaged, and where."""
 
     name: str
     bytes: int
     crc32c: int = 0
-    rows: "array[int]" = field(default_factory=lambda: array("I"))  # of the index, one behind the other
+    rows: "array[int]" = field(default_factory=lambda: array("I"))  # of the index, concatenated
     key_digest: int = 0
     schema: Schema | None = None  # of all its records; None without records
     problems: list[str] = field(default_factory=list)
 
     @property
     def num_records(self) -> int:
-        """The good ones."""
+        """Intact records only."""
         return len(self.rows) // 2
 
 
 @dataclass(frozen=True)
 class IndexedSplit:
-    """The files of a split, in the order of their names, which is that of the records."""
+    """The files of a split in the order of their names, which is the order of records."""
 
     files: tuple[IndexedFile, ...]
 
     @property
     def num_records(self) -> int:
-        """Of all files."""
+        """In all files."""
         return sum(file.num_records for file in self.files)
 
     def schema(self) -> Schema:
-        """Of all records; there must be one. Raises SchemaError for a feature of two kinds."""
+        """The merged schema of all records, of which there must be one. Raises SchemaError on conflicting features."""
         return merged_schema(file.schema for file in self.files if file.schema)
 
     @cached_property
     def index(self) -> bytes:
-        """The index file: made once, for its checksum and to be written."""
+        """The index file, cached: it is both checksummed and written."""
         columns = [np.frombuffer(file.rows, np.uint32) for file in self.files]
         return encode_index(np.concatenate(columns).reshape(-1, 2))
 
     def entry(self) -> SplitEntry:
-        """What a manifest says of the split. FORMAT.md defines the digests."""
+        """The split's entry in the manifest. FORMAT.md defines the digests."""
         shards = tuple(ShardEntry(file.name, file.num_records, file.bytes, file.crc32c) for file in self.files)
         keys = add_digests(file.key_digest for file in self.files)
         sources = {"inputs": len(shards), "bytes": sum(shard.bytes for shard in shards)}
         entry = SplitEntry(shards, crc32c(self.index), "", f"{keys:032x}", seed=0, sources=sources)
         plan = blake2b(f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}".encode(), digest_size=16)
-        return SplitEntry(shards, entry.index_crc32c, plan.hexdigest(), entry.key_digest, seed=0, sources=sources)
+        return replace(entry, plan_digest=plan.hexdigest())
 
 
 def index_files(
@@ -89,9 +88,9 @@ def index_files(
     schema: Schema | None = None,
     read: Callable[[int], object] = lambda _: None,
 ) -> Iterator[IndexedFile]:
-    """The files of a split as they are found to be, in order, several read at once.
+    """Yields the files of a split in order; reads several at a time.
 
-    schema: what every record has to fit; None to see what they have in common. read: told of every so many bytes."""
+    schema: what every record must match; None infers what they have in common. read: called with the bytes read."""
     pool = ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-index")
     work = _Work(storage, directory, split, schema, read)
     try:
@@ -113,7 +112,7 @@ class _Work:
         path, guess, checksum = join(self.directory, name), SchemaGuess(), google_crc32c.Checksum()
         found = IndexedFile(name, stat.bytes)
         try:
-            if not stat.bytes:  # a link to nowhere and a pipe are listed so, too: stat tells them from an empty file
+            if not stat.bytes:  # dangling links and pipes are listed as empty, too; stat raises for them
                 self.storage.stat(path)
             pieces = self._pieces(path, stat.bytes, checksum)
             for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
@@ -127,7 +126,7 @@ class _Work:
         found.schema = self.schema if found.rows and self.schema else guess.schema
         found.crc32c = int.from_bytes(checksum.digest(), "big")
         if not found.problems and not stat.agrees_with(Stat(stat.bytes, found.crc32c)):
-            found.problems.append(f"{path} has crc32c {found.crc32c:08x} as it was read; it was listed with {stat}")
+            found.problems.append(f"{path} has crc32c {found.crc32c:08x}, but it was listed with {stat}")
         return found
 
     def _pieces(self, path: str, size: int, checksum: Any) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""What is wrong with the ledger of a split: verify asks, because a user who repairs raw data goes by it."""
+"""Checks the ledger of a split for verify: users repair raw data by it."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ __all__ = ["ledger_problem"]
 
 @dataclass(frozen=True)
 class _Line:
-    """What a conversion writes of a rejected record."""
+    """The entry of a rejected record."""
 
     key: str
     uri: str
@@ -23,9 +23,9 @@ class _Line:
 
 
 def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) -> str:
-    """Why the ledger is not the one that the conversion wrote, with a line for each rejected record; "" if it is.
+    """Why the ledger is not the one that the conversion wrote, with one line per rejected record; "" if it is.
 
-    Where shards were found, not converted, there is none."""
+    Indexed files have no ledger."""
     path = join(directory, rejects_file(split))
     if not storage.exists(path):
         return f"is missing, with its {rejected:,} lines" if rejected else ""

@@ -1,4 +1,4 @@
-"""Our loggers. What a log says of a name in raw data reaches terminals, so arguments are made printable."""
+"""Loggers that escape control characters: log lines contain names from raw data and reach terminals."""
 
 import logging
 
@@ -8,9 +8,9 @@ __all__ = ["logger"]
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of this name. Of a record the text is ours and stays; str arguments become one printable line each."""
+    """The logger of this name, which turns each str argument into one printable line."""
     found = logging.getLogger(name)
-    found.addFilter(_make_printable)  # adds it once
+    found.addFilter(_make_printable)  # has no effect the second time
     return found
 
 

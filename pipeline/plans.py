@@ -1,12 +1,12 @@
-"""The training order of what is given: of records, or of a mixture, with sizes that follow from the data and the batch.
+"""The training order of one source or of a mixture; default sizes follow from the data and the batch.
 
-train_dataset asks for it. Nothing here depends on the host or on where the data lies, or hosts would disagree."""
+Used by train_dataset. Nothing here depends on the host or on where the data is stored, or hosts would disagree."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,24 +21,25 @@ from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 
 __all__ = ["Mixture", "Plan", "mixture", "plan_mixture", "plan_records"]
 
-WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts: what is read in passing has to be held
-WHOLE_FILES_MARGIN = 1.25
+# Of files that can only be read from the front, which pass records before they are due.
+WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
+WHOLE_FILES_MARGIN = 1.25  # records differ in size, and one outside the read-ahead would be passed in vain
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Records to be drawn from several sources; shares: float64, of each source, together 1."""
+    """Several sources to draw records from. shares: float64 [sources], with sum 1."""
 
     records: Concatenated
     shares: np.ndarray
 
 
 def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
-    """Several sources, of which training draws rows in proportion to these weights, each shuffled for itself.
+    """Sources from which training draws rows in proportion to `weights`; each is shuffled separately.
 
-    sources: what open_dataset returned, or takes (then their "train"). The weights need not add up to 1.
+    sources: what open_dataset returns or accepts (then their "train" split). The weights need not sum to 1.
 
-    Raises: as open_dataset; OptionError unless there is a weight above 0 for each source."""
+    Raises: as open_dataset; OptionError unless each source has a weight above 0."""
     if len(sources) != len(weights):
         raise OptionError(f"{len(sources)} sources have {len(weights)} weights: give one for each.")
     return Mixture(Concatenated([whole(open_dataset(source)) for source in sources]), check_weights(weights))
@@ -46,7 +47,7 @@ def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
 
 @dataclass(frozen=True)
 class Plan:
-    """An order, and the bytes in its windows over all hosts."""
+    """An order, and the size of all its windows over all hosts."""
 
     order: TrainOrder | MixOrder
     window_bytes: int
@@ -65,20 +66,18 @@ def plan_records(
     """The order of one source."""
     if streams is None:
         streams = default_streams(global_batch, _most_streams(records))
-    block_records = _block_records(records) if block_records is None else block_records
-    if window_records is None:
-        window_records = _window_records(records, block_records, streams, global_batch)
+    sizes = _sizes(records, global_batch, streams, block_records, window_records)
     order = TrainOrder(
         records.num_records,
         global_batch,
         seed=seed,
-        block_records=block_records,
-        block_starts=records.block_starts(max(1, block_records)),
+        block_records=sizes.block_records,
+        block_starts=records.block_starts(max(1, sizes.block_records)),
         streams=streams,
-        window_records=window_records,
+        window_records=sizes.window_records,
         epochs=epochs,
     )
-    return Plan(order, _window_bytes(records, streams, window_records, block_records))
+    return Plan(order, sizes.window_bytes)
 
 
 def plan_mixture(
@@ -90,20 +89,17 @@ def plan_mixture(
     block_records: int | None,
     window_records: int | None,
 ) -> Plan:
-    """The order of a mixture. A source's windows shrink with its share: so many of the rows come from it."""
+    """The order of a mixture. A source's windows are scaled by its share of the rows."""
     sources = [part.records for part in mixed.records.parts]
     if streams is None:
         streams = default_streams(global_batch, min(map(_most_streams, sources)))
     shuffles, settings, total = [], [], 0
     for number, (records, share) in enumerate(zip(sources, mixed.shares.tolist(), strict=True)):
-        block = _block_records(records) if block_records is None else block_records
-        window = window_records
-        if window is None:
-            window = max(1, math.ceil(share * _window_records(records, block, streams, global_batch)))
+        block, window, window_bytes = _sizes(records, global_batch, streams, block_records, window_records, share)
         starts, own_seed = records.block_starts(max(1, block)), int(hash_key(seed, SOURCES, number))
         shuffles.append(Shuffle(records.num_records, starts, seed=own_seed, streams=streams, window_records=window))
         settings.append((share, block, window))
-        total += _window_bytes(records, streams, window, block)
+        total += window_bytes
     digest = blake2b(repr(settings).encode(), digest_size=8).hexdigest()
     first_ids = mixed.records.source_starts[:-1].tolist()
     order = MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest)
@@ -114,25 +110,25 @@ def _most_streams(records: Records) -> int:
     return min(records.num_records, records.whole_files or records.num_records)
 
 
-def _mean_bytes(records: Records) -> float:
-    return records.num_bytes / records.num_records
+class _Sizes(NamedTuple):
+    block_records: int
+    window_records: int
+    window_bytes: int  # of all windows
 
 
-def _block_records(records: Records) -> int:
-    return default_block_records(_mean_bytes(records), records.num_records)
-
-
-def _window_records(records: Records, block_records: int, streams: int, global_batch: int) -> int:
-    window = default_window_records(block_records, streams, global_batch)
+def _sizes(
+    records: Records, global_batch: int, streams: int, block: int | None, window: int | None, share: float = 1.0
+) -> _Sizes:
+    """The sizes of a source from which this share of the rows comes; None follows from data and batch."""
+    mean_bytes = records.num_bytes / records.num_records
+    if block is None:
+        block = default_block_records(mean_bytes, records.num_records)
+    if window is None:
+        window = default_window_records(block, max(1, streams), global_batch)
+        if records.whole_files is not None:
+            window = min(window, int(WHOLE_FILES_WINDOW_BYTES / mean_bytes) // max(1, streams))
+        window = max(1, math.ceil(share * window))
+    held = min(records.num_records, streams * (window + block))  # windows, and blocks that extend past their ends
     if records.whole_files is None:
-        return window
-    return max(1, min(window, int(WHOLE_FILES_WINDOW_BYTES / _mean_bytes(records)) // streams))
-
-
-def _window_bytes(records: Records, streams: int, window_records: int, block_records: int) -> int:
-    """The windows, and the blocks that stand over their ends."""
-    held = min(records.num_records, streams * (window_records + block_records))
-    if records.whole_files is None:
-        return int(held * (_mean_bytes(records) + RECORD_OBJECT_BYTES))
-    # Where files are read whole, what is not in sight is passed in vain, so some more: records differ in size.
-    return int(held * _mean_bytes(records) * WHOLE_FILES_MARGIN)
+        return _Sizes(block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES)))
+    return _Sizes(block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN))

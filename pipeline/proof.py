@@ -1,6 +1,6 @@
-"""Proves a split: reads every byte of it, and tells all that is not as manifest, index and schema say.
+"""Verifies a split: reads every byte and reports whatever disagrees with the manifest, index or schema.
 
-verify prints what it finds. Memory is a few MB a thread, however large the split."""
+verify prints the problems. Memory is a few MB per thread, however large the split."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -32,17 +32,17 @@ __all__ = ["Cause", "Problem", "SplitProof", "prove_sidecars"]
 PIECE_BYTES = 4 * 1024**2
 
 
-# changed: not the bytes that were converted or indexed. as converted: these bytes, but wrong: a copy is no better.
-# stray: a file too many. sidecar: a file for TFDS that disagrees with the manifest.
+# changed: other bytes than those converted or indexed. as converted: the same bytes, but wrong, so a new copy does not
+# help. stray: an extra file. sidecar: a file for TFDS that disagrees with the manifest.
 Cause = Literal["changed", "as converted", "stray", "sidecar"]
 
 
 class Problem(NamedTuple):
     """One damaged thing."""
 
-    where: str  # file; of a record also its number in the shard and its offset
+    where: str  # the file; for a record also its number in the shard and its offset
     what: str
-    cause: Cause = "changed"  # decides what repairs it
+    cause: Cause = "changed"  # decides the repair
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}"
@@ -50,16 +50,16 @@ class Problem(NamedTuple):
 
 @dataclass
 class _ShardProof:
-    """What was found in one shard."""
+    """The findings of one shard."""
 
     records: int = 0
     labels: Counter[int] = field(default_factory=Counter)
-    key_digest: int | None = 0  # None: some record does not hold its key
+    key_digest: int | None = 0  # None: some record does not contain its key
     problems: list[Problem] = field(default_factory=list)
 
 
 def prove_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
-    """What is wrong with the files for TFDS; nothing where no conversion wrote any."""
+    """Problems of the files for TFDS; none if no conversion wrote any."""
     if has_sidecars(manifest):
         for path, what in sidecar_problems(storage, manifest):
             yield Problem(path, what, "sidecar")
@@ -67,7 +67,7 @@ def prove_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _added_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
-    """Files that no conversion wrote and that TFDS takes for more of them; others it does not look at."""
+    """Files that no conversion wrote but that TFDS would read. It ignores others."""
     known = sidecar_texts(manifest)
     keys = [key for key, kind in tfds_leaves(known) if kind == "classLabel"]
     taken = {labels_file(key): f"the class names of {key}" for key in keys} | {METADATA_FILE: "info.metadata"}
@@ -78,9 +78,9 @@ def _added_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
 
 
 class SplitProof:
-    """The proof of one split: `problems()` reads it, and the other fields tell what was found once it is through.
+    """The proof of one split: `problems()` reads it; afterwards the other fields hold the findings.
 
-    decode: decode every image, too. read: told of every so many bytes that were read."""
+    decode: also decode every image. read: called with the number of bytes read."""
 
     def __init__(
         self,
@@ -93,14 +93,14 @@ class SplitProof:
     ) -> None:
         self.manifest, self.split, self.entry = manifest, split, manifest.splits[split]
         self.index: SplitIndex | None = None
-        self.records = 0  # whose bytes are proven
+        self.records = 0  # with intact bytes
         self.labels: Counter[int] = Counter()
         self.key_digest: int | None = 0  # of these records; None if it cannot be recomputed
         self._storage, self._decode, self._read = storage, decode, read
         self._there: Mapping[str, Stat] = {}
 
     def problems(self) -> Iterator[Problem]:
-        """All that is damaged, as it is found, shards in order. Call once."""
+        """Yields all damage as it is found, in shard order. Call it once."""
         yield from self._open_index()
         self._there = self._storage.list(self.manifest.directory)
         yield from self._strays()
@@ -116,7 +116,7 @@ class SplitProof:
 
     @property
     def key_verdict(self) -> str:
-        """What is known of the key digest."""
+        """Whether the key digest is proven, wrong, not kept or unknown."""
         if self.key_digest is None:
             return "not kept" if self.records == self.entry.num_records else "unknown"
         return "proven" if f"{self.key_digest:032x}" == self.entry.key_digest else "wrong"
@@ -129,7 +129,7 @@ class SplitProof:
             yield Problem(path, str(e).removeprefix(f"{path} "))
 
     def _strays(self) -> Iterator[Problem]:
-        """Shards that the manifest does not know."""
+        """Shards that are not in the manifest."""
         ours = {shard.file for shard in self.entry.shards}
         name = shard_pattern(self.split, self.manifest.schema.files)
         for file in sorted(self._there):
@@ -153,7 +153,7 @@ class SplitProof:
             pieces = self._pieces(path, there.bytes, checksum)
             for frame in read_frames(pieces, self._rows(number)):
                 self._look_into(proof, path, frame)
-            for _ in pieces:  # what stands behind the last record
+            for _ in pieces:  # the bytes after the last record
                 pass
         except StorageError as e:
             proof.problems.append(Problem(path, str(e)))
@@ -224,7 +224,7 @@ class SplitProof:
 
     def _check_keys(self) -> Iterator[Problem]:
         if self.records != self.entry.num_records:
-            self.key_digest = None  # of the records that are left it says nothing new
+            self.key_digest = None  # the digest of the remaining records proves nothing
         if self.key_verdict == "wrong":
             what = f"key_digest of {self.split!r} is {self.entry.key_digest}, its records give {self.key_digest:032x}"
             yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)

@@ -1,4 +1,4 @@
-"""Silence on stderr, of whatever writes there: libraries and child processes that take no option against it."""
+"""Silences stderr for libraries and child processes that have no option for it."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ __all__ = ["quiet_libraries", "quiet_stderr"]
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Drops what this process, and those that it starts, write to stderr while the block runs."""
+    """Drops what this process and its children write to stderr inside the block."""
     sys.stderr.flush()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -27,9 +27,9 @@ def quiet_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """The same, but what Python prints is shown: another thread may just then say why the process ends."""
-    with os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace") as heard:
-        shown = _Shown(heard)
+    """The same, but shows what Python prints: another thread may be reporting why the process ends."""
+    with os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace") as stderr:
+        shown = _Shown(stderr)
         with quiet_stderr(), contextlib.redirect_stderr(shown):
             try:
                 yield
@@ -38,7 +38,7 @@ def quiet_libraries() -> Iterator[None]:
 
 
 class _Shown(io.TextIOBase):
-    """A stderr for a while. Loggers that a library makes meanwhile keep it: later it is whatever sys.stderr is then."""
+    """A temporary stderr. Loggers created meanwhile keep it, so afterwards it forwards to the current sys.stderr."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream: TextIO | None = stream

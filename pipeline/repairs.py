@@ -1,4 +1,4 @@
-"""What verify advises for the damage that it found: commands that can be copied, with what they do."""
+"""The repairs that verify suggests: commands to copy, with their effects."""
 
 import itertools
 import shlex
@@ -15,7 +15,7 @@ Found = Mapping[str, Sequence[Problem]]
 
 
 def repairs(manifest: Manifest, found: Found, sidecars: Sequence[Problem]) -> Iterator[str]:
-    """A line for each thing to do. found: the problems of each split. sidecars: those of the files for TFDS."""
+    """One line per repair. found: the problems of each split. sidecars: those of the files for TFDS."""
     changed, wrong = _splits(found, "changed"), _splits(found, "as converted")
     if manifest.writer.startswith(INDEX_WRITER):
         yield from _of_indexed(changed, wrong)
@@ -27,7 +27,7 @@ def repairs(manifest: Manifest, found: Found, sidecars: Sequence[Problem]) -> It
         yield f"To remove what is not in the manifest: {_remove(strays)}"
     if any(problem.cause == "sidecar" for problem in sidecars):
         command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --write_sidecars"
-        yield f"To repair the files for TFDS: {command} (it writes them again from the manifest, then verifies all)."
+        yield f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then verifies everything)."
 
 
 def _splits(found: Found, cause: Cause) -> str:
@@ -38,32 +38,29 @@ def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]
     again = f"run the conversion again, its command with --gcs_output_path={_output_path(manifest)} --splits="
     if changed:
         yield (
-            f"To repair {changed}: {again}{changed} --verify_existing (it writes what is damaged and keeps the rest); "
-            "or copy the files that are named above again."
+            f"To repair {changed}: {again}{changed} --verify_existing (it rewrites only what is damaged); or copy the "
+            "files named above again."
         )
     if wrong:
         yield (
-            f"Records of {wrong} are wrong though their bytes are as they were converted: repair the raw data or the "
-            f"label file, and {again}{wrong} --overwrite."
+            f"Records of {wrong} are wrong, although their bytes are as converted: repair the raw data or the label "
+            f"file, and {again}{wrong} --overwrite."
         )
 
 
 def _of_indexed(changed: str, wrong: str) -> Iterator[str]:
-    again = "run the command again that indexed them (python -m pipeline.index)"
+    again = "run the indexing command again (python -m pipeline.index)"
     if changed:
-        yield (
-            f"To repair {changed}: copy the files that are named above again; or, if they were replaced on purpose, "
-            f"{again}."
-        )
+        yield f"To repair {changed}: copy the files named above again; or, if they were replaced on purpose, {again}."
     if wrong:
         yield (
-            f"Records of {wrong} are wrong though their bytes are as they were indexed: replace the files, or correct "
-            f"the label file, and {again} with --labels_file, --label_key and --label_base as they should be."
+            f"Records of {wrong} are wrong, although their bytes are as indexed: replace the files, or correct the "
+            f"label file, and {again} with the right --labels_file, --label_key and --label_base."
         )
 
 
 def _output_path(manifest: Manifest) -> str:
-    """--gcs_output_path of the conversion: --schema=tfds writes into the directory below it where TFDS looks."""
+    """--gcs_output_path of the conversion: --schema=tfds writes to a subdirectory of it, where TFDS looks."""
     directory = manifest.directory
     if manifest.schema.files == SHARD_FILES:
         return shlex.quote(directory)
@@ -76,6 +73,6 @@ def _output_path(manifest: Manifest) -> str:
 
 
 def _remove(paths: Sequence[str]) -> str:
-    """The paths are of one storage."""
+    """The command that removes these paths, all in one storage."""
     command = "gcloud storage rm" if paths[0].startswith("gs://") else "rm"
     return f"{command} {' '.join(map(shlex.quote, paths))}"

@@ -1,6 +1,6 @@
-"""The end of a wait that lasted too long: the log gets the stack of every thread, and one error says where to look.
+"""Ends a wait that took too long: logs the stack of every thread, and makes the error to raise.
 
-Whoever waits with a bound uses it. Stdlib only, and it reads nothing from disk, which may be what stalls."""
+Used by every wait that has a time limit. Stdlib only; reads nothing from disk, which may be what stalls."""
 
 import sys
 import threading
@@ -15,22 +15,22 @@ log = logger("pipeline")
 
 
 def checked_stall_seconds(stall_seconds: float) -> float:
-    """The bound as the clock of a lock takes it; infinity is for ever. OptionError unless it is more than 0."""
+    """The time limit, capped to what locks accept; infinity waits forever. OptionError unless above 0."""
     if not stall_seconds > 0:
         raise OptionError(
-            f"stall_seconds={stall_seconds} must be more than 0: so long one wait may last before it is an error. "
-            "float('inf') waits for ever."
+            f"stall_seconds={stall_seconds} must be more than 0: the longest that one wait may last before it is an "
+            "error. float('inf') waits forever."
         )
     return min(stall_seconds, threading.TIMEOUT_MAX)
 
 
 def stalled(awaited: str, seconds: float) -> StallError:
-    """The error to raise after so long a wait; the stacks of all threads are in the log when this returns.
+    """Logs the stacks of all threads. Returns the error to raise.
 
-    awaited: what did not come, and from where."""
+    awaited: what did not arrive, and from where."""
     error = StallError(
         f"waited {seconds:g} s for {awaited}, and nothing came. The log has the stack of every thread (reading is in "
-        "'infeed-read'): see what it hangs in. Check the storage; if it is only slow, pass a larger stall_seconds."
+        "'infeed-read') and shows where it hangs. Check the storage; if it is only slow, pass a larger stall_seconds."
     )
     lines = stacks().split("\n")
     log.error("\n".join(["%s"] * (1 + len(lines))), error, *lines)
@@ -38,9 +38,9 @@ def stalled(awaited: str, seconds: float) -> StallError:
 
 
 def stacks() -> str:
-    """The Python stack of every thread, by name, the latest call last.
+    """The Python stack of every thread, by name, most recent call last.
 
-    Without the text of the lines: a disk that stalls may be the one that holds the sources."""
+    Without source lines: the sources may be on the disk that stalls."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     blocks = []
     for ident, frame in sys._current_frames().items():

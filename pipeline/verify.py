@@ -1,6 +1,6 @@
-"""python -m pipeline.verify DIR: reads every byte of a converted dataset and names everything that is damaged.
+"""python -m pipeline.verify DIR: reads every byte of a converted dataset and lists everything that is damaged.
 
-Exit code 0 if all is as it was converted, 1 if anything is not, 2 if there is nothing to verify. On a disk or gs://;
+Exit code 0 if everything is intact, 1 if anything is damaged, 2 if there is nothing to verify. Works on a disk or gs://;
 needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
@@ -32,7 +32,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Verifies, prints, and returns the exit code. Raises InfeedError when there is nothing to verify."""
+    """Verifies, prints, and returns the exit code. Raises InfeedError if there is nothing to verify."""
     args = _parser().parse_args(argv)
     console = Console()
     storage, manifest = open_storage(args.directory), read_manifest(args.directory)
@@ -66,20 +66,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m pipeline.verify", description=__doc__, allow_abbrev=False)
     parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
     parser.add_argument("--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)")
-    parser.add_argument("--decode", action="store_true", help="decode every image, too (~1 ms for one of 500x375)")
+    parser.add_argument("--decode", action="store_true", help="also decode every image (~1 ms for 500x375)")
     parser.add_argument(
         "--write_sidecars",
         action="store_true",
-        help="first write the files by which TFDS reads DIR again (dataset_info.json, features.json, label names): the "
-        "manifest has all that is in them",
+        help="first rewrite the files that TFDS needs to read DIR from the manifest (dataset_info.json, features.json, "
+        "label names)",
     )
     parser.add_argument(
         "--dali_index",
         nargs="?",
         const="",
         metavar="INDEX_DIR",
-        help="write NVIDIA DALI's index, a file <shard>.idx with a line `offset size` a record, for each split that "
-        f"is intact (default: into DIR/{DALI_DIRECTORY}). Write it again after a conversion that replaces shards",
+        help="write NVIDIA DALI's index of each intact split: a file <shard>.idx with a line `offset size` per record "
+        f"(default: to DIR/{DALI_DIRECTORY}). Write it again after a conversion that replaces shards",
     )
     return parser
 
@@ -87,8 +87,8 @@ def _parser() -> argparse.ArgumentParser:
 def _write_sidecars(console: Console, storage: Storage, manifest: Manifest) -> None:
     if manifest.writer.startswith(INDEX_WRITER):
         raise OptionError(
-            f"--write_sidecars: {manifest.directory} was indexed, not converted, so the files for TFDS in it, if any, "
-            "are not infeed's. Leave the option out."
+            f"--write_sidecars: {manifest.directory} was indexed, not converted, so any files for TFDS in it are not "
+            "infeed's. Leave the option out."
         )
     write_sidecars(storage, manifest.directory, manifest)
     say(console, f"wrote {', '.join(sorted(sidecar_texts(manifest)))} -> {manifest.directory}")
@@ -134,8 +134,8 @@ def _notes(proof: SplitProof) -> Iterator[str]:
         yield f"{proof.split}: {classes}{each}" + (f"; {outside:,} labels are outside the range." if outside else ".")
     if proof.key_digest is None and proof.records == proof.entry.num_records:
         yield (
-            f"{proof.split}: records of {proof.manifest.name!r} do not hold their keys, so there is no key digest to "
-            "compare. This is normal: lengths and checksums cover every byte of them."
+            f"{proof.split}: records of {proof.manifest.name!r} do not contain their keys, so no key digest can be "
+            "compared. This is normal: lengths and checksums cover every byte."
         )
 
 

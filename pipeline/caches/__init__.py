@@ -1,1 +1,1 @@
-"""Records that are kept on their way, in memory or on a local disk. Records again; no order, no TensorFlow."""
+"""Records cached in memory or on a local disk as they are read. They are Records again; no order, no TensorFlow."""

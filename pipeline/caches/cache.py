@@ -1,7 +1,7 @@
-"""Records that are read from their source once and then from memory or a local disk.
+"""Records that are read from their source once, and later from memory or a local disk.
 
-train_dataset and eval_dataset wrap their source with it; whoever wants several inputs to share one cache wraps it
-first. It knows neither order nor TensorFlow."""
+train_dataset and eval_dataset wrap their source with it; to share one cache among several inputs, wrap the source
+yourself. Independent of orders and TensorFlow."""
 
 import os
 from collections import deque
@@ -28,35 +28,35 @@ Cache = str | os.PathLike[str]
 
 
 class Store(Protocol):
-    """Where records are kept, by their number. Threads may share it."""
+    """Stores records by number. Threads may share it."""
 
     @property
     def complete(self) -> bool:
-        """Whether every record is believed to be there."""
+        """Whether every record should be stored."""
         ...
 
     def holds(self, record_ids: np.ndarray) -> np.ndarray:
-        """bool [n]: which of these are believed to be there."""
+        """bool [n]: which of these should be stored."""
         ...
 
     def keep(self, record_ids: np.ndarray, records: Sequence[Record]) -> None:
-        """Keeps those that are whole, if it can."""
+        """Stores the undamaged ones, if it can."""
         ...
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        """Records that are believed to be there. One that is not comes as a CorruptRecordError."""
+        """Records that should be stored. A missing one is returned as a CorruptRecordError."""
         ...
 
 
 def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedRecords":
-    """The records, each kept on its way from the source, and taken from there when it is asked for again.
+    """The same records; each is stored when it is first read, and read from the cache after that.
 
-    where: "ram", or a directory on a local disk. That keeps them for later runs, and for other processes at the same
-    time, in a folder named by the fingerprint: changed data never meet an old cache. No command deletes old ones:
-    remove the folder when no run uses it. share: of the records that will be asked for.
+    where: "ram", or a directory on a local disk. A directory serves later runs and concurrent processes, too. Its
+    folders are named by fingerprint, so changed data never meets an old cache. No command deletes old folders: remove
+    them when no run uses them. share: the fraction of records that will be read.
 
-    What it may take is logged first. Raises OptionError if that is more than is free, and for a directory if lengths
-    and checksums of the records are not known beforehand; StorageError if the directory cannot be written."""
+    The size it may reach is logged first. Raises OptionError if that exceeds the free space, or, for a directory, if
+    lengths and checksums are not known in advance; StorageError if the directory cannot be written."""
     if where == "ram":
         return CachedRecords(records, RamStore(records, share))
     directory = os.fspath(where)
@@ -69,7 +69,7 @@ def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedReco
 
 
 class CachedRecords:
-    """Records of a source that go through a store: see Records. Errors of the source come as they are, every time."""
+    """The Records of a source, read through a store. Errors of the source are passed on, every time."""
 
     def __init__(self, source: Records, store: Store) -> None:
         self.source, self.store = source, store
@@ -78,21 +78,10 @@ class CachedRecords:
         self.remote, self.whole_files = source.remote, source.whole_files
         self.lengths, self.source_starts = source.lengths, source.source_starts
         self.verify_command = source.verify_command
-
-    def block_starts(self, block_records: int) -> np.ndarray:
-        """See Records."""
-        return self.source.block_starts(block_records)
-
-    def weigh(self, record_ids: np.ndarray) -> int:
-        """See Records."""
-        return self.source.weigh(record_ids)
-
-    def where(self, record_id: int) -> str:
-        """See Records."""
-        return self.source.where(record_id)
+        self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        """See Records. The source is asked for what is not in the store."""
+        """See Records. Reads from the source what is not in the store."""
         if self.store.complete:
             return self._from_store(groups, ahead_bytes)
         return ConcatenatedReading((self._from_source, self._from_store), self._split_up, groups, ahead_bytes)
@@ -113,7 +102,7 @@ class CachedRecords:
         return records
 
     def _healed(self, record_ids: np.ndarray, records: list[Record]) -> list[Record]:
-        """What the store had lost is read again."""
+        """Rereads from the source what the store has lost."""
         lost = [i for i, record in enumerate(records) if isinstance(record, CorruptRecordError)]
         if lost:
             ids = record_ids[lost]
@@ -123,7 +112,7 @@ class CachedRecords:
 
 
 class _Followed:
-    """A reading of which every group's records pass through `then`, together with their numbers."""
+    """A reading that passes each group's numbers and records through `then`."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Records in one sparse file on a local disk: what a disk cache keeps. pipeline.caches.cache fills and reads it.
+"""The store of a disk cache: one sparse file on a local disk. pipeline.caches.cache fills and reads it.
 
-Each record's frame has a place of its own, known beforehand, and its checksum tells whether it is there: a hole, half
-a record or a flipped bit does not have it. So nothing is ever locked, repaired or thrown away, whatever was killed,
-and any number of processes may fill one cache at once: they write the same bytes to the same places. NumPy only."""
+Each record's frame has a fixed place, and its checksum shows whether it is there: a hole, half a record or a flipped
+bit does not match. So nothing is ever locked, repaired or discarded, even if processes are killed, and any number of
+processes may fill one cache at the same time: they write the same bytes to the same places. NumPy only."""
 
 import os
 import shutil
@@ -23,25 +23,25 @@ from pipeline.sources.records import Group, Proven, Reading, Record, Records
 
 __all__ = ["DiskStore"]
 
-RECORDS_FILE = "records"  # the frame of each record at its place
-PRESENT_FILE = "present"  # a byte a record, not 0 once it was written: where to look first, no proof
+RECORDS_FILE = "records"  # the frame of each record, at its place
+PRESENT_FILE = "present"  # one byte per record, not 0 once it was written: a hint, not a proof
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 log = logger("pipeline")
 
 
 class DiskStore:
-    """Keeps the records of one source below a directory, in a folder named by its fingerprint. Threads may share it.
+    """Stores the records of one source below a directory, in a folder named by its fingerprint. Threads may share it.
 
-    share: of the records that will be asked for. OptionError if they take more than the disk has free, or if lengths
-    and checksums of the records are not known; StorageError if the folder cannot be written."""
+    share: the fraction of records that will be read. OptionError if they exceed the free disk space, or if their
+    lengths and checksums are not known; StorageError if the folder cannot be written."""
 
     def __init__(self, records: Records, directory: str, share: float) -> None:
         lengths, crcs = records.lengths, records.crcs
         if lengths is None or crcs is None:
             raise OptionError(
-                f"cache={directory!r}: a cache on disk needs lengths and checksums of the records, which are not known "
-                f"beforehand of {records.name}. Index the files (python -m pipeline.index), or use cache='ram'."
+                f"cache={directory!r}: a cache on disk needs lengths and checksums of all records in advance, which "
+                f"{records.name} does not have. Index the files (python -m pipeline.index), or use cache='ram'."
             )
         self._name, self._index = records.name, SplitIndex(lengths, crcs, [len(lengths)])
         folder = Path(directory) / records.fingerprint
@@ -60,15 +60,15 @@ class DiskStore:
         self._writes = True
         there = int(lengths[self._known].sum(dtype=np.int64))
         up_to = format_bytes(share * size)
-        log.info("%s: caching up to %s in %s, where %s are", self._name, up_to, folder, format_bytes(there))
+        log.info("%s: caching up to %s in %s, which has %s", self._name, up_to, folder, format_bytes(there))
         if (needed := max(0, int(share * size) - there)) > free:
             raise OptionError(
                 f"cache={directory!r} needs {format_bytes(needed)} more for {records.name}; {format_bytes(free)} are "
-                "free on that disk. Remove what is old there, or give another directory, or take less data."
+                "free on that disk. Remove old folders there, or give another directory, or take less data."
             )
 
     def holds(self, record_ids: np.ndarray) -> np.ndarray:
-        """bool [n]: which of these were written, by this process or another."""
+        """bool [n]: which of these have been written, by any process."""
         for record_id in record_ids[~self._known[record_ids]].tolist():
             if os.pread(self._present, 1, record_id) not in (b"\0", b""):
                 self._known[record_id] = True
@@ -76,11 +76,11 @@ class DiskStore:
 
     @property
     def complete(self) -> bool:
-        """Whether this process knows every record to have been written."""
+        """Whether this process knows that every record has been written."""
         return bool(self._known.all())
 
     def keep(self, record_ids: np.ndarray, records: Sequence[Record]) -> None:
-        """Writes those that are whole. A disk that is full ends that, with a warning, and nothing else."""
+        """Writes the undamaged ones. A full disk only stops the caching, with a warning."""
         places = self._index.locate(record_ids)
         rows = zip(record_ids.tolist(), places.offset.tolist(), places.crc.tolist(), records, strict=True)
         try:
@@ -92,13 +92,13 @@ class DiskStore:
             log.warning("%s: nothing more is cached in %s: %s", self._name, self._path, e.strerror or e)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        """Large reads where neighbours are wanted soon. A record that is not there comes as a CorruptRecordError."""
+        """Uses large reads if neighbours are needed soon. A missing record is returned as a CorruptRecordError."""
         return ShardReading(LocalStorage(), [self._path], self._index, groups, ahead_bytes)
 
     def _open(self, path: Path, size: int) -> int:
         fd = os.open(path, _OPEN, 0o666)
         weakref.finalize(self, os.close, fd)
-        os.truncate(fd, size)  # holes as far as nothing was written
+        os.truncate(fd, size)  # holes where nothing was written
         return fd
 
     def _write(self, record_id: int, offset: int, record: Proven) -> None:

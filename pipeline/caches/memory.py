@@ -1,6 +1,6 @@
-"""How much memory this process may still take: what the machine has free, or less where a cgroup bounds it.
+"""How much memory this process may still use: the machine's free memory, or less if a cgroup limits it.
 
-Caches ask before they promise to hold something. Stdlib only; reads a few small files of the kernel."""
+Caches check it before they start. Stdlib only; reads a few small kernel files."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["free_memory_bytes", "room_for_a_cache"]
 
 SPARE = 0.1  # of the free memory, for everything else
 
-# cgroup v2, v1: the bound, what is used of it, and the name of that part of it which the kernel drops when asked.
+# cgroup v2, v1: the limit, the usage, and the name of the part of it that the kernel can reclaim.
 _FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -18,14 +18,14 @@ _FILES = (
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:
-    """What can be taken without swapping and without being killed. root: where /proc and /sys are.
+    """Bytes that can be used without swapping or being killed. root: where /proc and /sys are.
 
-    Where the kernel does not say (no Linux) all of the machine's memory counts as free."""
+    Without these files (not Linux), all of the machine's memory counts as free."""
     return max(0, min([_of_machine(root), *_left_in_cgroups(root)]))
 
 
 def room_for_a_cache() -> int:
-    """Bytes of the free memory that one cache may take."""
+    """Bytes of the free memory that one cache may use."""
     return int((1 - SPARE) * free_memory_bytes())
 
 
@@ -40,7 +40,7 @@ def _left_in_cgroups(root: Path) -> Iterator[int]:
     for directory in _cgroups(root):
         for bound, used, droppable in _FILES:
             try:
-                limit = int((directory / bound).read_text())  # "max": no bound
+                limit = int((directory / bound).read_text())  # "max" means no limit, and raises ValueError
                 taken = int((directory / used).read_text()) - _numbers(directory / "memory.stat").get(droppable, 0)
             except (OSError, ValueError):
                 continue
@@ -48,7 +48,7 @@ def _left_in_cgroups(root: Path) -> Iterator[int]:
 
 
 def _cgroups(root: Path) -> Iterator[Path]:
-    """The memory cgroups of this process, with all above: each may have a bound."""
+    """The memory cgroups of this process and all their parents: each may have a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -58,7 +58,7 @@ def _cgroups(root: Path) -> Iterator[Path]:
         if controllers and "memory" not in controllers.split(","):
             continue
         base = root / "sys/fs/cgroup" / ("memory" if controllers else "")
-        # Inside a container the path may be the host's; then only the base is there, and is the container's own.
+        # Inside a container the path may be the host's. Then only the base exists, and is the container's own.
         names = path.strip("/").split("/")
         yield from (base.joinpath(*names[:depth]) for depth in range(len(names) + 1))
 

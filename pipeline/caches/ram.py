@@ -1,7 +1,7 @@
-"""Payloads in memory: what a RAM cache keeps. pipeline.caches.cache fills and reads it. NumPy only."""
+"""The store of a RAM cache: payloads in memory. pipeline.caches.cache fills and reads it. NumPy only."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -13,16 +13,16 @@ from pipeline.sources.records import Group, Proven, Record, Records
 
 __all__ = ["RamStore"]
 
-RECORD_BYTES = 64  # beside its payload, of each record: the object, its place in the list, its checksum
+RECORD_BYTES = 64  # per record besides the payload: the object, its place in the list, its checksum
 
 log = logger("pipeline")
 
 
 class RamStore:
-    """Keeps the payloads of one source, from their first arrival to the end of the process. Threads may share it.
+    """Stores the payloads of one source until the process ends. Threads may share it.
 
-    share: of the records that will be asked for. OptionError if they are larger than the memory that is free.
-    Sources whose records turn out larger than they said (compressed ones) are kept as far as that memory goes."""
+    share: the fraction of records that will be read. OptionError if they exceed the free memory. If records turn out
+    larger than expected (compressed ones), it stores as many as fit in that memory."""
 
     def __init__(self, records: Records, share: float) -> None:
         needed = int(share * (records.num_bytes + RECORD_BYTES * records.num_records))
@@ -31,42 +31,45 @@ class RamStore:
         if needed > limit:
             raise OptionError(
                 f"cache='ram' needs {format_bytes(needed)} for {records.name}; {format_bytes(limit)} of memory are "
-                "available. Cache in a directory on a local disk (cache='/local/dir'), or take less data, or leave "
-                "the cache out."
+                "available. Cache on a local disk (cache='/local/dir'), or take less data, or leave the cache out."
             )
         self._name = records.name
-        self._payloads: list[bytes | None] = [None] * records.num_records
+        self._payloads = [b""] * records.num_records
         self._crcs = np.zeros(records.num_records, np.uint32)
         self._kept = np.zeros(records.num_records, bool)
         self._lock = threading.Lock()
 
     def holds(self, record_ids: np.ndarray) -> np.ndarray:
-        """bool [n]: which of these are kept."""
+        """bool [n]: which of these are stored."""
         return self._kept[record_ids]
 
     @property
     def complete(self) -> bool:
-        """Whether every record is kept."""
+        """Whether every record is stored."""
         return bool(self._kept.all())
 
     def keep(self, record_ids: np.ndarray, records: Iterable[Record]) -> None:
-        """Keeps those that are whole."""
+        """Stores the undamaged ones."""
         with self._lock:
             for record_id, record in zip(record_ids.tolist(), records, strict=True):
                 if isinstance(record, Proven) and not self._kept[record_id] and self._makes_room(len(record.payload)):
                     self._payloads[record_id] = record.payload
                     self._crcs[record_id] = record.crc
-                    self._kept[record_id] = True  # last: other threads go by it without the lock
+                    self._kept[record_id] = True  # last, because other threads read it without the lock
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> "_RamReading":
-        """Groups of records that are held when their turn comes."""
+        """See Records. Every record must be stored when its turn comes."""
         del ahead_bytes
-        return _RamReading(self._payloads, self._crcs, groups)
+        return _RamReading(self._stored, groups)
+
+    def _stored(self, ids: np.ndarray) -> list[Record]:
+        payloads = map(self._payloads.__getitem__, ids.tolist())
+        return list(map(Proven, payloads, self._crcs[ids].tolist()))
 
     def _makes_room(self, payload_bytes: int) -> bool:
         left = self._room - payload_bytes - RECORD_BYTES
         if left < 0 <= self._room:
-            log.warning("%s: the records are larger than expected; the RAM cache is full, others are read", self._name)
+            log.warning("%s: records are larger than expected; the RAM cache is full, others are reread", self._name)
             self._room = -1
         elif left >= 0:
             self._room = left
@@ -74,21 +77,12 @@ class RamStore:
 
 
 class _RamReading:
-    """See Reading. What the store keeps is not held by it."""
+    """A Reading that holds nothing beyond what the store keeps."""
 
     held_bytes = 0
 
-    def __init__(self, payloads: list[bytes | None], crcs: np.ndarray, groups: Iterable[Group]) -> None:
-        self._payloads, self._crcs, self._groups = payloads, crcs, groups
+    def __init__(self, stored: Callable[[np.ndarray], list[Record]], groups: Iterable[Group]) -> None:
+        self._stored, self._groups = stored, groups
 
     def __iter__(self) -> Iterator[list[Record]]:
-        for group in self._groups:
-            yield [self._record(i, crc) for i, crc in zip(*self._columns(group.record_ids), strict=True)]
-
-    def _columns(self, ids: np.ndarray) -> tuple[list[int], list[int]]:
-        return ids.tolist(), self._crcs[ids].tolist()
-
-    def _record(self, record_id: int, crc: int) -> Proven:
-        payload = self._payloads[record_id]
-        assert payload is not None
-        return Proven(payload, crc)
+        return (self._stored(group.record_ids) for group in self._groups)

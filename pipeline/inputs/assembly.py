@@ -1,6 +1,6 @@
-"""The decoding half of an Input: from what was read for a batch to the batch, whatever became of its records.
+"""The decoding half of an Input: turns the records read for a batch into the batch, even if some are bad.
 
-Batches without a bad record take the short way; where there is one, decoding by halves finds which it is."""
+A batch without bad records is decoded in one go. In others, bisection finds the bad ones."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -10,37 +10,37 @@ from pipeline.decoding.decode import Decoder
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.delivery import Delivery
-from pipeline.orders.hashing import device_seeds, op_seeds, seeds_of_others
+from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
 from pipeline.shards.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 
 __all__ = ["Assembly"]
 
-MOST_FETCHED = 64  # at a time, of the records that may stand in for a bad one
+MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
 
 
 class Assembly:
-    """Makes batches of what is delivered. Threads may share it.
+    """Makes a batch of each delivery. Threads may share it.
 
-    Raises, as the quarantine's on_error says: CorruptRecordError, SchemaError naming the record, BadRecordsError."""
+    Raises, depending on on_error: CorruptRecordError, SchemaError naming the record, BadRecordsError."""
 
     def __init__(self, records: Records, decoder: Decoder, quarantine: Quarantine) -> None:
         self._records, self._decoder, self._quarantine = records, decoder, quarantine
 
     def __call__(self, delivery: Delivery) -> Batch:
-        """One batch: see Input."""
-        ids, seeds = delivery.rows
+        """One batch, as Input describes it."""
+        ids = delivery.rows.record_ids
         whole = [record for record in delivery.records if isinstance(record, Proven)]
         if len(whole) < len(delivery.records):
             return self._despite_bad_rows(delivery)
         try:
-            return self._batch(ids, seeds, ids >= 0, whole)
+            return self._batch(ids, delivery.rows.seeds, ids >= 0, whole)
         except SchemaError as e:
             return self._despite_bad_rows(delivery, e)
 
     def _batch(self, ids: np.ndarray, seeds: np.ndarray, counted: np.ndarray, records: Sequence[Proven]) -> Batch:
-        """ids, seeds: of every row. counted (bool): the rows that the records are of, in order; others are padding."""
+        """ids, seeds: of every row. counted (bool): the rows of these records, in order; other rows are padding."""
         index, crc = ids.astype(np.int32), np.zeros(len(ids), np.uint32)
         crc[counted] = [record.crc for record in records]
         payloads = [record.payload for record in records]
@@ -52,8 +52,9 @@ class Assembly:
         return features | reserved
 
     def _despite_bad_rows(self, delivery: Delivery, error: SchemaError | None = None) -> Batch:
-        """error: what all rows together ended in, if they got so far."""
-        ids, seeds = delivery.rows.record_ids.copy(), delivery.rows.seeds.copy()
+        """error: from decoding all rows together, if that was tried."""
+        rows = delivery.rows
+        ids, seeds = rows.record_ids.copy(), rows.seeds
         records = dict(zip(np.flatnonzero(ids >= 0).tolist(), delivery.records, strict=True))
         found = self._bad_rows(ids, seeds, records)
         if self._quarantine.on_error == "raise":
@@ -61,23 +62,23 @@ class Assembly:
                 raise first from error
         bad = dict(found)
         if error and not bad:
-            raise error  # rows that fail together only
+            raise error  # the rows fail only together
         self._note((int(ids[row]), e) for row, e in bad.items())
         if self._quarantine.on_error == "skip":
             for row in bad:
-                ids[row], seeds[row], records[row] = self._stand_in(int(ids[row]), seeds[row])
+                ids[row], seeds[row], records[row] = self._stand_in(int(ids[row]), rows.seed, rows.epochs[row])
             return self._batch(ids, seeds, ids >= 0, [intact(record) for record in records.values()])
         counted = ids >= 0
         counted[list(bad)] = False
         good = [intact(record) for row, record in records.items() if row not in bad]
         batch = self._batch(ids, seeds, counted, good)
         if self._records.crcs is not None:
-            # Promised, not found: what an evaluation expects of a row that it leaves out.
+            # The checksums an evaluation expects of the rows that it leaves out, not those found.
             batch["_crc"][list(bad)] = self._records.crcs[ids[list(bad)]]
         return batch
 
     def _bad_rows(self, ids: np.ndarray, seeds: np.ndarray, records: Mapping[int, Record]) -> Iterator[tuple[int, Bad]]:
-        """Which of these rows are bad, and why: the damaged ones first. Searched for as they are asked for."""
+        """Yields the bad rows and why they are bad, damaged ones first. Lazy: it searches as it is iterated."""
         whole = {}
         for row, record in records.items():
             if isinstance(record, CorruptRecordError):
@@ -103,26 +104,26 @@ class Assembly:
             return e
         return None
 
-    def _stand_in(self, record_id: int, seed: np.uint64) -> tuple[int, np.uint64, Proven]:
-        """The next good record of the same source, with its own seed of that epoch.
+    def _stand_in(self, record_id: int, seed: int, epoch: np.int64) -> tuple[int, np.uint64, Proven]:
+        """The next good record of the same source, with its seed for that epoch.
 
-        It depends on the data alone, not on what was met before, so every host and every resumed run has the same."""
+        It depends only on the data, not on earlier batches, so every host and every resumed run finds the same one."""
         rows = self._decoder.spec["_index"].shape[0]
         ids, seeds = np.full(rows, -1), np.zeros(rows, np.uint64)
         for number, record in self._records_after(record_id):
             ids[0] = number
-            seeds[0] = seeds_of_others(np.array([seed]), np.array([record_id]), ids[:1])[0]
+            seeds[:1] = record_seeds(seed, np.array([epoch]), ids[:1])
             bad = dict(self._bad_rows(ids, seeds, {0: record}))
             if not bad:
                 return number, seeds[0], intact(record)
             self._note([(number, bad[0])])
         raise BadRecordsError(
-            f"{self._records.where(record_id)} is bad, and no record of the same source is good enough to stand in for "
-            "it: all are bad. Look at the ops and keys, or convert the data again."
+            f"{self._records.where(record_id)} is bad, and no other record can replace it, because all of its source "
+            "are bad. Check the ops and keys, or convert the data again."
         )
 
     def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:
-        """All others of its source, round its end. In groups that grow: damage rarely ends after one record."""
+        """All others of its source, wrapping around. Fetched in growing groups: damage is rarely a single record."""
         starts = self._records.source_starts
         source = int(np.searchsorted(starts, record_id, side="right"))
         first, end = starts[source - 1 : source + 1].tolist()

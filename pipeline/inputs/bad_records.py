@@ -1,6 +1,6 @@
-"""What becomes of records that are damaged or cannot be decoded: how many may be, which were, and where that is kept.
+"""The quarantine: which records are damaged or cannot be decoded, how many may be, and where they are listed.
 
-An Input has one, recipes make it. Knows nothing of reading and decoding."""
+Recipes create it for each Input. It is independent of reading and decoding."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ OnError = Literal["raise", "skip", "mask"]
 
 @dataclass(frozen=True, order=True)
 class BadRecord:
-    """A record that is damaged or cannot be decoded: its number, its place, and the error that "raise" gives for it."""
+    """A record that is damaged or cannot be decoded: its number, its place, and the error that "raise" would raise."""
 
     record_id: int
     where: str
@@ -33,10 +33,10 @@ class BadRecord:
 
 
 class Quarantine:
-    """The bad records that a host has met, each once, and its budget of them. Threads may share it.
+    """The distinct bad records that a host has met, and its budget of them. Threads may share it.
 
-    on_error: what to do about one. quarantine_file: a path or gs:// where they are kept, too, as sorted JSON lines;
-    hosts and runs add to one file."""
+    on_error: what to do about them. quarantine_file: a path or gs:// that also lists them, as sorted JSON lines; hosts
+    and runs add to one file."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Quarantine:
             raise OptionError(f"max_bad_records={max_bad_records} must be 0 or more.")
         if quarantine_file is not None and on_error == "raise":
             raise OptionError(
-                f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, and on_error='raise' leaves "
+                f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, but on_error='raise' leaves "
                 "nothing out. Give on_error='mask' or 'skip', or no file."
             )
         self.on_error, self._budget = on_error, max_bad_records
@@ -65,7 +65,7 @@ class Quarantine:
             return tuple(sorted(self._met.values()))
 
     def add(self, found: Iterable[BadRecord]) -> None:
-        """Notes the new ones among them, and warns of each. BadRecordsError when they are more than the budget."""
+        """Adds the new ones among them, and logs a warning for each. BadRecordsError if they exceed the budget."""
         with self._lock:
             new = [self._met.setdefault(bad.record_id, bad) for bad in found if bad.record_id not in self._met]
             for bad in new:
@@ -76,35 +76,35 @@ class Quarantine:
                 raise BadRecordsError(*self._over_budget())
 
     def _over_budget(self) -> Iterator[str]:
-        yield f"{len(self._met)} records are bad on this host, and max_bad_records={self._budget}. The first are:"
+        yield f"{len(self._met)} records are bad on this host; max_bad_records={self._budget}. The first are:"
         yield from (f"  {bad.reason}" for bad in sorted(self._met.values())[:NAMED])
         yield (
-            "So many are no accident: look at the disk and the conversion (python -m pipeline.verify), or raise "
+            "This many are no accident: check the disk and the conversion (python -m pipeline.verify), or raise "
             "max_bad_records."
         )
 
 
 class _File:
-    """A quarantine file: a JSON object a line, one for each place, sorted by number."""
+    """A quarantine file: one JSON object per line and place, sorted by number."""
 
     def __init__(self, path: str) -> None:
         self._path, self._storage = path, open_storage(path)
         self._file = JsonFile(
             f"quarantine_file={path!r} holds something else", OptionError, "Give the name of a new file."
         )
-        if self._storage.exists(path):  # another file, given by mistake, is not written over
+        if self._storage.exists(path):  # do not overwrite another file, given by mistake
             self._merged(self._storage.read(path), {})
 
     def add(self, new: Iterable[BadRecord]) -> None:
-        """A file that cannot be written costs a warning: the run is meant to go on."""
+        """Only warns if the file cannot be written: the run is meant to continue."""
         lines = {bad.where: json.dumps(asdict(bad)).encode() for bad in new}
         try:
             self._storage.update(self._path, lambda old: self._merged(old or b"", lines))
         except StorageError as e:
-            log.warning("bad records stand in the log only, not in the quarantine_file: %s", e)
+            log.warning("bad records are only in the log, not in the quarantine_file: %s", e)
 
     def _merged(self, old: bytes, new: Mapping[str, bytes]) -> bytes:
-        # Of one place the first line stays, or hosts whose reasons differ would go on changing it.
+        # Keep the first line of a place, or hosts whose reasons differ would change it forever.
         lines = dict(new) | {self._read(line).where: line for line in old.splitlines()}
         ordered = sorted(lines.values(), key=lambda line: (self._read(line).record_id, line))
         return b"".join(line + b"\n" for line in ordered)

@@ -1,6 +1,6 @@
-"""An evaluation that is decoded once: after one complete pass its batches are in memory, and given again.
+"""An evaluation that is decoded only once: after one complete pass, its batches are served from memory.
 
-eval_dataset returns it for cache="decoded". Only an evaluation can: its batches are the same every time."""
+eval_dataset returns it for cache="decoded". Training cannot use it, because its batches never repeat."""
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +25,10 @@ log = logger("pipeline")
 
 
 class DecodedInput(Input):
-    """An Input of an evaluation that keeps the batches of its first complete pass, of this host.
+    """An Input of an evaluation that keeps this host's batches of its first complete pass.
 
-    Their arrays cannot be written. A pass that failed, was closed or began later than at the start keeps nothing; of
-    two passes at a time the second is the one that may be kept. Threads may share it. OptionError if the batches are
-    larger than the memory that is free."""
+    Their arrays are read-only. A pass that failed, was closed or did not begin at the start is not kept; of two
+    concurrent passes only the second may be. Threads may share it. OptionError if free memory is too small."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -42,8 +41,8 @@ class DecodedInput(Input):
         if needed > limit:
             raise OptionError(
                 f"cache='decoded' needs {format_bytes(needed)} on this host, {self.steps_per_epoch} batches of "
-                f"{format_bytes(batch_bytes)}; {format_bytes(limit)} of memory are available. Cache the records as "
-                "they are stored (cache='ram' or a directory), or take fewer keys, or leave the cache out."
+                f"{format_bytes(batch_bytes)}; {format_bytes(limit)} of memory are available. Cache encoded records "
+                "instead (cache='ram' or a directory), or take fewer keys, or leave the cache out."
             )
         self._kept: Sequence[Batch] = ()
         self._recording: weakref.ref[_Recording] | None = None
@@ -70,7 +69,7 @@ class DecodedInput(Input):
 
 
 class _Replay(Batches):
-    """Batches that are there: no thread stands behind them."""
+    """Batches in memory, without a thread."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
@@ -87,7 +86,7 @@ class _Replay(Batches):
 
 
 class _Recording(Batches):
-    """Batches as another iterator gives them; once all have come, `keep` gets them."""
+    """Passes on the batches of another iterator. After the last one it calls `keep` with all of them."""
 
     def __init__(self, batches: Batches, steps: int, keep: Callable[[Sequence[Batch]], None]) -> None:
         self._batches, self._steps, self._keep = batches, steps, keep
@@ -117,5 +116,5 @@ class _Recording(Batches):
 
 
 def _copied(batch: dict[str, Any]) -> dict[str, Any]:
-    """The same arrays in dicts of their own: whoever takes a key out takes it out of his own."""
+    """The same arrays in new dicts, so that a consumer can remove keys."""
     return {key: _copied(value) if isinstance(value, dict) else value for key, value in batch.items()}

@@ -1,6 +1,6 @@
-"""The reading half of an Input: a thread that reads, ahead of its use, the records of one batch after the other.
+"""The reading half of an Input: a thread that reads the records of one batch after another, ahead of their use.
 
-Batches are read in groups, so that neighbours come in one request. Damage is passed on as it was found."""
+Batches are read in groups, so that one request reads neighbouring records. Damaged records are passed on."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -15,27 +15,27 @@ from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Reading
 
 __all__ = ["Delivery", "read_ahead"]
 
-GROUP_BYTES = 16 * 1024**2  # read at a time
+GROUP_BYTES = 16 * 1024**2  # read together
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The rows of one batch, and what was read of those that are not padding."""
+    """The rows of one batch, and the records read for those that are not padding."""
 
     rows: Rows
     records: list[Record]
 
     @property
     def num_bytes(self) -> int:
-        """In memory, at least about."""
+        """Approximate size in memory."""
         payloads = sum(len(record.payload) for record in self.records if isinstance(record, Proven))
         return payloads + RECORD_OBJECT_BYTES * len(self.records)
 
 
 def read_ahead(records: Records, batches: Iterable[Rows], ahead_bytes: int) -> Background[Delivery]:
-    """Delivers `batches` in order. Of what is read and not yet taken it holds ahead_bytes, but one batch at least.
+    """Delivers `batches` in order. Holds up to ahead_bytes that are not yet taken, but at least one batch.
 
-    Iterating raises StorageError. It waits without a bound: whoever takes from it has one."""
+    Iterating raises StorageError. It has no time limit; its consumer has one."""
     waiting: deque[list[Rows]] = deque()
 
     def wanted() -> Iterator[Group]:
@@ -64,9 +64,9 @@ def _deliveries(reading: Reading, waiting: deque[list[Rows]]) -> Iterator[Delive
 
 
 def _groups(records: Records, batches: Iterable[Rows], most_bytes: int) -> Iterator[tuple[list[Rows], int]]:
-    """Batches that are planned together, and their bytes.
+    """Batches to read together, and their bytes.
 
-    The first is one batch, so that it comes soon; groups double to 16 MiB."""
+    The first group is a single batch, so that it arrives early; groups then double up to 16 MiB."""
     group: list[Rows] = []
     group_bytes = target_bytes = 0
     for rows in batches:

@@ -1,1 +1,1 @@
-"""Which records a batch has: pure functions of (seed, position). NumPy alone; no I/O, no hosts."""
+"""Which records a batch contains: pure functions of (seed, position). NumPy only; no I/O, no hosts."""

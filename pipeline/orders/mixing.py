@@ -1,45 +1,45 @@
-"""The order of a mixture: every batch draws from several sources by weight, each in a shuffled order of its own.
+"""The order of a mixture: every batch draws from several sources by weight; each source is shuffled separately.
 
-A pure function of (seed, position), like the order of one source: a host asks for its rows, and how far each source
-has come is arithmetic, so a position is one number however many sources there are. Pure NumPy."""
+A pure function of (seed, position), like the order of one source. The progress of each source is computed from the
+position, which is therefore one number, however many sources there are. Pure NumPy."""
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pipeline.orders.hashing import MIXES, permutation, record_seeds
+from pipeline.orders.hashing import MIXES, permutation
 from pipeline.orders.order import Position, Rows, check_sizes, check_streams, stream_rows
 from pipeline.orders.shuffle import Shuffle
 from pipeline.shards.errors import OptionError
 
 __all__ = ["MixOrder", "Shares", "check_weights"]
 
-SLOTS = 1_024  # a round: rows of one stream, in which the sources stand in random places
-ROUNDS = 1_024  # a cycle: after it every source has had its weight to a millionth
+SLOTS = 1_024  # rows of one stream per round, in which the sources are in random order
+ROUNDS = 1_024  # per cycle, after which every source has its weight to one millionth
 
 
 def check_weights(weights: Sequence[float]) -> np.ndarray:
-    """The weights as shares of 1. Raises OptionError unless all are above 0 and none is lost in rounding."""
+    """The weights, scaled to sum to 1. Raises OptionError unless all are above 0 and none is lost in rounding."""
     given = np.asarray(weights, np.float64)
     if not len(given) or not np.all(np.isfinite(given)) or given.min(initial=1) <= 0:
-        raise OptionError(f"weights={list(weights)}: one number above 0 is needed for each source. Leave others out.")
+        raise OptionError(f"weights={list(weights)}: each source needs a number above 0. Leave other sources out.")
     shares = given / given.sum()
     least = 1 / (SLOTS * ROUNDS)
     if shares.min() < least:
-        raise OptionError(f"weights={list(weights)}: the least is {shares.min():.2g} of all; at least {least:.2g} is.")
+        raise OptionError(f"weights={list(weights)}: the smallest share, {shares.min():.2g}, is below {least:.2g}.")
     return shares
 
 
 class Shares:
-    """How many rows of a stream each source has had: exact for every row, without counting from the start.
+    """How many rows of a stream came from each source: exact for every row, without counting from the start.
 
-    Rounds of 1,024 rows have whole numbers of rows of each source. What is left over by rounding goes round, so that a
-    cycle of 1,024 rounds gives every source its weight, and every round is within a row of it."""
+    A round of 1,024 rows has an integer number of rows of each source, within one row of its weight. Rounding rotates
+    through the rounds, so that a cycle of 1,024 rounds matches the weights to a millionth."""
 
     def __init__(self, shares: np.ndarray) -> None:
         ends = np.append(np.cumsum(shares[:-1]), 1.0) * SLOTS  # where each source's part of a round ends
-        # Each round rounds at another place; bit reversal spreads what a small source gets over the cycle.
+        # Each round rounds at a different offset; bit reversal spreads the rows of small sources over the cycle.
         bits = ROUNDS.bit_length() - 1
         shifts = np.array([[int(f"{number:0{bits}b}"[::-1], 2) / ROUNDS] for number in range(ROUNDS)])
         edges = np.concatenate([np.zeros((ROUNDS, 1)), np.floor(ends + shifts)], axis=1).astype(np.int64)
@@ -47,11 +47,11 @@ class Shares:
         self._before = np.concatenate([np.zeros_like(self._counts[:1]), np.cumsum(self._counts, axis=0)])
 
     def of_round(self, number: int) -> np.ndarray:
-        """int64 [sources]: the rows of each in a round."""
+        """int64 [sources]: rows of each source in a round."""
         return self._counts[number % ROUNDS]
 
     def before(self, number: int) -> np.ndarray:
-        """int64 [sources]: the rows of each in all rounds before it."""
+        """int64 [sources]: rows of each source in all earlier rounds."""
         cycles, rounds = divmod(number, ROUNDS)
         return cycles * self._before[-1] + self._before[rounds]
 
@@ -59,7 +59,8 @@ class Shares:
 class MixOrder:
     """An endless order of batches that mixes sources. Row r of a batch of B comes from stream r // (B / C).
 
-    shuffles: of each source, all in as many streams; first_ids: the number of its first record in the mixture."""
+    shuffles: one per source, all with the same number of streams. first_ids: the number of each source's first record
+    in the mixture."""
 
     start = Position(0, 0)
 
@@ -84,12 +85,12 @@ class MixOrder:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The fewest batches that have as many rows as there are records: a mixture has no epochs of its own."""
+        """The fewest batches with as many rows as there are records: a mixture has no epochs."""
         return -(-self.num_records // self.global_batch)
 
     @property
     def settings(self) -> dict[str, int | str]:
-        """All that the order depends on beside the data."""
+        """Everything that the order depends on except the data."""
         return {"seed": self._seed, "streams": self.streams, "mixture": self._digest}
 
     def remaining(self, position: Position) -> int | None:
@@ -97,18 +98,18 @@ class MixOrder:
         del position
 
     def advance(self, position: Position, batches: int) -> Position:
-        """The position after so many more batches."""
+        """The position that many batches later."""
         return Position(0, position.records + batches * self._stream_rows)
 
     def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
-        """The record ids and seeds of these row ranges of the batch at a position, in the order given."""
+        """These row ranges of the batch at a position, in the order given."""
         pieces = [
             piece
             for stream, first, wanted in stream_rows(ranges, self._stream_rows)
             for piece in self._pieces(stream, position.records + first, wanted)
         ]
-        ids, epochs = np.concatenate([ids for ids, _ in pieces]), np.concatenate([epochs for _, epochs in pieces])
-        return Rows(ids, record_seeds(self._seed, epochs, ids))
+        ids, epochs = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        return Rows(ids, epochs, self._seed)
 
     def _pieces(self, stream: int, at: int, wanted: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         while wanted:
@@ -120,13 +121,13 @@ class MixOrder:
             wanted, at = wanted - len(here), at + len(here)
 
     def _drawn(self, stream: int, had: np.ndarray, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Record ids and epochs of rows, of which each is the next of its source."""
+        """Record ids and epochs of rows that each take the next record of their source."""
         counts, pieces = np.bincount(sources), []
         for source in np.flatnonzero(counts).tolist():
             shuffle, first = self._shuffles[source], self._first_ids[source]
             epoch, at = divmod(int(had[source]), shuffle.length(stream))
             pieces += [(e, ids + first) for e, ids in shuffle.records(stream, epoch, at, int(counts[source]))]
-        rows = np.argsort(sources, kind="stable")  # source by source, as the pieces are
+        rows = np.argsort(sources, kind="stable")  # source by source, like the pieces
         ids, epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
         ids[rows] = np.concatenate([ids for _, ids in pieces])
         epochs[rows] = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])

@@ -1,6 +1,6 @@
 """The order of records: a pure function of (seed, position), the same for any number of hosts.
 
-Readers ask it for the record ids of any rows of any batch; a resume costs nothing and the state is two integers.
+An Input asks it for the record ids of any rows of any batch; resuming is free, and the state is two integers.
 Pure NumPy: no I/O, no manifest, no TensorFlow."""
 
 import math
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 MAX_STREAMS = 64
-MAX_RECORDS = 2**31 - 1  # `_index` is int32: JAX has no int64 unless asked
+MAX_RECORDS = 2**31 - 1  # `_index` is int32: JAX disables int64 by default
 
 
 class Position(NamedTuple):
-    """Where a run is: the epoch, and how many records of it each stream has delivered.
+    """Where a run is: the epoch, and how many of its records each stream has delivered.
 
-    Not the step: the batch size may change between two runs."""
+    It is not a step, because the batch size may change between runs."""
 
     epoch: int
     records: int
@@ -39,14 +39,13 @@ class Rows(NamedTuple):
     """Some rows of one batch, in row order."""
 
     record_ids: np.ndarray  # int64 [n], -1 on padding
-    seeds: np.ndarray  # uint64 [n], a hash of (seed, epoch, record id)
+    epochs: np.ndarray  # int64 [n]
+    seed: int  # of the order
 
-    @staticmethod
-    def of(seed: int, pieces: Sequence[tuple[int, np.ndarray]]) -> "Rows":
-        """The rows of pieces: the epoch of each, and its record ids."""
-        ids = np.concatenate([ids for _, ids in pieces]) if pieces else np.zeros(0, np.int64)
-        epochs = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
-        return Rows(ids, record_seeds(seed, epochs, ids))
+    @property
+    def seeds(self) -> np.ndarray:
+        """uint64 [n]: a hash of (seed, epoch, record id), computed on every access."""
+        return record_seeds(self.seed, self.epochs, self.record_ids)
 
 
 def divisors(n: int) -> list[int]:
@@ -56,7 +55,7 @@ def divisors(n: int) -> list[int]:
 
 
 def default_streams(global_batch: int, at_most: int) -> int:
-    """The largest divisor of the batch up to 64, and up to what there is: records, or files to be read whole."""
+    """The largest divisor of the batch that exceeds neither 64 nor at_most (records, or front-read files)."""
     return max(d for d in divisors(global_batch) if d <= max(1, min(MAX_STREAMS, at_most)))
 
 
@@ -64,9 +63,9 @@ class TrainOrder:
     """An endless shuffled order of batches.
 
     Blocks of K consecutive records are permuted; the permuted sequence is cut into C streams; each stream is
-    shuffled inside windows of W records; row r of a batch of B comes from stream r // (B / C). Hosts do not
-    appear: a host asks for its rows, so the batch cannot depend on how many hosts there are.
-    block_starts: where blocks begin, if not every block_records."""
+    shuffled inside windows of W records; row r of a batch of B comes from stream r // (B / C). Each host asks for
+    its own rows, so batches cannot depend on the number of hosts.
+    block_starts: where blocks start, if not every block_records."""
 
     start = Position(0, 0)
 
@@ -109,13 +108,13 @@ class TrainOrder:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches an epoch: N // B for "drop"; for "span" the fewest that deliver N records."""
+        """Batches per epoch: N // B for "drop"; for "span" the fewest that deliver N records."""
         whole, rest = divmod(self.num_records, self.global_batch)
         return whole if self.epochs == "drop" else whole + bool(rest)
 
     @property
     def settings(self) -> dict[str, int | str]:
-        """All that the order depends on beside the data: two equal ones go on from each other's positions."""
+        """Everything that the order depends on except the data. Orders with equal settings can exchange positions."""
         names = ("seed", "streams", "block_records", "window_records", "epochs")
         return {name: getattr(self, name) for name in names}
 
@@ -124,7 +123,7 @@ class TrainOrder:
         del position
 
     def advance(self, position: Position, batches: int) -> Position:
-        """The position after so many more batches."""
+        """The position that many batches later."""
         position = self._resolve(position)
         if self.epochs == "span":
             total = position.epoch * self._shortest + position.records + batches * self._stream_rows
@@ -136,24 +135,26 @@ class TrainOrder:
         return Position(position.epoch + 1 + epochs, steps * self._stream_rows)
 
     def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
-        """The record ids and seeds of these row ranges of the batch at a position, in the order given."""
+        """These row ranges of the batch at a position, in the order given."""
         position = self._resolve(position)
         pieces = [
             piece
             for stream, first, wanted in stream_rows(ranges, self._stream_rows)
             for piece in self._pieces(position, stream, first, wanted)
         ]
-        return Rows.of(self.seed, pieces)
+        ids = np.concatenate([ids for _, ids in pieces]) if pieces else np.zeros(0, np.int64)
+        epochs = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
+        return Rows(ids, epochs, self.seed)
 
     def _resolve(self, position: Position) -> Position:
-        # A run saved with another batch size may leave less than one of our batches in its epoch.
+        # A position saved with another batch size may leave less than one of our batches in its epoch.
         if self.epochs == "drop" and position.records + self._stream_rows > self._shortest:
             return Position(position.epoch + 1, 0)
         return position
 
     def _pieces(self, position: Position, stream: int, first: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
         epoch, at = position.epoch, position.records + first
-        if self.epochs == "span":  # each stream rolls over on its own: lengths differ by one, so they drift apart
+        if self.epochs == "span":  # streams differ in length by one, so each enters its next epoch separately
             epoch, at = divmod(position.epoch * self._shortest + at, self._shuffle.length(stream))
         return self._shuffle.records(stream, epoch, at, wanted)
 
@@ -185,7 +186,7 @@ class EvalOrder:
 
     @property
     def settings(self) -> dict[str, int | str]:
-        """All that the order depends on beside the data."""
+        """Everything that the order depends on except the data."""
         return {"num_records": self.num_records}
 
     def remaining(self, position: Position) -> int:
@@ -193,18 +194,18 @@ class EvalOrder:
         return max(0, -(-(self.num_records - position.records) // self.global_batch))
 
     def advance(self, position: Position, batches: int) -> Position:
-        """The position after so many more batches."""
+        """The position that many batches later."""
         return Position(0, position.records + batches * self.global_batch)
 
     def rows(self, position: Position, ranges: Iterable[range]) -> Rows:
-        """The record ids of these row ranges of the batch at a position, in the order given. Seeds are of epoch 0."""
+        """These row ranges of the batch at a position, in the order given, with seed and epoch 0."""
         ids = position.records + np.concatenate([np.asarray(rows, np.int64) for rows in ranges])
         ids = np.where(ids < self.num_records, ids, -1)
-        return Rows(ids, record_seeds(0, np.zeros_like(ids), ids))
+        return Rows(ids, np.zeros_like(ids), seed=0)
 
 
 def check_sizes(num_records: int, global_batch: int) -> None:
-    """Raises unless there are records, no more than int32 can number, and a positive batch."""
+    """Raises unless there are records, few enough for int32 numbers, and the batch is positive."""
     if num_records <= 0:
         raise EmptySplitError(f"The split has {num_records} records: there is nothing to read. Choose another split.")
     if num_records > MAX_RECORDS:

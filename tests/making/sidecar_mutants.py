@@ -157,9 +157,9 @@ class Judge:
 
     def _repair(self, printed: str) -> None:
         for line in printed.splitlines():
-            if found := re.search(r": python -m pipeline\.verify (.*) \(it writes", line):
+            if found := re.search(r": python -m pipeline\.verify (.*) \(it rewrites", line):
                 _verify(shlex.split(found[1]))
-            elif found := re.search(r"its command with (.*?) \(it writes", line):
+            elif found := re.search(r"its command with (.*?) \(it rewrites", line):
                 self._convert(*shlex.split(found[1]))
 
 

@@ -12,12 +12,12 @@ def test_more_hosts_than_streams_are_told_of_the_option_that_helps(numbers_of, c
     for streams in (8, 4):
         train_dataset(directory, global_batch=8, hosts=Hosts(3, 8), streams=streams, keys=())
     (line,) = [line for line in caplog.messages if "streams" in line]
-    assert line.startswith("8 hosts share 4 streams, so that some read the same blocks. With streams=8, on all of them")
+    assert line.startswith("8 hosts share 4 streams, so some read the same blocks. With streams=8 on all hosts")
 
 
 def test_more_hosts_than_files_that_are_read_whole_are_told_to_index_them(numbers_of):
     files = open_dataset(numbers_of(40, 40) + "/train-*", format=TFRecords())
     train_dataset(files, global_batch=8, hosts=Hosts(1, 2), keys=())
-    text = r"train-\*: 4 hosts cannot share 2 files that have no index, .* Index them, .* python -m pipeline\.index"
+    text = r"train-\*: 4 hosts cannot share 2 files that have no index, .* An index .*: python -m pipeline\.index"
     with pytest.raises(OptionError, match=text):
         train_dataset(files, global_batch=8, hosts=Hosts(1, 4), keys=())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from host_batches import assert_same, crc_sum, taken
 
-from pipeline.datasets import Position, eval_dataset, open_dataset, train_dataset
+from pipeline.datasets import Position, eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
@@ -153,13 +153,13 @@ def test_augmentation_differs_between_epochs_and_seeds(images):
     [
         (
             {"seed": 2},
-            r"seed=1, this input seed=2: the order of records is another\. Pass seed=1 to train_dataset to resume",
+            r"seed=1, this input seed=2: the order of records differs\. Pass seed=1 to train_dataset to resume",
         ),
         ({"streams": 4}, r"streams=8, this input streams=4"),
         ({"block_records": 1}, r"block_records=7, this input block_records=1"),
         ({"window_records": 1}, r"window_records=1792, this input window_records=1"),
         ({"epochs": "span"}, r"epochs='drop', this input epochs='span'"),
-        ({"split": "validation"}, r"belongs to data \w+; .*, split 'validation', is \w+\. Give the data"),
+        ({"split": "validation"}, r"belongs to data \w+; .*, split 'validation' is \w+\. Give the data"),
     ],
 )
 def test_a_saved_position_of_another_order_is_refused(images, other, text):
@@ -180,9 +180,9 @@ def test_a_copied_dataset_goes_on_and_a_state_without_its_fields_does_not(images
 
 def test_positions_of_training_and_of_evaluation_are_told_apart(images):
     train, evaluation = train_dataset(images, global_batch=8), eval_dataset(images, "train", global_batch=8)
-    with pytest.raises(FingerprintError, match="no seed: it is not of training on one source, as this input is"):
+    with pytest.raises(FingerprintError, match="no seed: it is not from training on one source, as this input is"):
         train.restore(evaluation.state(evaluation.start))
-    with pytest.raises(FingerprintError, match="no num_records: it is not of an evaluation, as this input is"):
+    with pytest.raises(FingerprintError, match="no num_records: it is not from an evaluation, as this input is"):
         evaluation.restore(train.state(train.start))
 
 
@@ -190,6 +190,12 @@ def test_positions_of_training_and_of_evaluation_are_told_apart(images):
 def test_less_than_nothing_is_not_read_ahead(images, recipe):
     with pytest.raises(OptionError, match="read_ahead_bytes=-1 must be 0 or more"):
         recipe(images, global_batch=8, read_ahead_bytes=-1)
+
+
+def test_no_streams_are_refused_for_one_source_and_for_a_mixture(images):
+    for data in (images, mixture([images], [1.0])):
+        with pytest.raises(OptionError, match=r"streams=0 must divide global_batch=8 .* Nearest that do: 1, 2\."):
+            train_dataset(data, global_batch=8, streams=0)
 
 
 def test_what_is_nothing_to_read_is_told_what_is(images):

@@ -75,7 +75,7 @@ def test_verify_proves_what_was_indexed_and_says_how_to_repair_it(foreign, verif
     path.write_bytes(data)
     status, printed, _ = verify(foreign)
     assert status == 1
-    assert "To repair validation: copy the files that are named above again; or, if they were replaced" in printed
+    assert "To repair validation: copy the files named above again; or, if they were replaced" in printed
     assert "gcs_output_path" not in printed
 
 
@@ -181,7 +181,7 @@ def test_a_schema_file_is_what_every_record_must_fit(foreign, tmp_path, capsys):
     assert read_manifest(str(foreign)).schema.features == schema.features
     narrow = Schema("n", {"i": Feature("int64")})
     (tmp_path / "schema.json").write_text(json.dumps(narrow.to_json()))
-    with pytest.raises(OptionError, match=r"has other splits \(.*\) of another schema than --schema_file"):
+    with pytest.raises(OptionError, match=r"has other splits \(.*\) whose schema differs from --schema_file"):
         write(foreign / "other-test.tfrecord", [], narrow)
         (foreign / "other-test.tfrecord").write_bytes(frame(encode_example(narrow, {"i": 1})))
         main([f"{foreign}/other*", f"--schema_file={tmp_path}/schema.json"])

@@ -61,12 +61,12 @@ def flip(path, byte):
 
 def run_printed(dataset, line):
     """Runs the command of a line of advice."""
-    if found := re.search(r"its command with (.*?) \(it writes", line):
+    if found := re.search(r"its command with (.*?) \(it rewrites", line):
         dataset.convert(*shlex.split(found[1]))
     elif found := re.search(r": (rm .*)", line):
         subprocess.run(shlex.split(found[1]), check=True)
     else:
-        (command,) = re.findall(r": python -m pipeline\.verify (.*) \(it writes", line)
+        (command,) = re.findall(r": python -m pipeline\.verify (.*) \(it rewrites", line)
         assert verify_main(shlex.split(command)) == 0
 
 
@@ -181,11 +181,11 @@ def test_files_that_were_indexed_are_copied_or_indexed_again(indexed, verify):
     assert "train-00000-of-00009: is not in the manifest" in damaged[0]
     (rm,) = re.findall(r"To remove what is not in the manifest: (rm .*)", printed)
     subprocess.run(shlex.split(rm), check=True)
-    assert "To repair train: copy the files that are named above again" in printed
+    assert "To repair train: copy the files named above again" in printed
     one.write_bytes(kept)
     assert verify(indexed)[::2] == (0, [])
     shutil.copy(other, one)
-    assert "if they were replaced on purpose, run the command again that indexed them" in verify(indexed)[1]
+    assert "if they were replaced on purpose, run the indexing command again" in verify(indexed)[1]
     assert index_main([str(indexed)]) == 0
     assert verify(indexed)[::2] == (0, [])
 
@@ -198,9 +198,9 @@ def test_wrong_names_of_labels_are_indexed_again(indexed, tmp_path, verify):
     status, printed, damaged = verify(indexed)
     assert status == 1
     assert "label 3 in 'image/class/label'; allowed are 1..2" in damaged[0]
-    assert "correct the label file, and run the command again that indexed them" in printed
+    assert "correct the label file, and run the indexing command again" in printed
     names.write_text("one\ntwo\nthree\n")
     assert index_main(flags) == 0
     assert verify(indexed)[::2] == (0, [])
-    with pytest.raises(OptionError, match="was indexed, not converted, so the files for TFDS in it"):
+    with pytest.raises(OptionError, match="was indexed, not converted, so any files for TFDS in it"):
         verify_main([str(indexed), "--write_sidecars"])

@@ -204,9 +204,9 @@ def test_a_state_is_small_and_is_refused_with_any_other_data(source, inputs, wri
             assert other.restore(json.loads(state)) == far
             continue
         text = (
-            "the order of records is another|it is not of"
+            "the order of records differs|it is not from"
             if same
-            else f"data {mine.fingerprint}; .*, is {other.fingerprint}"
+            else f"data {mine.fingerprint}; .* is {other.fingerprint}"
         )
         with pytest.raises(FingerprintError, match=text):
             other.restore(json.loads(state))

@@ -126,7 +126,7 @@ def test_threads_share_one_cache(images, cache):
 def test_it_says_first_how_much_it_may_take(images, cache, caplog, source_reads):
     caplog.set_level("INFO", "pipeline")
     train_dataset(images, **options(cache))
-    where = "RAM" if cache == "ram" else f"{cache}/[0-9a-f]{{32}}, where 0 B are"
+    where = "RAM" if cache == "ram" else f"{cache}/[0-9a-f]{{32}}, which has 0 B"
     assert source_reads == []
     caplog_lines = [line for line in caplog.messages if "caching" in line]
     assert len(caplog_lines) == 1

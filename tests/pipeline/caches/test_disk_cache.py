@@ -199,7 +199,7 @@ def test_a_directory_that_cannot_be_written_is_named(source, tmp_path):
 
 def test_records_whose_checksums_are_not_known_are_for_ram(source, tmp_path, monkeypatch):
     monkeypatch.setattr(source, "crcs", None)
-    with pytest.raises(OptionError, match=r"needs lengths and checksums .* not known beforehand of .*cache='ram'"):
+    with pytest.raises(OptionError, match=r"needs lengths and checksums .* in advance, which .*cache='ram'"):
         cached(source, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

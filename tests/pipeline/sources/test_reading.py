@@ -116,7 +116,7 @@ def test_short_records_take_no_more_memory_than_long_ones(tmp_path, kind):
     rows.tofile(tmp_path / "short.bin")
     given = (tmp_path / "short.bin", {"format": FixedLength(16)}) if kind == "file" else ({"x": rows}, {})
     records, budget = open_dataset(given[0], **given[1]), 2_000_000
-    batches = (Rows(np.arange(at, at + 100), np.zeros(100, np.uint64)) for at in range(0, 200_000, 100))
+    batches = (Rows(np.arange(at, at + 100), np.zeros(100, np.int64), 0) for at in range(0, 200_000, 100))
     tracemalloc.start()
     ahead, before, peak = read_ahead(records, batches, budget), -1, 0
     try:
