@@ -2,7 +2,7 @@
 
 A converter is pure: a frozen dataclass that pickles, reads raw data and returns values. It never writes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -80,6 +80,11 @@ class Converter(Protocol):
     @property
     def transforms(self) -> bool:
         """Whether records are encoded anew, so that record_bytes only guesses: some are then converted beforehand."""
+        ...
+
+    @property
+    def worker_files(self) -> Sequence[str]:
+        """Files that workers read in addition to the sources. On Dataflow they must be in a bucket."""
         ...
 
     def digest_fields(self) -> Mapping[str, Any]:

@@ -101,7 +101,7 @@ def _check_package(package: str) -> None:
 
 def check_job(job: Job) -> None:
     """Raises OptionError for raw data that no worker can read."""
-    for path in (*(source.uri for source in job.sources), *getattr(job.converter, "worker_files", ())):
+    for path in (*(source.uri for source in job.sources), *job.converter.worker_files):
         if not is_remote(path):
             raise OptionError(
                 f"{path} is on this machine, where no worker of --runner=dataflow can read it. Copy the raw data to a "

@@ -1,14 +1,13 @@
 """Runs a job and reports it: the plan (--dry_run), the progress, the verdict."""
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 
 from beam_jobs.job import Job, Waiting
 from beam_jobs.preview import SplitPreview, preview
 from beam_jobs.progress import watching
 from beam_jobs.runners import Preset, find_runner
-from beam_jobs.verdicts import Verdict
+from beam_jobs.verdicts import Verdict, buried_messages
 from pipeline import command
 from pipeline.command import Console
 from pipeline.quiet import quiet_stderr
@@ -93,7 +92,7 @@ def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) 
 
 def _without_verdict(failure: Exception) -> Exception:
     """What to raise when a run failed and could not even write a verdict: a full disk, no permission, a bug."""
-    ours = re.findall(r"^pipeline\.shards\.errors\.\w+: (.*?)(?: \[while running .*\])?$", str(failure), re.MULTILINE)
+    ours = buried_messages(str(failure))
     message = ours[-1] if ours else str(failure).partition(" [while running ")[0]
     if ours or isinstance(failure, InfeedError):
         return ConversionError(message)

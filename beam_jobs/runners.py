@@ -5,7 +5,6 @@ functions: --help and --dry_run work without it."""
 
 import contextlib
 import importlib
-import re
 import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +20,8 @@ from pipeline.shards.installing import how_to_install
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
 
-_OF_A_JOB = re.compile(r"\[while running |pipeline\.shards\.errors\.")  # in the text of what a job that ran raised
 _REASON_LENGTH = 300
+_OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")  # in the text of an error from a job that started
 
 
 def _run_to_its_end(job: Job, options: Any, _console: Console, _waiting: Waiting) -> bool:
@@ -40,7 +39,7 @@ def _start_and_wait(job: Job, options: Any, _console: Console, _waiting: Waiting
     try:
         result = pipeline.run()
     except Exception as e:  # of any class: it finds no Java, no job server, no package of its own
-        if isinstance(e, InfeedError) or _OF_A_JOB.search(str(e)):
+        if isinstance(e, InfeedError) or any(mark in str(e) for mark in _OF_A_JOB):
             raise
         reason = textwrap.shorten(str(e).partition("\n")[0] or type(e).__name__, _REASON_LENGTH, placeholder=" ...")
         raise OptionError(

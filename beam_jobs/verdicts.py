@@ -4,6 +4,7 @@ One that nobody asks for, because its launcher was killed or did not wait, goes 
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.storage import Storage, join
 from pipeline.shards.typed_json import Count, JsonFile
 
-__all__ = ["Verdict", "sweep_verdicts", "verdict_on_error"]
+__all__ = ["Verdict", "buried_messages", "sweep_verdicts", "verdict_on_error"]
 
 _MEND = (
     "It says how a conversion ended, and is damaged. Run the same command again: it keeps the shards that are finished."
@@ -80,6 +81,12 @@ def _is_of_before(storage: Storage, path: str, started: float) -> bool:
         return _read(storage, path).at < started
     except ConversionError:
         return True
+
+
+def buried_messages(text: str) -> list[str]:
+    """Messages of InfeedErrors in a runner's error, which quotes the tracebacks of its workers."""
+    module = re.escape(InfeedError.__module__)  # a traceback names a class by its module
+    return re.findall(rf"^{module}\.\w+: (.*?)(?: \[while running .*\])?$", text, re.MULTILINE)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import tomllib
+import traceback
 from argparse import Namespace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from converters import imagenet_to_gcs
 from converters.imagenet import ImagenetConverter
-from pipeline.shards.errors import ConversionError, InfeedError, OptionError
+from pipeline.shards.errors import ConversionError, InfeedError, OptionError, RawDataError
 from pipeline.shards.storage import Stat
 
 ROOT = Path(__file__).parents[2]
@@ -246,9 +247,8 @@ def test_a_staging_bucket_that_beam_may_not_look_at_is_told_at_once(bucket, serv
 
 
 ERROR = {"id": "m2", "time": "2026-01-02T03:04:05Z", "messageImportance": "JOB_MESSAGE_ERROR"}
-TRACEBACK = (
-    "Traceback (most recent call last):\n  ...\npipeline.shards.errors.RawDataError: a.tar is gone. Copy it again."
-)
+ERROR_LINE = "".join(traceback.format_exception_only(RawDataError("a.tar is gone. Copy it again."))).strip()
+TRACEBACK = f"Traceback (most recent call last):\n  ...\n{ERROR_LINE}"
 ENDS = {
     "our error": ("FAILED", [TRACEBACK, "a work item was attempted 4 times"], "^a.tar is gone. Copy it again.$"),
     "quota": ("FAILED", ["Quota 'CPUS' exceeded"], "the Dataflow job failed: Quota 'CPUS' exceeded Take fewer workers"),

@@ -27,6 +27,7 @@ class Sized:
     schema = Schema("s", {})
     labels = None
     transforms = False
+    worker_files = ()
 
     def digest_fields(self):
         return {"version": self.version}
