@@ -21,7 +21,7 @@ from rich.progress import (
 from beam_jobs.claims import Claim, read_claim
 from beam_jobs.counts import Counts, read_counts
 from beam_jobs.job import Job
-from beam_jobs.receipts import parse_receipt
+from beam_jobs.receipts import Receipt
 from pipeline.command import Console
 from pipeline.shards.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
@@ -102,7 +102,7 @@ class _Bar:
         if claim.plan != self._plan:
             self._begin(claim, names)
         for name in sorted(self._missing & names):
-            receipt = parse_receipt(storage.read(join(self._directory, name)))
+            receipt = Receipt.parse(storage.read(join(self._directory, name)))
             if receipt:  # a damaged one is written again with its shard
                 self._missing.remove(name)
                 self._found += 1
