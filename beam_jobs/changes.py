@@ -10,7 +10,7 @@ import numpy as np
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
-from beam_jobs.receipts import stored_receipts
+from beam_jobs.receipts import receipts_of
 from beam_jobs.references import References
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Storage
@@ -57,7 +57,7 @@ def first_change(storage: Storage, plan: SplitPlan, old: OldPlan) -> str:
 
 def _known(storage: Storage, plan: SplitPlan, old: OldPlan) -> tuple[np.ndarray, bool]:
     """The rows of all finished shards of the old plan, sorted by rank, and whether every shard is finished."""
-    receipts = stored_receipts(storage, plan.job.output_dir, plan.split, old.num_shards)
+    receipts = receipts_of(storage, plan.job.output_dir, plan.split, old.num_shards)
     rows = [receipt.raw_rows() for receipt in receipts if receipt and receipt.plan == old.digest]
     return np.sort(np.concatenate([np.zeros(0, RAW_ROW), *rows]), order="rank"), len(rows) == old.num_shards
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from beam_jobs.changes import OldPlan, first_change, source_versions
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
-from beam_jobs.receipts import Receipt
+from beam_jobs.receipts import parse_receipt
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.manifest import Manifest, find_manifest, read_manifest, update_manifest
 from pipeline.shards.naming import (
@@ -203,7 +203,7 @@ def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
     output_dir, split = plan.job.output_dir, plan.split
     receipts = f"{shard_files(split, None)}.json"
     names = [name for name in storage.list(join(output_dir, "_shards")) if fnmatchcase(name, receipts)]
-    found = in_parallel(lambda name: Receipt.parse(storage.read(join(output_dir, f"_shards/{name}"))), names)
+    found = in_parallel(lambda name: parse_receipt(storage.read(join(output_dir, f"_shards/{name}"))), names)
     intact = [receipt for receipt in found if receipt and receipt.has_checksum]
     plans = {receipt.plan for receipt in intact}
     manifest = find_manifest(output_dir, storage)

@@ -11,7 +11,7 @@ import numpy as np
 
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
-from beam_jobs.receipts import Receipt, Rejected, read_receipts, stored_receipts
+from beam_jobs.receipts import Receipt, Rejected, read_receipts, receipts_of
 from pipeline.shards.errors import ConversionError, LostDataError, StorageError
 from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import receipt_file
@@ -102,7 +102,7 @@ def distrusting_receipts(storage: Storage, plans: Sequence[SplitPlan]) -> Iterat
         yield
     except LostDataError:
         for plan in plans:
-            stored = stored_receipts(storage, plan.job.output_dir, plan.split, plan.num_shards)
+            stored = receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)
             receipts = [receipt for receipt in stored if receipt and receipt.plan == plan.digest]
             if _modulo(int(receipt.handled_digest, 16) for receipt in receipts) != plan.total.key_digest:
                 for receipt in receipts:

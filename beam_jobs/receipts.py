@@ -11,14 +11,14 @@ import numpy as np
 
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW
-from beam_jobs.references import Reference
+from beam_jobs.references import Reference, escaped
 from pipeline.shards.errors import ConversionError
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.storage import Stat, Storage, join
 from pipeline.shards.typed_json import Count, JsonFile, Number
 
-__all__ = ["Receipt", "Rejected", "escaped", "finished_shard", "finished_shards", "read_receipts", "stored_receipts"]
+__all__ = ["Receipt", "Rejected", "finished_shard", "finished_shards", "parse_receipt", "read_receipts", "receipts_of"]
 
 _FILE = JsonFile("a receipt", ConversionError, "Its shard is written again.")
 
@@ -37,11 +37,6 @@ class Rejected:
     def of(ref: Reference, stage: str, error: str) -> "Rejected":
         """Names are escaped where they are not UTF-8, because the ledger is."""
         return Rejected(escaped(ref.key), escaped(ref.file.uri), ref.offset, stage, error)
-
-
-def escaped(name: str) -> str:
-    """A name from raw data as written in receipts and in the ledger."""
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -67,16 +62,6 @@ class Receipt:
     raw_checksum: str | None = None  # of all raw files of the split at that time: see SplitPlan
     has_checksum: bool = field(default=True, compare=False)  # False for version 0.1; not a field of the file
 
-    @staticmethod
-    def parse(data: bytes) -> "Receipt | None":
-        """None if the receipt is damaged: its shard is then written again."""
-        try:
-            fields, has_checksum = unsealed(_FILE, data)
-            receipt = _FILE.typed({**fields, "has_checksum": has_checksum}, Receipt)
-            return receipt if has_checksum or not receipt.raw else None
-        except ConversionError:
-            return None
-
     def index_rows(self) -> np.ndarray:
         """uint32 [records, 2]."""
         return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
@@ -98,14 +83,24 @@ class Receipt:
         return Stat(self.bytes, self.crc32c)
 
 
+def parse_receipt(data: bytes) -> Receipt | None:
+    """None if the receipt is damaged: its shard is then written again."""
+    try:
+        fields, has_checksum = unsealed(_FILE, data)
+        receipt = _FILE.typed({**fields, "has_checksum": has_checksum}, Receipt)
+        return receipt if has_checksum or not receipt.raw else None
+    except ConversionError:
+        return None
+
+
 def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt | None, Stat | None]]:
-    """For each shard in order: its receipt as in stored_receipts, and the Stat of the shard; None where missing."""
+    """For each shard in order: its receipt as in receipts_of, and the Stat of the shard; None where missing."""
     shards = storage.list(plan.job.output_dir)
-    for shard, receipt in enumerate(stored_receipts(storage, plan.job.output_dir, plan.split, plan.num_shards)):
+    for shard, receipt in enumerate(receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)):
         yield receipt, shards.get(plan.shard_file(shard))
 
 
-def stored_receipts(storage: Storage, output_dir: str, split: str, num_shards: int) -> Iterator[Receipt | None]:
+def receipts_of(storage: Storage, output_dir: str, split: str, num_shards: int) -> Iterator[Receipt | None]:
     """The receipt of each shard, in order; None where it is missing, damaged or has no checksum (see resume).
 
     Makes one listing and reads ahead of the caller: on gs://, one request after the other would take minutes."""
@@ -115,7 +110,7 @@ def stored_receipts(storage: Storage, output_dir: str, split: str, num_shards: i
     found = ((join(output_dir, file), 0, stat.bytes) for file, stat in zip(files, stats, strict=True) if stat)
     contents = storage.read_ranges(found)
     for shard, stat in enumerate(stats):
-        receipt = Receipt.parse(next(contents)) if stat else None
+        receipt = parse_receipt(next(contents)) if stat else None
         intact = receipt and receipt.has_checksum and (receipt.split, receipt.shard) == (split, shard)
         yield receipt if intact else None
 
@@ -134,7 +129,7 @@ def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | N
     """The receipt of a shard if it is finished, judged by size (and crc32c on gs://); otherwise None."""
     output_dir = plan.job.output_dir
     path = join(output_dir, receipt_file(plan.split, shard, plan.num_shards))
-    receipt = Receipt.parse(storage.read(path)) if storage.exists(path) else None
+    receipt = parse_receipt(storage.read(path)) if storage.exists(path) else None
     if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (plan.digest, plan.split, shard):
         return None
     path = join(output_dir, plan.shard_file(shard))

@@ -10,8 +10,8 @@ import numpy as np
 from beam_jobs.claims import Claim, read_claim
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import name_of, raw_crcs, raw_rows
-from beam_jobs.receipts import Receipt, Rejected, escaped, finished_shard
-from beam_jobs.references import Reference, References
+from beam_jobs.receipts import Receipt, Rejected, finished_shard
+from beam_jobs.references import Reference, References, escaped
 from beam_jobs.sums import key_digest
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.frames import read_frames

@@ -87,7 +87,7 @@ def test_without_googles_client_the_extra_is_named(monkeypatch):
 @pytest.mark.parametrize("flag", ["detach", "cancel_on_interrupt"])
 def test_a_local_job_cannot_be_left(flag):
     args = Namespace(runner="local", local_processes=1, **{flag: True})
-    with pytest.raises(OptionError, match=f"--{flag}: a job of --runner=local ends with this command"):
+    with pytest.raises(OptionError, match=f"--{flag}: with --runner=local, a job ends with this command"):
         beam_options(args, [])
 
 
