@@ -1,6 +1,6 @@
-"""What changed in the raw data since shards were written: the first file that is not the same, or new, or missing.
+"""Finds what changed in the raw data since shards were written: the first modified, new or missing file.
 
-Asked only where a claim says that something did: it scans the raw data once more, in one process."""
+It scans the raw data again, in one process, so it runs only when a claim shows that something changed."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -10,18 +10,17 @@ import numpy as np
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
-from beam_jobs.receipts import parse_receipt
+from beam_jobs.receipts import receipts_of
 from beam_jobs.references import References
-from pipeline.shards.naming import receipt_file
 from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Storage, join
+from pipeline.shards.storage import Storage
 
 __all__ = ["OldPlan", "first_change", "source_versions"]
 
 
 @dataclasses.dataclass(frozen=True)
 class OldPlan:
-    """What a claim says of the shards that are there."""
+    """The plan of the existing shards, from their claim."""
 
     digest: str
     num_shards: int
@@ -29,16 +28,16 @@ class OldPlan:
 
 
 def source_versions(job: Job, split: str) -> dict[str, str]:
-    """Size and version of each raw file that is scanned; of folders, each image has its own."""
+    """Size and version of each raw file to scan, by name; without folders, whose files have their own."""
     files = [source for source in job.sources if source.split == split and source.kind != "folder"]
     return {source.origin or source.uri: f"{source.stat.bytes} {source.stat.version}" for source in files}
 
 
 def first_change(storage: Storage, plan: SplitPlan, old: OldPlan) -> str:
-    """In words, the first change of rows that are in finished shards; "" if they are of the raw data as it is now.
+    """Describes the first change to rows of finished shards; "" if they match the current raw data.
 
-    Where the plan is another one, also a file that is new, or how many are gone."""
-    known, is_whole = _known(storage, plan, old)
+    If the plan differs, also reports a new file, or how many records are gone."""
+    known, is_complete = _known(storage, plan, old)
     if not len(known):
         return ""
     new, seen = "", 0
@@ -46,24 +45,20 @@ def first_change(storage: Storage, plan: SplitPlan, old: OldPlan) -> str:
         rows = raw_rows(old.seed, plan.split, refs)
         differ, unknown = differing(known, rows)
         if differ.any():
-            return f"{_file(plan.job, refs, differ)} is not the file that it was"
+            return f"{_file(plan.job, refs, differ)} has changed"
         if unknown.any():
             new = new or f"{_file(plan.job, refs, unknown)} is new"
         seen += int((~unknown).sum())
-    if plan.digest == old.digest or not is_whole:
+    if plan.digest == old.digest or not is_complete:
         return ""
     gone = len(known) - seen
     return new or (f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone" if gone > 0 else "")
 
 
 def _known(storage: Storage, plan: SplitPlan, old: OldPlan) -> tuple[np.ndarray, bool]:
-    """The rows of all finished shards of a plan, by rank, and whether these are all of its shards."""
-    listed = storage.list(join(plan.job.output_dir, "_shards"))
-    names = [receipt_file(plan.split, shard, old.num_shards) for shard in range(old.num_shards)]
-    there = [name for name in names if name.removeprefix("_shards/") in listed]
-    ranges = ((join(plan.job.output_dir, name), 0, listed[name.removeprefix("_shards/")].bytes) for name in there)
-    receipts = [parse_receipt(data) for data in storage.read_ranges(ranges)]
-    rows = [r.raw_rows() for r in receipts if r and r.has_checksum and r.plan == old.digest]
+    """The rows of all finished shards of the old plan, sorted by rank, and whether every shard is finished."""
+    receipts = receipts_of(storage, plan.job.output_dir, plan.split, old.num_shards)
+    rows = [receipt.raw_rows() for receipt in receipts if receipt and receipt.plan == old.digest]
     return np.sort(np.concatenate([np.zeros(0, RAW_ROW), *rows]), order="rank"), len(rows) == old.num_shards
 
 

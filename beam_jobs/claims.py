@@ -1,9 +1,8 @@
-"""Claims: which plan a split of a directory is being, or was, filled with. Nothing is written before the claim.
+"""Claims: the plan that owns a split of an output directory. Nothing is written before the claim.
 
-The same plan goes on; another one is refused, or with --overwrite replaces exactly what the claimed one wrote."""
+The same plan resumes. Another plan is refused or, with --overwrite, replaces exactly what the claimed plan wrote."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -33,29 +32,29 @@ from pipeline.shards.typed_json import Count, JsonFile, Number
 __all__ = ["Claim", "check_mergeable", "claim", "read_claim", "renew_claim"]
 
 _MEND = (
-    "It is damaged, and nothing intact says that these shards are of this command. Repeat the options that began this "
-    "conversion, which rebuilds the file; or remove the split's shards and their receipts in _shards yourself, or give "
-    "another directory."
+    "It is damaged, and no intact file shows that these shards belong to this command. Repeat the options that started "
+    "this conversion, which rebuilds the file; or remove the split's shards and their receipts in _shards yourself, or "
+    "give another directory."
 )
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The plan that a split belongs to, and enough of it to name every file that it writes."""
+    """The plan that owns a split, with enough detail to name every file it writes."""
 
     plan: str  # digest
     num_shards: Number
     records: Count
     bytes: Count
     seed: int
-    raw_checksum: str | None = None  # see SplitPlan. Here and not in the digest: a copy has another one on a disk
+    raw_checksum: str | None = None  # see SplitPlan. Not in the digest: it differs for a copy on a disk
     files: str = SHARD_FILES  # see Schema
     sources: Mapping[str, str] = field(default_factory=dict)  # see source_versions
-    has_checksum: bool = field(default=True, compare=False)  # version 0.1 wrote none; not a field of the file
+    has_checksum: bool = field(default=True, compare=False)  # False for version 0.1; not a field of the file
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
-        """The claim of a plan."""
+        """The claim that a plan makes."""
         total, job = plan.total, plan.job
         return Claim(
             plan=plan.digest,
@@ -70,7 +69,7 @@ class Claim:
 
     @property
     def old_plan(self) -> OldPlan:
-        """For first_change."""
+        """The argument of first_change."""
         return OldPlan(self.plan, self.num_shards, self.seed)
 
     def __str__(self) -> str:
@@ -84,7 +83,7 @@ def _encoded(claim: Claim) -> bytes:
 
 
 def claim(storage: Storage, plan: SplitPlan) -> None:
-    """Marks the split as this plan's. Raises ConversionError if it is another's and may not be overwritten."""
+    """Claims the split for this plan. Raises ConversionError if another plan owns it and may not be overwritten."""
     job, path, mine = plan.job, join(plan.job.output_dir, plan_file(plan.split)), Claim.of(plan)
     if storage.exists(join(job.output_dir, MANIFEST_FILE)):
         check_mergeable(read_manifest(job.output_dir, storage), job)
@@ -95,7 +94,7 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
     there = _read(storage, path, plan)
     same_raw = None in (there.raw_checksum, mine.raw_checksum) or there.raw_checksum == mine.raw_checksum
     if there.plan == mine.plan and (same_raw or not job.overwrite):
-        _go_on(storage, plan, there)
+        _resume(storage, plan, there)
         return
     if not job.overwrite:
         change = _changed_source(there, mine) or first_change(storage, plan, there.old_plan)
@@ -109,21 +108,21 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
     _publish(storage, path, mine)
 
 
-def _go_on(storage: Storage, plan: SplitPlan, there: Claim) -> None:
-    """Renews the claim of the same plan where the changes of raw data since then concern no finished shard.
+def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
+    """Renews the claim of the same plan if no finished shard is affected by changes to the raw data since then.
 
-    With --verify_existing the bytes decide, so the commit renews it (see resume). So it does where the claim has no
-    checksum: as long as that is so, receipts may be there that do not say of which raw data their shards are."""
+    With --verify_existing the bytes decide, so the commit renews the claim (see resume). The commit also renews a claim
+    without a checksum: until then, some receipts may not record the raw data of their shards."""
     job, mine = plan.job, Claim.of(plan)
     if there.raw_checksum == mine.raw_checksum or job.verify_existing:
         return
     change = first_change(storage, plan, there.old_plan)
     if not there.has_checksum and there.raw_checksum:
-        change = change or "a file is not what it was"
+        change = change or "a file has changed"
     if change:
         raise ConversionError(
-            f"{job.output_dir} holds split {plan.split!r} of other raw data: {change} when its shards were written. "
-            "Put it back, let --verify_existing compare the bytes (those of a copy are the same), give another "
+            f"{job.output_dir} holds split {plan.split!r} of other raw data: {change} since its shards were written. "
+            "Restore the old data, let --verify_existing compare the bytes (a copy has the same), give another "
             "directory, or replace the split with --overwrite."
         )
     if there.has_checksum:
@@ -131,7 +130,7 @@ def _go_on(storage: Storage, plan: SplitPlan, there: Claim) -> None:
 
 
 def renew_claim(storage: Storage, plan: SplitPlan) -> None:
-    """After all shards are proven to be of the raw data as they are now."""
+    """Updates the claim, once all shards are proven to match the current raw data."""
     path, mine = join(plan.job.output_dir, plan_file(plan.split)), Claim.of(plan)
     there = _read(storage, path, plan)
     if not there.has_checksum or there.raw_checksum != mine.raw_checksum:
@@ -139,9 +138,9 @@ def renew_claim(storage: Storage, plan: SplitPlan) -> None:
 
 
 def _changed_source(there: Claim, mine: Claim) -> str:
-    """The first raw file that both know and that is another one now, in words; "" if there is none."""
+    """Describes the first raw file that differs between the claims; "" if none of their common files does."""
     changed = (name for name, version in mine.sources.items() if there.sources.get(name, version) != version)
-    return "".join(f"{name} is not the file that it was" for name in itertools.islice(changed, 1))
+    return next((f"{name} has changed" for name in changed), "")
 
 
 def _publish(storage: Storage, path: str, mine: Claim) -> None:
@@ -150,24 +149,24 @@ def _publish(storage: Storage, path: str, mine: Claim) -> None:
 
 
 def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
-    """Raises ConversionError where a split of this name is there that no claim is for: it is somebody else's."""
+    """Raises ConversionError if a split of this name exists without a claim, so something else wrote it."""
     output_dir, split = plan.job.output_dir, plan.split
     shards = shard_files(split, None, plan.job.converter.schema.files)
     found = [name for name in sorted(storage.list(output_dir)) if fnmatchcase(name, shards)]
     indexed = storage.exists(join(output_dir, MANIFEST_FILE)) and split in read_manifest(output_dir, storage).splits
     if not found and not indexed:
         return
-    if storage.exists(join(output_dir, plan_file(split))):  # a twin was first
+    if storage.exists(join(output_dir, plan_file(split))):  # a concurrent worker has just claimed it
         return
-    what = f"{found[0]} and {len(found)} such files in all" if found else "a manifest that lists it"
+    what = f"{found[0]} ({len(found)} such files in total)" if found else "a manifest that lists it"
     raise ConversionError(
-        f"{output_dir} holds split {split!r} already, and no conversion into this directory wrote it: there is {what}. "
-        "Give another directory, or remove them yourself: --overwrite replaces only what a conversion wrote."
+        f"{output_dir} already holds split {split!r}, which no conversion into this directory wrote: found {what}. "
+        "Give another directory, or remove the files yourself: --overwrite replaces only what a conversion wrote."
     )
 
 
 def check_mergeable(there: Manifest | None, job: Job) -> None:
-    """Raises ConversionError when splits that stay in the manifest have another schema or other labels."""
+    """Raises ConversionError if splits that remain in the manifest have another name, schema or other labels."""
     if there is None:
         return
     converter = job.converter
@@ -175,14 +174,14 @@ def check_mergeable(there: Manifest | None, job: Job) -> None:
     same = (there.name, there.schema, there.labels) == (converter.name, converter.schema, converter.labels)
     if stay and not same:
         raise ConversionError(
-            f"{job.output_dir} holds {', '.join(stay)} of dataset {there.name!r}, schema {there.schema.name!r}: not "
-            f"the features and labels of {converter.name!r}, schema {converter.schema.name!r}. Give another directory, "
-            "or convert all splits again with --overwrite."
+            f"{job.output_dir} holds {', '.join(stay)} of dataset {there.name!r}, schema {there.schema.name!r}; its "
+            f"features or labels are not those of {converter.name!r}, schema {converter.schema.name!r}. Give another "
+            "directory, or convert all splits again with --overwrite."
         )
 
 
 def read_claim(storage: Storage, path: str) -> Claim:
-    """Raises ConversionError for a damaged one."""
+    """Raises ConversionError if the claim is damaged."""
     file = JsonFile(path, ConversionError, _MEND)
     fields, has_checksum = unsealed(file, storage.read(path))
     return file.typed({**fields, "has_checksum": has_checksum}, Claim)
@@ -200,7 +199,7 @@ def _read(storage: Storage, path: str, plan: SplitPlan) -> Claim:
 
 
 def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
-    """This plan's claim, if intact receipts and manifest agree that the split is its, or if there is nothing of it."""
+    """This plan's claim if intact receipts and the manifest agree that it owns the split, or if nothing was written."""
     output_dir, split = plan.job.output_dir, plan.split
     receipts = f"{shard_files(split, None)}.json"
     names = [name for name in storage.list(join(output_dir, "_shards")) if fnmatchcase(name, receipts)]
@@ -219,7 +218,7 @@ def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
 
 
 def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> None:
-    """Removes the split from the manifest and sidecars, then exactly the files of the old plan. May be repeated."""
+    """Removes the split from the manifest and sidecars, then exactly the old plan's files. Idempotent."""
     if storage.exists(join(output_dir, MANIFEST_FILE)):
         manifest = read_manifest(output_dir, storage)
         if set(manifest.splits) - {split}:
@@ -227,7 +226,7 @@ def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> 
         else:
             storage.delete(join(output_dir, MANIFEST_FILE))
             remove_sidecars(storage, output_dir, manifest)
-    # Receipts before shards: a receipt is the word that its shard is there.
+    # Receipts before shards: a receipt states that its shard exists.
     numbers = range(old.num_shards)
     receipts = [receipt_file(split, shard, old.num_shards) for shard in numbers]
     shards = [shard_file(split, shard, old.num_shards, old.files) for shard in numbers]

@@ -1,7 +1,6 @@
-"""Commit: proves that a split is whole, then publishes index, ledger, sidecars and, last, the manifest.
+"""Commit: proves that a split is complete, then publishes index, ledger, sidecars and, last, the manifest.
 
-It is the last step of the Beam graph, so detached jobs finish by themselves; it is idempotent, so a retry may
-repeat it."""
+It is the last step of the Beam graph, so detached jobs need no launcher. It is idempotent, so it may be retried."""
 
 import contextlib
 import dataclasses
@@ -33,29 +32,29 @@ __all__ = ["commit_split"]
 def commit_split(
     storage: Storage, plan: SplitPlan, summaries: Iterable[SourceSummary], results: Iterable[ShardResult]
 ) -> Verdict:
-    """Publishes a split that is whole, and its verdict; returns the verdict.
+    """Publishes a complete split and its verdict; returns the verdict.
 
-    Raises ConversionError, after the ledger is written, when records were lost or too many were rejected."""
+    Raises ConversionError if records were lost or, after writing the ledger, if too many were rejected."""
     job, split = plan.job, plan.split
     summaries = list(summaries)
     results = sorted(results, key=lambda result: result.shard)
     check_scanned(plan, summaries)
     check_written(plan, results)
-    whole = prove(storage, plan, results)
+    proven = prove(storage, plan, results)
     renew_claim(storage, plan)
-    rejected = sorted(whole.rejected, key=lambda line: (line.key, line.uri, line.offset))
+    rejected = sorted(proven.rejected, key=lambda line: (line.key, line.uri, line.offset))
     _write_ledger(storage, job.output_dir, split, rejected)
     records = sum(result.records for result in results)
     if len(rejected) > job.max_bad_records:
         raise ConversionError(*_rejected_message(job, split, rejected))
     if not records:
-        raise ConversionError(f"split {split!r} has no records: its sources hold nothing to convert.")
-    entry = _publish_index(storage, plan, whole)
+        raise ConversionError(f"split {split!r} has no records: its sources contain nothing to convert.")
+    entry = _publish_index(storage, plan, proven)
     fresh = [shard for shard, result in zip(entry.shards, results, strict=True) if not result.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
     warnings = list(empty_folders(split, (job.sources[number] for number in empty)))
-    summary = summarize(plan, entry, whole, fresh, warnings, time.time())
-    with contextlib.suppress(StorageError):  # a report: where no object may be replaced, the first one stays
+    summary = summarize(plan, entry, proven, fresh, warnings, time.time())
+    with contextlib.suppress(StorageError):  # only a report; some buckets forbid replacing the first one
         summary.write(storage, job.output_dir)
     _publish_manifest(storage, job, split, entry)
     _sweep(storage, plan)
@@ -71,32 +70,32 @@ def _write_ledger(storage: Storage, output_dir: str, split: str, rejected: Seque
 
 
 def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
-    yield f"split {split!r}: {len(rejected)} bad records, allowed are {job.max_bad_records} (--max_bad_records):"
+    yield f"split {split!r}: {len(rejected)} bad records; --max_bad_records allows {job.max_bad_records}:"
     yield from (f"  {line.key}: {line.error}" for line in rejected[:10])
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
-    yield f"All are listed in {join(job.output_dir, rejects_file(split))}. Repair them, or allow that many."
+    yield f"All are listed in {join(job.output_dir, rejects_file(split))}. Repair them, or allow as many."
 
 
-def _publish_index(storage: Storage, plan: SplitPlan, whole: Whole) -> SplitEntry:
-    data = encode_index(np.concatenate(whole.rows))
+def _publish_index(storage: Storage, plan: SplitPlan, proven: Whole) -> SplitEntry:
+    data = encode_index(np.concatenate(proven.rows))
     with storage.publish(join(plan.job.output_dir, index_file(plan.split))) as sink:
         sink.write(data)
     sources = [source for source in plan.job.sources if source.split == plan.split]
     return SplitEntry(
-        shards=tuple(whole.shards),
+        shards=tuple(proven.shards),
         index_crc32c=crc32c(data),
         plan_digest=plan.digest,
-        key_digest=f"{whole.key_digest:032x}",
+        key_digest=f"{proven.key_digest:032x}",
         seed=plan.job.seed,
-        rejected=len(whole.rejected),
-        fixups=dict(sorted(whole.fixups.items())),
+        rejected=len(proven.rejected),
+        fixups=dict(sorted(proven.fixups.items())),
         sources={"inputs": len(sources), "bytes": sum(source.bytes for source in sources)},
     )
 
 
 def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry) -> None:
-    """Merges the split into what is there: train today, validation next week, or both at once."""
+    """Merges the split into the existing manifest: splits may be converted together or weeks apart."""
     converter = job.converter
 
     def merged(there: Manifest | None) -> Manifest:
@@ -110,7 +109,7 @@ def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry)
 
 
 def _sweep(storage: Storage, plan: SplitPlan) -> None:
-    """Removes what killed workers of this split left half-written, and verdicts of earlier runs."""
+    """Removes partial files that killed workers of this split left, and verdicts of earlier runs."""
     output_dir, split = plan.job.output_dir, plan.split
     shards = shard_files(split, plan.num_shards, plan.job.converter.schema.files)
     storage.sweep(output_dir, [shards, MANIFEST_FILE, *SIDECAR_FILES])
@@ -123,5 +122,5 @@ def _sweep(storage: Storage, plan: SplitPlan) -> None:
 def _writer() -> str:
     try:
         return f"infeed {version('infeed')}"
-    except PackageNotFoundError:  # run from a checkout that is not installed
+    except PackageNotFoundError:  # runs from a checkout that is not installed
         return "infeed"

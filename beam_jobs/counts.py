@@ -1,6 +1,6 @@
-"""How far the workers of a running conversion are, for its launcher's bar: a small file a process, in a directory.
+"""The workers' progress counts, for the launcher's progress bar: one small file per process, in a directory.
 
-Only for workers on the launcher's machine: on another the directory does not exist, and nothing is counted."""
+Only workers on the launcher's machine count: on others, the directory does not exist."""
 
 import contextlib
 import functools
@@ -19,24 +19,24 @@ from pipeline.shards.typed_json import Count, JsonFile
 
 __all__ = ["Counts", "counts_of", "read_counts"]
 
-_WRITE_SECONDS = 0.25  # at the soonest: a file system may be slow, and a bar is no reason to wait
+_WRITE_SECONDS = 0.25  # at least, between writes: file systems may be slow, and a bar must not delay the work
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What has been done of a split since the launcher began. bytes: of framed records."""
+    """The work done on a split since the launcher started."""
 
-    sources: Count = 0  # scanned to their ends
+    sources: Count = 0  # scanned completely
     scanned: Count = 0  # records
     records: Count = 0  # written
-    bytes: Count = 0
+    bytes: Count = 0  # of framed records
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*map(operator.add, astuple(self), astuple(other)))
 
 
 class _Process:
-    """The counts of this process, which its threads add to."""
+    """The counts of this process. Thread-safe."""
 
     def __init__(self, directory: str) -> None:
         self._path = Path(directory, f"{os.getpid()}.json")
@@ -45,34 +45,34 @@ class _Process:
         self._counts: dict[str, Counter[str]] = {}
 
     def add(self, split: str, **numbers: int) -> None:
-        """Adds to the fields of Counts. Costs a microsecond."""
+        """Adds to the fields of Counts. Takes a microsecond."""
         if not self._wanted:
             return
         with self._lock:
             self._counts.setdefault(split, Counter()).update(numbers)
-            # The end of a source is told for certain: no other count may follow in this process.
+            # The end of a source is always written: it may be the last count in this process.
             if (now := time.monotonic()) - self._written > _WRITE_SECONDS or "sources" in numbers:
                 self._written = now
                 self._write()
 
     def _write(self) -> None:
         hidden = self._path.with_suffix(".tmp")
-        with contextlib.suppress(OSError):  # the launcher has gone, and its directory with it
+        with contextlib.suppress(OSError):  # the launcher has exited and removed its directory
             hidden.write_text(json.dumps(self._counts))
             hidden.replace(self._path)
 
 
 @functools.cache
 def counts_of(directory: str) -> _Process:
-    """Where this process counts; for "", and for a directory that is not on this machine, nowhere."""
+    """The counter of this process. Ignores everything if the directory is "" or not on this machine."""
     return _Process(directory)
 
 
 def read_counts(directory: str) -> Mapping[str, Counts]:
-    """By split, what all processes have counted by now, but for their last quarter of a second."""
+    """The counts of all processes by split, up to the last quarter of a second."""
     total: dict[str, Counts] = {}
     for path in Path(directory).glob("*.json"):
-        file = JsonFile(str(path), ConversionError, "It is temporary: the bar goes on without it.")
+        file = JsonFile(str(path), ConversionError, "It is temporary: the bar works without it.")
         with contextlib.suppress(ConversionError):
             for split, counts in file.read(path.read_bytes(), dict[str, Counts]).items():
                 total[split] = total.get(split, Counts()) + counts

@@ -1,6 +1,6 @@
-"""--runner=dask: the scheduler that runs a job, by its address or started here for this job alone.
+"""--runner=dask: connects to a scheduler by its address, or starts a cluster here for one job.
 
-Knows Beam's options; imports Dask only once a job is to run there."""
+Imports Dask and Beam only inside functions."""
 
 import contextlib
 from argparse import Namespace
@@ -13,29 +13,29 @@ from pipeline.shards.errors import ConversionError, OptionError
 __all__ = ["check_options", "dask_flags", "running_cluster"]
 
 _PACKAGE = "beam_jobs"
-_PARTITIONS_PER_THREAD = 4  # so that a thread with small shards takes one more
-_CONNECT_SECONDS = 10  # Dask's own patience is 30, with a port that refuses
+_PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
+_CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections
 
 
 def dask_flags(args: Namespace) -> Sequence[str]:
-    """--local_processes in Beam's own words."""
+    """Beam's flag for --local_processes."""
     return (f"--direct_num_workers={args.local_processes}",)
 
 
 def check_options(args: Namespace, options: Any) -> None:
-    """Raises OptionError when workers are asked for here and elsewhere."""
+    """Raises OptionError if both local workers and another cluster are requested."""
     if _is_elsewhere(options) and args.local_processes > 1:
         raise OptionError(
-            f"--local_processes={args.local_processes} starts a Dask cluster here, and its scheduler's address means "
-            "another one. Leave out one of the two."
+            f"--local_processes={args.local_processes} starts a Dask cluster here, but a scheduler's address selects "
+            "another cluster. Leave out one of the two."
         )
 
 
 @contextlib.contextmanager
 def running_cluster(options: Any) -> Iterator[None]:
-    """The scheduler is there, connected as this process's default client; a cluster of ours ends with the block.
+    """Connects this process's default client to the scheduler. A cluster started here stops at the end of the block.
 
-    Raises ConversionError when no scheduler answers, or infeed is not installed there."""
+    Raises ConversionError if no scheduler answers, or if infeed is not installed there."""
     from apache_beam.options.pipeline_options import DirectOptions
     from apache_beam.runners.dask.dask_runner import DaskOptions
     from distributed import LocalCluster
@@ -71,13 +71,13 @@ def _connected(dask_options: dict[str, Any]) -> Any:
 
 
 def _check_packages(client: Any) -> None:
-    """The scheduler unpickles what the workers run, so it needs our packages as much as they do."""
+    """The scheduler unpickles the workers' code, so it needs our packages, too."""
     found = {client.scheduler.address: client.run_on_scheduler(find_spec, _PACKAGE), **client.run(find_spec, _PACKAGE)}
     lacking = sorted(address for address, spec in found.items() if spec is None)
     if lacking:
         raise ConversionError(
-            f"the Dask scheduler or workers at {', '.join(lacking)} cannot import infeed. Install there what is "
-            "installed here, and start them again."
+            f"the Dask scheduler or workers at {', '.join(lacking)} cannot import infeed. Install the packages "
+            "of this environment there, and restart them."
         )
 
 

@@ -1,8 +1,8 @@
-"""Beam's DaskRunner for one linear chain with side inputs, which is what a conversion is; not for other graphs.
+"""Beam's DaskRunner for a linear chain with side inputs, such as a conversion; not for other graphs.
 
-Beam's own computes a side input again in every partition that reads it, with all that it follows from: a job of ten
-sources scanned them twenty to forty times. And it never makes more partitions than there are sources. Runs where
-`dask_cluster` has connected a client."""
+Beam's own DaskRunner recomputes a side input, with everything it depends on, in every partition that reads it: a job of
+ten sources scanned them 20 to 40 times. It also never makes more partitions than there are sources. Requires the client
+that `dask_cluster` connects."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ __all__ = ["ChainRunner"]
 
 
 class ChainRunner(DaskRunner):
-    """Runs the last step of a graph, and all that it follows from, each once."""
+    """Runs the last step of a graph and everything it depends on, each step once."""
 
     def run_pipeline(self, pipeline: Pipeline, options: Any) -> DaskRunnerResult:
-        """Computes side inputs, starts the rest, and does not wait for it."""
+        """Computes side inputs, then starts the other steps without waiting for them."""
         client, chain = default_client(), _Chain(options.view_as(DaskOptions))
         pipeline.replace_all(dask_overrides())
         pipeline.visit(chain)
@@ -30,7 +30,7 @@ class ChainRunner(DaskRunner):
 
 
 class _Chain(PipelineVisitor):
-    """Beam's translation of steps into bags, by the step that makes them."""
+    """Translates steps into bags with Beam's own visitor. bags: by the step that produces them."""
 
     def __init__(self, options: DaskOptions) -> None:
         self._npartitions = options.npartitions or 0
@@ -39,7 +39,7 @@ class _Chain(PipelineVisitor):
         self.bags: dict[AppliedPTransform | None, Any] = self._translation.bags
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        """Adds the bag of one step."""
+        """Adds the bag of a step."""
         if transform_node.side_inputs:
             self._compute_inputs(transform_node)
         if isinstance(transform_node.transform, _GroupByKeyOnly):
@@ -47,9 +47,9 @@ class _Chain(PipelineVisitor):
         self._translation.visit_transform(transform_node)
 
     def _compute_inputs(self, step: AppliedPTransform) -> None:
-        """Computes the side inputs of a step together with its main input, so that what they share runs once.
+        """Computes a step's side inputs together with its main input, so that shared steps run once.
 
-        A list takes the place of a side input's bag: Beam's translation hands to workers whatever can be iterated."""
+        A list replaces the bag of each side input: Beam's translation passes any iterable to the workers."""
         sides = [side.pvalue.producer for side in step.side_inputs]
         bags = [side for side in sides if isinstance(self.bags[side], Bag)]
         if not bags:
@@ -61,7 +61,7 @@ class _Chain(PipelineVisitor):
             self.bags[side] = bag.compute()
 
     def _spread(self, step: AppliedPTransform) -> None:
-        """Few sources would mean few partitions from here on, as a grouping keeps their number."""
+        """Repartitions before a grouping, which keeps the number of partitions: few sources would mean few of them."""
         ungrouped = step.inputs[0].producer
         if self.bags[ungrouped].npartitions < self._npartitions:
             self.bags[ungrouped] = self.bags[ungrouped].repartition(npartitions=self._npartitions)

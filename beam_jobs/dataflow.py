@@ -1,6 +1,6 @@
-"""--runner=dataflow: what Google's service is told of a conversion, and what is refused before anything is submitted.
+"""--runner=dataflow: sets the options of a job, and refuses impossible ones before anything is submitted.
 
-Each default stands back for the flag of Beam's that sets it. Imports Beam inside functions alone."""
+Beam's own flags override each default. Imports Beam only inside functions."""
 
 import contextlib
 import importlib.util
@@ -26,15 +26,15 @@ from pipeline.shards.storage import join
 __all__ = ["check", "check_job", "prepared", "set_defaults", "threads_of"]
 
 MACHINE_TYPE = "n2-standard-4"
-DISK_GB = 30  # the service's own 25 leave little beside Beam's image: shuffled is metadata alone, and not on workers
-MAX_WORKERS = 200  # 800 vCPUs: more is a quota's matter, and somebody's decision
+DISK_GB = 30  # the service's default of 25 is tight with Beam's image; the shuffle is small and not on workers
+MAX_WORKERS = 200  # 800 vCPUs: more may need a higher quota, and the user's decision
 
 _GIB = 1024**3
-_VCPU_BYTES = {"highcpu": _GIB, "standard": 4 * _GIB, "highmem": 8 * _GIB}  # each has a Python process of its own
-_FLIGHT_BYTES = 160 * 1024**2  # of one thread: 64 MiB read ahead, pieces of an upload or of a scan; measured up to 125
+_VCPU_BYTES = {"highcpu": _GIB, "standard": 4 * _GIB, "highmem": 8 * _GIB}  # each vCPU has its own Python process
+_FLIGHT_BYTES = 160 * 1024**2  # per thread: 64 MiB read ahead, parts of an upload or a scan; measured up to 125
 _FLIGHT_SHARE = 1 / 4  # of a process's memory
-_MOST_THREADS = 2  # one has 64 requests on their way, all connections of the pool; another works while it ends a shard
-_SHARDS_A_THREAD = 16  # a worker starts in minutes, and writes a shard in seconds
+_MOST_THREADS = 2  # one keeps 64 requests in flight, the entire connection pool; the other works while it ends a shard
+_SHARDS_PER_THREAD = 16  # a worker takes minutes to start, and seconds to write a shard
 
 _JOB_NAME = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
 _PROJECT = re.compile("[a-z][-a-z0-9:.]+[a-z0-9]")
@@ -43,7 +43,7 @@ _PACKAGES = (".whl", ".tar.gz", ".tar", ".zip")
 
 
 def check(args: Namespace, options: Any) -> None:
-    """Raises OptionError for what the service would refuse, or its workers fail at, as far as options tell."""
+    """Raises OptionError for options that the service would refuse, or with which its workers would fail."""
     from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions
 
     missing = [name for name in ("google.cloud.dataflow", "google_auth_httplib2", "apitools") if not _has(name)]
@@ -66,7 +66,7 @@ def check(args: Namespace, options: Any) -> None:
 def _has(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent is missing
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 
@@ -80,11 +80,11 @@ def _check_project(project: str | None) -> None:
 
 def _check_region(region: str | None) -> None:
     if not region:
-        raise OptionError("--runner=dataflow needs --region=NAME, such as us-central1; best where the buckets are.")
+        raise OptionError("--runner=dataflow needs --region=NAME, such as us-central1; best the region of the buckets.")
     if _REGION.fullmatch(region.rpartition("-")[0]):
         raise OptionError(f"--region={region} is a zone. Give its region: --region={region.rpartition('-')[0]}.")
     if not _REGION.fullmatch(region):
-        raise OptionError(f"--region={region} is no region of Google Cloud. They are named like us-central1.")
+        raise OptionError(f"--region={region} is not a region of Google Cloud. An example is us-central1.")
 
 
 def _check_in_bucket(flag: str, path: str | None) -> None:
@@ -100,8 +100,8 @@ def _check_package(package: str) -> None:
 
 
 def check_job(job: Job) -> None:
-    """Raises OptionError for raw data that no worker can read."""
-    for path in (*(source.uri for source in job.sources), *getattr(job.converter, "worker_files", ())):
+    """Raises OptionError for raw data that workers cannot read."""
+    for path in (*(source.uri for source in job.sources), *job.converter.worker_files):
         if not is_remote(path):
             raise OptionError(
                 f"{path} is on this machine, where no worker of --runner=dataflow can read it. Copy the raw data to a "
@@ -111,9 +111,9 @@ def check_job(job: Job) -> None:
 
 @contextlib.contextmanager
 def prepared(job: Job, options: Any) -> Iterator[None]:
-    """Sets what the job needs while it is submitted and waited for: defaults, our wheel. Asks the service first.
+    """Sets defaults and adds our wheel for the block, which submits the job. Checks with the service first.
 
-    Raises OptionError, StorageError, InfeedError for what would be refused; nothing is submitted then."""
+    Raises OptionError, StorageError or InfeedError if the service would refuse the job; nothing is submitted then."""
     from apache_beam.options.pipeline_options import SetupOptions
 
     set_defaults(job, options)
@@ -126,7 +126,7 @@ def prepared(job: Job, options: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_beam() -> Iterator[None]:
-    """Beam logs each error with its traceback, and again on each attempt; we say it once."""
+    """Silences Beam, which logs each error with its traceback on every attempt. We report it once."""
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -135,9 +135,9 @@ def _quiet_beam() -> Iterator[None]:
 
 
 def _check_service(job: Job, options: Any) -> None:
-    """One call and one small object: credentials, permissions, API, project, region and staging bucket, all in 1 s.
+    """Checks credentials, permissions, API, project, region and staging bucket: one call, one small object, 1 s.
 
-    Beam itself would try a forbidden bucket for ten minutes."""
+    Beam itself retries a forbidden bucket for ten minutes."""
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     google = options.view_as(GoogleCloudOptions)
@@ -157,7 +157,7 @@ def _check_service(job: Job, options: Any) -> None:
 
 
 def set_defaults(job: Job, options: Any) -> None:
-    """Name, labels, places and workers of the job, where no flag has set them."""
+    """Sets name, labels, locations and workers of the job, unless flags have."""
     from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions, SetupOptions, WorkerOptions
 
     google, debug = options.view_as(GoogleCloudOptions), options.view_as(DebugOptions)
@@ -173,7 +173,7 @@ def set_defaults(job: Job, options: Any) -> None:
         debug.add_experiment("shuffle_mode=service")
     setup = options.view_as(SetupOptions)
     if setup.save_main_session is None:
-        setup.save_main_session = False  # Beam's default here pickles __main__, whatever is in it
+        setup.save_main_session = False  # Beam's default pickles everything in __main__
 
 
 def _set_workers(job: Job, workers: Any, debug: Any) -> None:
@@ -184,12 +184,12 @@ def _set_workers(job: Job, workers: Any, debug: Any) -> None:
         debug.number_of_worker_harness_threads = threads_of(workers.machine_type)
     if workers.max_num_workers is None and workers.autoscaling_algorithm != "NONE":
         at_once = _vcpus(workers.machine_type) * debug.number_of_worker_harness_threads
-        wanted = math.ceil(_shards(job) / (at_once * _SHARDS_A_THREAD))
+        wanted = math.ceil(_shards(job) / (at_once * _SHARDS_PER_THREAD))
         workers.max_num_workers = max(min(wanted, MAX_WORKERS), workers.num_workers or 1)
 
 
 def _shards(job: Job) -> int:
-    """How many there will be, nearly: only the scan knows."""
+    """An estimate of the number of shards, which only the scan determines."""
     shards = 0
     for split in job.splits:
         size = sum(source.guessed_bytes for source in job.sources if source.split == split)
@@ -198,23 +198,24 @@ def _shards(job: Job) -> int:
 
 
 def threads_of(machine_type: str) -> int:
-    """How many shards a Python process writes at a time: as many as its memory holds bytes in flight for, few as it is
-    Python's lock that they share. There is a process for each vCPU."""
+    """Shards that a Python process writes in parallel, limited by its memory for bytes in flight and by Python's lock.
+
+    There is one process per vCPU."""
     family = next((family for family in _VCPU_BYTES if f"-{family}-" in machine_type), "highcpu")
     return max(1, min(_MOST_THREADS, int(_VCPU_BYTES[family] * _FLIGHT_SHARE / _FLIGHT_BYTES)))
 
 
 def _vcpus(machine_type: str) -> int:
-    found = re.search(r"-(\d+)(-\d+)?$", machine_type)  # n2-standard-4; n2-custom-4-16384 has its memory behind
+    found = re.search(r"-(\d+)(-\d+)?$", machine_type)  # n2-standard-4; n2-custom-4-16384 ends with its memory
     return int(found[1]) if found else 1
 
 
 def _job_name(job: Job) -> str:
-    """Of the dataset, the time and the run: two at once would else be refused. 63 characters at most."""
+    """Dataset, time and run, because names of running jobs must be unique. At most 63 characters."""
     at = time.strftime("%Y%m%d-%H%M%S", time.gmtime(job.started))
     return f"infeed-{_plain(job.converter.name)[:31].strip('-')}-{at}-{job.run_id[:8]}".rstrip("-")
 
 
 def _plain(text: str) -> str:
-    """As labels and names take it: a-z, 0-9 and -."""
+    """Reduces a text to the characters of labels and names: a-z, 0-9 and -."""
     return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")[:63]

@@ -1,6 +1,6 @@
-"""A job on Dataflow, from its submission to its end: its link, its states, what the service complains of, its counts.
+"""Submits a job to Dataflow and follows it to its end: link, states, warnings and counts.
 
-The commit is in the graph, so a job ends well without us: to leave it, by --detach or Ctrl-C, loses nothing."""
+The commit is part of the graph, so a job needs no launcher to complete: --detach and Ctrl-C lose nothing."""
 
 import contextlib
 import time
@@ -17,14 +17,14 @@ from pipeline.shards.storage import join
 __all__ = ["run"]
 
 POLL_SECONDS = 10.0
-_REASON_POLLS = 6  # how often a failed job is asked for its reason, which comes up to half a minute late
+_REASON_POLLS = 6  # the reason for a failure may appear half a minute after the failure
 _OVER = {"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"}
 
 
 def run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
-    """Submits a job, and waits for its end. False where nobody waits: --detach, or a template was written.
+    """Submits a job and waits for its end. Returns False without waiting after --detach or writing a template.
 
-    Raises OptionError, ConversionError when it is refused, fails or is cancelled; SystemExit(130) on Ctrl-C."""
+    Raises OptionError or ConversionError if the job is refused, fails or is cancelled; SystemExit(130) on Ctrl-C."""
     with prepared(job, options):
         return _run(job, options, console, waiting)
 
@@ -40,17 +40,17 @@ def _run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
         result = pipeline.run()
     if google.template_location:
         run_it = f"gcloud dataflow jobs run NAME --gcs-location={google.template_location} {_place(google)}"
-        say(console, f"dataflow: template {google.template_location} is written. Run it: {run_it}")
+        say(console, f"dataflow: wrote template {google.template_location}. Run it: {run_it}")
         return False
     submitted = _Submitted(pipeline.runner.dataflow_client, result.job_id(), console)
     url = f"https://console.cloud.google.com/dataflow/jobs/{google.region}/{submitted.id}?project={google.project}"
-    say(console, f"dataflow: {google.job_name} is submitted: {url}")
-    on = (
-        f"It goes on by itself; {join(job.output_dir, 'manifest.json')} tells that it is complete. To cancel it: "
-        f"gcloud dataflow jobs cancel {submitted.id} {_place(google)}"
+    say(console, f"dataflow: submitted {google.job_name}: {url}")
+    state = (
+        f"The job continues without this command; it is complete when {join(job.output_dir, 'manifest.json')} exists. "
+        f"To cancel it: gcloud dataflow jobs cancel {submitted.id} {_place(google)}"
     )
     if waiting.detach:
-        say(console, f"dataflow: {on}")
+        say(console, f"dataflow: {state}")
         return False
     try:
         with as_ours(google.project, google.region):
@@ -58,8 +58,8 @@ def _run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
     except KeyboardInterrupt:
         if waiting.cancel_on_interrupt:
             submitted.cancel()
-            on = "It is cancelled. Run the same command again: it goes on."
-        say(console, f"dataflow: interrupted. {on}")
+            state = "The job is cancelled. Run the same command again to resume."
+        say(console, f"dataflow: interrupted. {state}")
         raise SystemExit(130) from None
     return True
 
@@ -69,7 +69,7 @@ def _place(google: Any) -> str:
 
 
 class _Submitted:
-    """A job of the service, by Beam's client of it."""
+    """A submitted job, accessed through Beam's client."""
 
     def __init__(self, client: Any, job_id: str, console: Console) -> None:
         self.id = job_id
@@ -79,7 +79,7 @@ class _Submitted:
         self._since: Any = None
 
     def wait(self) -> None:
-        """Returns when the job is done. Raises ConversionError for any other end."""
+        """Returns when the job has succeeded. Raises ConversionError for any other end."""
         state = ""
         while state not in _OVER:
             if state:
@@ -92,14 +92,14 @@ class _Submitted:
         if state == "FAILED":
             raise ConversionError(*self._failure().splitlines())
         if state != "DONE":
-            raise ConversionError(f"the job was {state.lower()}. Run the same command again: it goes on.")
+            raise ConversionError(f"the job was {state.lower()}. Run the same command again to resume.")
 
     def cancel(self) -> None:
-        """Asks for the job's end."""
+        """Requests cancellation."""
         self._client.modify_job_state(self.id, "JOB_STATE_CANCELLED")
 
     def _hear(self) -> None:
-        """Shows warnings, keeps errors: a failed attempt is one, and the next may succeed."""
+        """Shows new messages and keeps errors, which are not final: a later attempt may succeed."""
         token = None
         while True:
             found, token = self._client.list_messages(
@@ -128,9 +128,9 @@ class _Submitted:
         return f"the Dataflow job failed: {reason}{advice(reason)}"
 
     def _counts(self) -> str:
-        """Our counters as the service has them, ": " first; nothing before there are any, or if it cannot say."""
+        """Our counters from the service, after ": "; "" if there are none yet or the service does not answer."""
         counts: dict[str, int] = {}
-        with contextlib.suppress(Exception):  # a count never breaks a conversion
+        with contextlib.suppress(Exception):  # counts must never fail a conversion
             for metric in self._client.get_job_metrics(self.id).metrics:
                 context = metric.name.context
                 if context.get("namespace") == "infeed" and "tentative" not in context:

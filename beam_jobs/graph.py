@@ -1,10 +1,10 @@
-"""The Beam graph of a conversion: one linear chain, because some runners lose whatever is beside it.
+"""The Beam graph of a conversion: one linear chain, because some runners lose every other branch.
 
     Create(sources) -> scan -> GroupByKey(bucket) -> assign -> GroupByKey(shard) -> gather -> GroupByKey(one) -> commit
                           \\-> sums by bucket, sampled sizes by split (side inputs of assign, gather and commit)
 
-Keys are integers (a Python hash differs between processes) and never None. Payload is never grouped. Rejects and
-counts travel inside the results: no tags, nothing from finish_bundle. The counters are for a runner's own pages."""
+Keys are integers (Python hashes differ between processes) and never None. The payload is never grouped. Rejects and
+counts are part of the results: there are no tags and no finish_bundle. The counters are for the runner's own pages."""
 
 import contextlib
 import dataclasses
@@ -34,9 +34,9 @@ from pipeline.shards.errors import InfeedError, StorageError
 from pipeline.shards.key_digest import key_digest
 from pipeline.shards.schemes import is_remote, open_storage
 
-__all__ = ["build", "pipeline_of"]
+__all__ = ["pipeline_of"]
 
-_SUMMARIES = -1  # the key under which source summaries pass both groupings
+_SUMMARIES = -1  # the key of source summaries in both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
 _ONE = 0
 _SCANS_AT_ONCE = 16
@@ -48,14 +48,8 @@ Samples = Mapping[int, Sampled]  # by split number
 
 
 def pipeline_of(job: Job, options: Any) -> beam.Pipeline:
-    """A pipeline that is the conversion of all splits of a job."""
+    """A pipeline that converts all splits of a job."""
     pipeline = beam.Pipeline(options=options)
-    build(pipeline, job)
-    return pipeline
-
-
-def build(pipeline: beam.Pipeline, job: Job) -> None:
-    """Adds the conversion of all splits of a job to a pipeline."""
     scanned = (
         pipeline
         | "sources" >> beam.Create(_groups(job))
@@ -73,6 +67,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "all" >> beam.GroupByKey()
         | "commit" >> beam.ParDo(_Commit(job), sums, sampled)
     )
+    return pipeline
 
 
 def _sampled(scanned: Any, job: Job) -> pvalue.AsDict:
@@ -85,18 +80,20 @@ def _sampled(scanned: Any, job: Job) -> pvalue.AsDict:
 
 
 def _groups(job: Job) -> list[list[tuple[int, Source]]]:
-    """Numbered sources, those in buckets by sixteen, which are scanned at once: they wait rather than work."""
+    """Numbered sources. Those in buckets form groups of 16 to scan in parallel, as such scans mostly wait."""
     numbered = list(enumerate(job.sources))
     remote = [each for each in numbered if is_remote(each[1].uri)]
     groups = [remote[i : i + _SCANS_AT_ONCE] for i in range(0, len(remote), _SCANS_AT_ONCE)]
     return groups + [[each] for each in numbered if not is_remote(each[1].uri)]
 
 
-class _Scan(beam.DoFn):
-    """[(number, source), ...] -> (bucket key, References) ..., (_SUMMARIES, SourceSummary) of each."""
-
+class _Stage(beam.DoFn):
     def __init__(self, job: Job):
         self.job = job
+
+
+class _Scan(_Stage):
+    """[(number, source), ...] -> for each, (bucket key, References) ... and one (_SUMMARIES, SourceSummary)."""
 
     def process(self, element: Sequence[tuple[int, Source]]) -> Iterator[Keyed]:
         with contextlib.ExitStack() as stack:
@@ -121,11 +118,8 @@ class _Scan(beam.DoFn):
         yield _SUMMARIES, SourceSummary(number, records, keys)
 
 
-class _Measure(beam.DoFn):
+class _Measure(_Stage):
     """(bucket key, References) -> (bucket key, BucketSums)."""
-
-    def __init__(self, job: Job):
-        self.job = job
 
     def process(self, element: Keyed) -> Iterator[Keyed]:
         key, refs = element
@@ -133,11 +127,8 @@ class _Measure(beam.DoFn):
             yield key, measure(self.job.converter, refs)
 
 
-class _Offer(beam.DoFn):
-    """(bucket key, References) -> (split number, records that may be in the sample)."""
-
-    def __init__(self, job: Job):
-        self.job = job
+class _Offer(_Stage):
+    """(bucket key, References) -> (split number, candidates for the sample)."""
 
     def process(self, element: Keyed) -> Iterator[tuple[int, Sequence[Candidate]]]:
         key, refs = element
@@ -148,11 +139,8 @@ class _Offer(beam.DoFn):
             yield self.job.splits.index(split), offered
 
 
-class _Sample(beam.DoFn):
+class _Sample(_Stage):
     """(split number, the sample) -> (split number, Sampled)."""
-
-    def __init__(self, job: Job):
-        self.job = job
 
     def process(self, element: tuple[int, Sequence[Candidate]]) -> Iterator[tuple[int, Sampled]]:
         number, sample = element
@@ -160,13 +148,10 @@ class _Sample(beam.DoFn):
             yield number, convert_sample(self.job, sample)
 
 
-class _Assign(beam.DoFn):
+class _Assign(_Stage):
     """A bucket's rows -> (shard key, References) ...
 
-    The summaries' element also claims, and seeds every shard: with its result if an earlier run has finished it."""
-
-    def __init__(self, job: Job):
-        self.job = job
+    The element of summaries claims the splits and adds one value per shard, its result if an earlier run wrote it."""
 
     def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
         key, values = element
@@ -182,26 +167,23 @@ class _Assign(beam.DoFn):
                 check_scanned(plan, [s for s in summaries if self.job.sources[s.source].split == split])
                 check_target(plan)
                 finished = self._claim(plan)
-            for shard in range(plan.num_shards):  # so that a shard without rows is written too
+            for shard in range(plan.num_shards):  # so that shards without rows are written, too
                 yield _key(self.job, split, shard), finished.get(shard, References.of([]))
         for summary in summaries:
             yield _SUMMARIES, summary
 
     def _claim(self, plan: SplitPlan) -> dict[int, ShardResult]:
-        """By shard, what an earlier run finished. Looked up here, for all at once: gather would ask for each alone."""
+        """Results of shards that an earlier run finished. One listing here replaces a request per shard in gather."""
         storage = open_storage(self.job.output_dir)
         claim(storage, plan)
-        if self.job.verify_existing:  # which reads all bytes: many workers do that
+        if self.job.verify_existing:  # gather reads all bytes, on many workers
             return {}
         finished = (ShardResult.of(receipt) for receipt in finished_shards(storage, plan))
         return {result.shard: dataclasses.replace(result, reused=True) for result in finished}
 
 
-class _Gather(beam.DoFn):
-    """A shard's rows -> (one key, ShardResult), with the shard and its receipt as the lasting effect."""
-
-    def __init__(self, job: Job):
-        self.job = job
+class _Gather(_Stage):
+    """A shard's rows -> (_ONE, ShardResult). Writes the shard and its receipt."""
 
     def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
         key, values = element
@@ -223,11 +205,8 @@ class _Gather(beam.DoFn):
         yield _ONE, result
 
 
-class _Commit(beam.DoFn):
-    """All results and summaries -> the verdict of each split. One element: splits share a manifest."""
-
-    def __init__(self, job: Job):
-        self.job = job
+class _Commit(_Stage):
+    """All results and summaries -> the verdict of each split. A single element, because splits share a manifest."""
 
     def process(self, element: Values, sums: Sums, sampled: Samples) -> Iterator[str]:
         _, values = element
@@ -240,12 +219,12 @@ class _Commit(beam.DoFn):
             try:
                 with verdict_on_error(self.job, split), distrusting_receipts(output, plans):
                     yield commit_split(output, plan, summaries, results).message
-            except InfeedError as e:  # the other splits may be good, and have rejects to list
+            except InfeedError as e:  # the other splits may be complete, or have rejects to list
                 failures.append(e)
         if failures:
             raise failures[0]
         for path in self.job.scratch:
-            with contextlib.suppress(StorageError):  # there are buckets that let nothing be deleted
+            with contextlib.suppress(StorageError):  # some buckets forbid deletion
                 open_storage(path).delete(path)
 
 

@@ -1,4 +1,4 @@
-"""One conversion, as its launcher describes it to every worker."""
+"""The description of a conversion, which its launcher sends to every worker."""
 
 import time
 from collections.abc import Mapping
@@ -10,43 +10,43 @@ from beam_jobs.converter import Converter, Source
 __all__ = ["Job", "Waiting"]
 
 _BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
-_MIN_BUCKETS = 8  # each source has a piece for each bucket, ~1 KB however few rows it has
+_MIN_BUCKETS = 8  # each source has a piece per bucket, of ~1 KB or more
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a launcher does after it has handed a job to a service that needs it no more."""
+    """What a launcher does after submitting a job to a service that no longer needs it."""
 
-    detach: bool = False  # it leaves at once
-    cancel_on_interrupt: bool = False  # Ctrl-C ends the job, not only the waiting
+    detach: bool = False  # exit immediately
+    cancel_on_interrupt: bool = False  # Ctrl-C cancels the job instead of only ending the wait
 
 
 @dataclass(frozen=True)
 class Job:
-    """One conversion, as its launcher describes it to every worker."""
+    """The description of a conversion. Immutable, and pickled to every worker."""
 
     converter: Converter
     sources: tuple[Source, ...]
     output_dir: str
     target_shard_bytes: int = 100 * 10**6
-    num_shards: Mapping[str, int] | None = None  # of a split; None or absent: by target_shard_bytes
+    num_shards: Mapping[str, int] | None = None  # by split; None or absent: derived from target_shard_bytes
     seed: int = 0
     max_bad_records: int = 0
-    overwrite: bool = False  # a split of another plan is replaced, not refused
-    verify_existing: bool = False  # finished shards are read again, not only measured
+    overwrite: bool = False  # replaces a split of another plan instead of refusing it
+    verify_existing: bool = False  # reads finished shards again instead of comparing sizes
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
-    expected: Mapping[str, int] | None = None  # records that a split must have, where its owner says so
-    run_id: str = ""  # names this run in its verdict; never in data
-    counts_dir: str = ""  # on the launcher's machine, where workers say how far they are; "": nobody looks
+    expected: Mapping[str, int] | None = None  # required number of records by split, where the data set defines it
+    run_id: str = ""  # identifies this run in its verdict; never in data
+    counts_dir: str = ""  # on the launcher's machine, for the workers' counts; "": nobody reads them
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits to write, sorted: their numbers are part of the shuffle keys."""
+        """The splits to write. Sorted, because their numbers are part of the shuffle keys."""
         return tuple(sorted({source.split for source in self.sources}))
 
     @cached_property
     def num_buckets(self) -> int:
-        """A power of two that follows the size of the input. It changes no byte of output."""
+        """A power of two that grows with the input. It does not affect the output."""
         wanted = sum(source.guessed_bytes for source in self.sources) // _BYTES_PER_BUCKET
         return max(_MIN_BUCKETS, 1 << wanted.bit_length())

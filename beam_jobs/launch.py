@@ -1,14 +1,13 @@
-"""Runs a job and reports it: the plan (--dry_run), the progress, the verdict."""
+"""Runs a job and reports the plan (--dry_run), the progress and the verdict."""
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 
 from beam_jobs.job import Job, Waiting
 from beam_jobs.preview import SplitPreview, preview
 from beam_jobs.progress import watching
-from beam_jobs.runners import Preset, find_runner
-from beam_jobs.verdicts import Verdict
+from beam_jobs.runners import find_runner
+from beam_jobs.verdicts import Verdict, buried_messages
 from pipeline import command
 from pipeline.command import Console
 from pipeline.quiet import quiet_stderr
@@ -22,7 +21,7 @@ _TO_ITS_END = Waiting()
 
 
 def dry_run(job: Job, console: Console) -> bool:
-    """Prints what the conversion would do. False if it would fail, as far as the scan alone can tell."""
+    """Prints what the conversion would do. Returns False if the scan already shows that it would fail."""
     with console.status("scanning the raw data"):
         previews = list(preview(job))
     failures = [failure for p in previews for failure in _predicted_failures(job, p)]
@@ -30,7 +29,7 @@ def dry_run(job: Job, console: Console) -> bool:
         sizes = f"{format_bytes(min(p.shard_bytes))}..{format_bytes(max(p.shard_bytes))}"
         console.print(
             f"{p.split}: {p.records:,} records, {format_bytes(sum(p.shard_bytes))} in {len(p.shard_bytes):,} shards of "
-            f"{sizes}, {p.read_requests:,} ranged reads, {len(p.rejected)} rejected, plan {p.plan_digest}",
+            f"{sizes}, {len(p.rejected)} rejected, plan {p.plan_digest}",
             soft_wrap=True,
             highlight=False,
         )
@@ -54,23 +53,27 @@ def _predicted_failures(job: Job, preview: SplitPreview) -> Iterator[str]:
 
 
 def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:
-    """Runs the conversion to its end, unless told not to wait, and prints the verdict of every split.
+    """Runs the conversion and prints the verdict of every split, unless told not to wait for it.
 
-    Raises ConversionError with the verdict's own words when a split is not complete."""
+    Raises ConversionError with the verdict's message if a split is not complete."""
     preset = find_runner(options.get_all_options()["runner"])
     preset.check_job(job)
-    open_storage(job.output_dir).exists(job.output_dir)  # a bucket that is not there is told before the scan
+    output = open_storage(job.output_dir)
+    output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None
-    with watching(job, console) as watched, _quiet_workers(preset):
+    # Local workers log their start and end, and a failure as six tracebacks, and have no option to stop this. The
+    # verdict or the exception has the reason.
+    quiet = quiet_stderr() if preset.quiet else contextlib.nullcontext()
+    with watching(job, console) as watched, quiet:
         try:
             with preset.around(options):
                 if not preset.run(watched, options, console, waiting):
                     return
         except OptionError:
             raise
-        except Exception as e:  # of whatever class the runner makes of it
+        except Exception as e:  # runners wrap errors in classes of their own
             failure = e
-    verdicts = [_verdict(job, split) for split in job.splits]
+    verdicts = [Verdict.fetch(output, job.output_dir, split, job.run_id) for split in job.splits]
     for verdict in verdicts:
         if verdict and verdict.ok:
             rejected = f", {verdict.rejected} rejected" if verdict.rejected else ""
@@ -92,26 +95,14 @@ def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) 
 
 
 def _without_verdict(failure: Exception) -> Exception:
-    """What to raise when a run failed and could not even write a verdict: a full disk, no permission, a bug."""
-    ours = re.findall(r"^pipeline\.shards\.errors\.\w+: (.*?)(?: \[while running .*\])?$", str(failure), re.MULTILINE)
+    """The error to raise if a run failed without a verdict: the disk was full, a permission missing, or a bug."""
+    ours = buried_messages(str(failure))
     message = ours[-1] if ours else str(failure).partition(" [while running ")[0]
     if ours or isinstance(failure, InfeedError):
         return ConversionError(message)
-    return RuntimeError(f"the runner failed, and not by a known error: {failure}")
-
-
-def _quiet_workers(preset: Preset) -> contextlib.AbstractContextManager[None]:
-    """Drops what a local run, its worker processes too, logs on stderr.
-
-    They log their own start and end, and a failure six tracebacks long, and take no option against it; what went
-    wrong is in the verdict or in the exception."""
-    return quiet_stderr() if preset.quiet else contextlib.nullcontext()
+    return RuntimeError(f"the runner failed with an unknown error: {failure}")
 
 
 def exit_with(main: Callable[[], int | None]) -> None:
-    """Runs a command line's main; exits as pipeline.command does."""
-    command.exit_with(main, "interrupted. Run the same command again: it goes on.")
-
-
-def _verdict(job: Job, split: str) -> Verdict | None:
-    return Verdict.fetch(open_storage(job.output_dir), job.output_dir, split, job.run_id)
+    """Runs a command line's main function, and exits as pipeline.command does."""
+    command.exit_with(main, "interrupted. Run the same command again to resume.")

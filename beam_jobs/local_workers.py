@@ -1,6 +1,6 @@
-"""--runner=local with worker processes: one that dies ends the job; Beam would wait for its answer for ever.
+"""--runner=local with worker processes: if one dies, the job fails. Beam itself would wait forever for its answer.
 
-Imports Beam: for a job that runs."""
+Imports Beam, so import it only to run a job."""
 
 import contextlib
 import threading
@@ -19,7 +19,7 @@ _REPEAT_SECONDS = 0.5
 
 @contextlib.contextmanager
 def watched_workers() -> Iterator[None]:
-    """Raises ConversionError when a worker process died under a job that ran in the block, and that failed so."""
+    """Raises ConversionError if the job in the block failed because a worker process died."""
     died: list[str] = []
 
     class Watched(_WatchedHandler):
@@ -33,19 +33,19 @@ def watched_workers() -> Iterator[None]:
             raise
         raise ConversionError(
             f"a worker process died: {died[0]} (-9 and 137: it was killed, often because memory ran out). Run the same "
-            "command again: it goes on. Fewer --local_processes need less memory."
+            "command again to resume. Fewer --local_processes need less memory."
         ) from e
     finally:
         WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(SubprocessSdkWorkerHandler)
 
 
 class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGeneralTypeIssues]
-    """Beam's handler of one worker process, which answers for it once it is dead."""
+    """Beam's handler of one worker process. If the process dies, the handler answers in its place."""
 
     deaths: list[str]
 
     def start_worker(self) -> None:
-        """Starts the process, and a thread that waits for its end."""
+        """Starts the process and a thread that waits for it to exit."""
         self._closing = threading.Event()
         self.worker = SubprocessSdkWorker(
             self._worker_command_line, self.control_address, self.provision_info, self.worker_id
@@ -61,13 +61,13 @@ class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGene
             self._answer(death)
 
     def _answer(self, death: Exception) -> None:
-        """Fails what the job waits for; again and again, as it may ask until it has found out."""
+        """Fails the requests of the job, repeatedly, because it may send more until it notices."""
         while not self._closing.is_set():
-            with contextlib.suppress(RuntimeError):  # another question came in between
+            with contextlib.suppress(RuntimeError):  # another request arrived meanwhile
                 self.control_conn.abort(death)
             self._closing.wait(_REPEAT_SECONDS)
 
     def close(self) -> None:
-        """Ends the process."""
+        """Stops the process."""
         self._closing.set()
         super().close()

@@ -1,6 +1,6 @@
-"""python -m beam_jobs.loopback worker_pool --service_port=50000: Beam's services, for this machine alone.
+"""python -m beam_jobs.loopback worker_pool --service_port=50000: Beam's services, for this machine only.
 
-Beam binds its servers, which ask nobody who they are, to every interface and has no option against it."""
+Beam's servers do not authenticate clients and listen on every interface, with no option to change that."""
 
 import contextlib
 import runpy
@@ -17,7 +17,7 @@ _SERVICES = {
 
 @contextlib.contextmanager
 def on_loopback() -> Iterator[None]:
-    """gRPC servers that are made in the block, and want every interface, get the loopback interface."""
+    """gRPC servers created in the block listen on loopback instead of on every interface."""
     import grpc
 
     made = grpc.server
@@ -37,6 +37,6 @@ def on_loopback() -> Iterator[None]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] not in [[name] for name in _SERVICES]:
-        sys.exit(f"error: give one of {', '.join(_SERVICES)}, and its options after it.")
+        sys.exit(f"error: give one of {', '.join(_SERVICES)}, followed by its options.")
     with on_loopback():
         runpy.run_module(_SERVICES[sys.argv.pop(1)], run_name="__main__", alter_sys=True)

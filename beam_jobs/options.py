@@ -1,6 +1,6 @@
-"""The options that every conversion has, and how what is left over reaches Beam.
+"""The options common to all conversions; the remaining ones go to Beam.
 
-Imports Beam only when it is needed to run, so that --help and --dry_run work without it."""
+Imports Beam only to run a job, so that --help and --dry_run work without it."""
 
 import argparse
 import logging
@@ -22,8 +22,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the common options."""
     shards = parser.add_argument_group("shards")
     shards.add_argument("--target_shard_bytes", default="100MB", help="size of a shard (default: %(default)s)")
-    shards.add_argument("--seed", type=int, default=0, help="of the order of records in the shards (default: 0)")
-    again = parser.add_argument_group("a directory that holds shards already")
+    shards.add_argument("--seed", type=int, default=0, help="determines the order of records (default: 0)")
+    again = parser.add_argument_group("an output directory that already contains shards")
     again.add_argument(
         "--overwrite",
         action="store_true",
@@ -32,31 +32,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     again.add_argument(
         "--verify_existing",
         action="store_true",
-        help="read the shards that an earlier run finished and their raw data, not only sizes and times; write damaged "
-        "ones again. A copy of the raw data, which has new times, needs it",
+        help="read finished shards and their raw data instead of comparing sizes and times; write damaged shards "
+        "again. Needed after copying the raw data, which changes its times",
     )
     compressed = parser.add_argument_group("compressed raw data")
     compressed.add_argument(
         "--max_uncompressed_bytes",
         metavar="SIZE",
-        help="how large a .gz file may become in <output>/_scratch (default: 100 times its size, at least 1GiB)",
+        help="limit for each uncompressed .gz file in <output>/_scratch (default: 100 times its size, at least 1GiB)",
     )
     bad = parser.add_argument_group("bad records")
     bad.add_argument(
         "--max_bad_records",
         type=int,
         default=0,
-        help="a split with more of them fails, after all of them are listed (default: 0)",
+        help="a split with more of them fails, after listing all (default: 0)",
     )
-    run = parser.add_argument_group("running", "Every other --option goes to Apache Beam unchanged.")
+    run = parser.add_argument_group("running", "All other --options go to Apache Beam unchanged.")
     run.add_argument("--dry_run", action="store_true", help="print records, bytes and shards; write nothing")
     presets = "; ".join(f"{name}: {preset.help}" for name, preset in RUNNERS.items())
-    run.add_argument("--runner", default="local", help=f"{presets}; or any runner of Beam (default: local)")
+    run.add_argument("--runner", default="local", help=f"{presets}; or any Beam runner (default: local)")
     processes = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.processes)
-    run.add_argument("--local_processes", type=int, default=1, help=f"worker processes of {processes} (default: 1)")
+    run.add_argument("--local_processes", type=int, default=1, help=f"worker processes for {processes} (default: 1)")
     leaving = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.leaves)
-    run.add_argument("--detach", action="store_true", help=f"{leaving}: leave the submitted job, which ends by itself")
-    run.add_argument("--cancel_on_interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job, too")
+    run.add_argument("--detach", action="store_true", help=f"{leaving}: submit the job and exit")
+    run.add_argument("--cancel_on_interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job")
 
 
 def make_job(
@@ -67,9 +67,9 @@ def make_job(
     scratch: Sequence[str] = (),
     expected: Mapping[str, int] | None = None,
 ) -> Job:
-    """The job that the common options describe. Raises OptionError.
+    """The job described by the common options. Raises OptionError.
 
-    scratch: temporary files among the sources. expected: how many records a split must have."""
+    scratch: temporary files among the sources. expected: the required number of records by split."""
     if args.seed < 0:
         raise OptionError(f"--seed={args.seed}: allowed are 0 and above.")
     if args.max_bad_records < 0:
@@ -78,7 +78,7 @@ def make_job(
         if number < 1:
             raise OptionError(f"{number} shards for {split!r}: allowed are 1 and above.")
     if not sources:
-        raise OptionError("nothing to convert: no split was chosen that the raw data has.")
+        raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
     return Job(
         converter=converter,
         sources=tuple(sources),
@@ -96,7 +96,7 @@ def make_job(
 
 
 def _pipeline_options_class():
-    logging.disable(logging.WARNING)  # importing Beam without its [gcp] extra warns about clients that we do not use
+    logging.disable(logging.WARNING)  # without its [gcp] extra, Beam warns about clients that we do not use
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as e:
@@ -107,31 +107,27 @@ def _pipeline_options_class():
 
 
 def beam_options(args: argparse.Namespace, rest: Sequence[str]):
-    """Beam's PipelineOptions for the chosen runner. Raises OptionError for an option that Beam does not know either."""
+    """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that Beam does not have either."""
     PipelineOptions = _pipeline_options_class()
     preset = find_runner(args.runner)
-    _check_processes(args, preset)
-    _check_leaving(args, preset)
+    _check_of_preset(args, preset)
     _check_known(PipelineOptions, args, rest)
     options = PipelineOptions([f"--runner={preset.runner}", *preset.flags(args), *rest])
     preset.check(args, options)
     return options
 
 
-def _check_processes(args: argparse.Namespace, preset: Preset) -> None:
+def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:
     if args.local_processes < 1:
         raise OptionError(f"--local_processes={args.local_processes}: allowed are 1 and above.")
     if args.local_processes > 1 and not preset.processes:
         raise OptionError(
             f"--local_processes={args.local_processes}: --runner={args.runner} starts no processes here. Leave it out; "
-            "the runner's own options say how many workers there are."
+            "the runner has its own options for the number of workers."
         )
-
-
-def _check_leaving(args: argparse.Namespace, preset: Preset) -> None:
     for flag in ("detach", "cancel_on_interrupt"):
         if vars(args).get(flag) and not preset.leaves:
-            raise OptionError(f"--{flag}: a job of --runner={args.runner} ends with this command. Leave it out.")
+            raise OptionError(f"--{flag}: with --runner={args.runner}, a job ends with this command. Leave it out.")
 
 
 def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
-"""Which record goes into which shard: buckets, sizes, the assignment. Pure, no I/O, no Beam.
+"""Assigns records to shards, by buckets and sizes. Pure: no I/O, no Beam.
 
-Records stand in the order of their ranks; a billion references are sorted bucket by bucket."""
+Records are ordered by rank. References are sorted bucket by bucket, so there may be a billion of them."""
 
 import hashlib
 import itertools
@@ -19,14 +19,14 @@ from pipeline.shards.key_digest import sum_of_hashes
 from pipeline.shards.naming import shard_file
 from pipeline.shards.ranks import ranks
 
-__all__ = ["SplitPlan", "bucket_of", "by_bucket"]
+__all__ = ["SplitPlan", "by_bucket"]
 
-ENCODER_VERSION = 1  # of pipeline.shards.example and record: a change of their bytes is a change of plan
+ENCODER_VERSION = 1  # of pipeline.shards.example and record: if their bytes change, so does the plan
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How one split is laid out: a pure function of the job, of its bucket sums, and of a sample where sizes change."""
+    """The layout of one split: a pure function of the job, the bucket sums and, if sizes change, a sample."""
 
     job: Job
     split: str
@@ -35,18 +35,18 @@ class SplitPlan:
 
     @cached_property
     def total(self) -> BucketSums:
-        """Of the whole split."""
+        """The sums of the entire split."""
         return add_sums(self.sums.values())
 
     @cached_property
     def num_shards(self) -> int:
-        """As demanded, or as many as bring the shards nearest to the target size; at least one."""
+        """The number from the job, or else the one that brings shards closest to the target size; at least 1."""
         demanded = (self.job.num_shards or {}).get(self.split)
         return demanded or max(1, round(self.sampled.scaled(self.total.bytes) / self.job.target_shard_bytes))
 
     @cached_property
     def digest(self) -> str:
-        """32 hex digits that change with any byte of the split: the identity that resume and refusal go by."""
+        """32 hex digits that change with any byte of the split. Resume and refusal compare them."""
         sources = [source for source in self.job.sources if source.split == self.split]
         fields = {
             "encoder": ENCODER_VERSION,
@@ -62,28 +62,29 @@ class SplitPlan:
         return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def shard_file(self, shard: int) -> str:
-        """The shard's name."""
+        """The shard's file name."""
         return shard_file(self.split, shard, self.num_shards, self.job.converter.schema.files)
 
     @cached_property
     def raw_checksum(self) -> str | None:
-        """32 hex digits that change with the checksum, or on a disk the stamp, of any raw file; None if there is none.
+        """32 hex digits that change with any raw file's checksum (on a disk, its stamp); None if no file has either.
 
-        Not in `digest`: the same data give the same manifest from a disk and from gs://."""
+        Not part of `digest`: the same data gives the same manifest from a disk and from gs://."""
         return f"{self.total.raw_digest:032x}" if self.total.raw_digest else None
 
     def assign(self, bucket: int, pieces: Iterable[References]) -> Iterator[tuple[int, References]]:
-        """(shard, rows) for every shard that a bucket reaches into; rows in order, duplicates rejected.
+        """Yields (shard, rows) for every shard that a bucket overlaps: rows in order, duplicates rejected.
 
-        shard = floor((bytes before the record + half its own) * shards / all bytes), in exact integers."""
+        shard = floor((bytes before the record + half its own) * shards / total bytes), in exact integers."""
         refs = in_order(self.job.seed, self.split, concat(list(pieces)))
         sizes = framed_bytes(self.job.converter, refs)
         before = sum(sums.bytes for b, sums in self.sums.items() if b < bucket)
         twice_middle = 2 * (before + np.cumsum(sizes) - sizes) + sizes
-        refs = refs.with_errors(_repeats(refs), "duplicate key: another record of this split has the same name")
+        repeats = np.concatenate([[False], refs.key[1:] == refs.key[:-1]])
+        refs = refs.with_errors(repeats, "duplicate key: another record of this split has the same name")
         first, last = (self._shard_of(int(m)) for m in (twice_middle[0], twice_middle[-1]))
-        # Row r is in shard s iff twice_middle[r] reaches s's lower edge. Python integers: at 100 TB the product
-        # of bytes and shards passes 2^63.
+        # Shard s starts at the first row whose twice_middle reaches its lower edge. Python integers, because at 100 TB
+        # bytes times shards exceeds 2^63.
         edges = [-(-2 * self.total.bytes * s // self.num_shards) for s in range(first + 1, last + 1)]
         cuts = [0, *np.searchsorted(twice_middle, edges).tolist(), len(refs)]
         for shard, (begin, end) in enumerate(itertools.pairwise(cuts), start=first):
@@ -91,24 +92,14 @@ class SplitPlan:
                 yield shard, refs.take(np.arange(begin, end))
 
     def _shard_of(self, twice_middle: int) -> int:
-        if not self.total.bytes:  # nothing but rejected rows: they travel with the first shard
+        if not self.total.bytes:  # only rejected rows: they go with the first shard
             return 0
         return min(self.num_shards - 1, twice_middle * self.num_shards // (2 * self.total.bytes))
 
 
-def bucket_of(job: Job, split: str, refs: References) -> np.ndarray:
-    """int64: the bucket of each row, by the leading bits of its rank."""
-    shift = 64 - (job.num_buckets.bit_length() - 1)
-    return (ranks(job.seed, split, refs.key) >> np.uint64(shift)).astype(np.int64)
-
-
 def by_bucket(job: Job, split: str, refs: References) -> Iterator[tuple[int, References]]:
-    """A batch of rows cut into (bucket, rows)."""
-    buckets = bucket_of(job, split, refs)
+    """A batch of rows cut into (bucket, rows). The leading bits of a row's rank are its bucket."""
+    shift = 64 - (job.num_buckets.bit_length() - 1)
+    buckets = (ranks(job.seed, split, refs.key) >> np.uint64(shift)).astype(np.int64)
     for bucket in np.unique(buckets).tolist():
         yield bucket, refs.take(buckets == bucket)
-
-
-def _repeats(refs: References) -> np.ndarray:
-    """bool: rows whose key is that of the row before."""
-    return np.concatenate([[False], refs.key[1:] == refs.key[:-1]])

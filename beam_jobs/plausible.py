@@ -1,6 +1,6 @@
-"""Options that are allowed, and cannot be meant: refused, or warned of, by a dry run as by a conversion.
+"""Options that are valid but surely a mistake: a dry run and a conversion both refuse them, or warn.
 
-What was begun by a version that accepted them can go on: its claim is there."""
+A conversion that an earlier version accepted and claimed may still be resumed."""
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -17,47 +17,47 @@ __all__ = ["check_places", "check_target", "empty_shards"]
 
 
 def check_places(raw_data: str, output_dir: str) -> None:
-    """Raises OptionError where one of the two directories is, or is in, the other. Links on a disk are followed.
+    """Raises OptionError if one directory is the other or is inside it. Follows symbolic links on a disk.
 
-    The next run would take shards for raw data, and who removes the one removes the other."""
+    The next run would take shards for raw data, and removing one directory would remove the other."""
     for option, place in (("--raw_data_dir", raw_data), ("--gcs_output_path", output_dir)):
         if not place:
             raise OptionError(f"{option} is empty. Give a directory; the current one is '.'.")
     raw, output = _parts(raw_data), _parts(output_dir)
     if raw[: len(output)] == output and len(raw) > len(output):
-        problem = f"--gcs_output_path={output_dir} has the raw data ({raw_data}) in it: shards would be mixed with them"
+        problem = f"--gcs_output_path={output_dir} contains the raw data ({raw_data}): shards would be mixed with it"
     elif output[: len(raw)] == raw:
         where = "is the directory of" if output == raw else "is inside"
         problem = f"--gcs_output_path={output_dir} {where} the raw data ({raw_data}): a second run would convert shards"
     else:
         return
     if not _is_file(raw_data) and not _begun(output_dir, "*"):
-        raise OptionError(f"{problem}. Give an output directory beside the raw data.")
+        raise OptionError(f"{problem}. Give an output directory outside the raw data.")
 
 
 def check_target(plan: SplitPlan) -> None:
-    """Raises ConversionError where --target_shard_bytes asks for more shards than there are records."""
+    """Raises ConversionError if --target_shard_bytes would produce more shards than there are records."""
     job, records = plan.job, plan.total.records
     size = plan.sampled.scaled(plan.total.bytes)
     if plan.split in (job.num_shards or {}) or job.target_shard_bytes * records >= size:
         return
-    if _begun(job.output_dir, plan.split) and not job.overwrite:  # another plan is refused by its claim
+    if _begun(job.output_dir, plan.split) and not job.overwrite:  # the claim refuses another plan
         return
     meant = job.target_shard_bytes * (MB if job.target_shard_bytes <= 10 * KB else KB)
     hint = f" Was {format_bytes(meant).replace(' ', '')} meant?" if meant <= 10 * GB else ""
     raise ConversionError(
-        f"--target_shard_bytes={job.target_shard_bytes} (bytes) is less than a record of split {plan.split!r}, "
-        f"{format_bytes(size / records)} in the mean: {plan.num_shards:,} shards for {records:,} records.{hint} A "
-        "number without a unit counts bytes; 100MB to 1GB are usual. To have empty shards, give their number instead."
+        f"--target_shard_bytes={job.target_shard_bytes} (bytes) is less than the mean record of split {plan.split!r}, "
+        f"{format_bytes(size / records)}: {plan.num_shards:,} shards for {records:,} records.{hint} A number without a "
+        "unit is in bytes; 100MB to 1GB is usual. If you want empty shards, give the number of shards instead."
     )
 
 
 def empty_shards(plan: SplitPlan, records: Sequence[int]) -> Iterator[str]:
-    """The warning that more shards were demanded than there are records, given how many records each shard has."""
+    """Yields a warning if more shards were requested than there are records. records: per shard."""
     if plan.num_shards > max(1, sum(records)):
         yield (
-            f"{plan.num_shards:,} shards were demanded for {sum(records):,} records: {records.count(0):,} of them are "
-            "empty. These are files of 0 bytes, which the manifest lists and readers pass over; they spread no work."
+            f"{plan.num_shards:,} shards were requested for {sum(records):,} records: {records.count(0):,} of them are "
+            "empty. These are files of 0 bytes, which the manifest lists and readers skip; they spread no work."
         )
 
 

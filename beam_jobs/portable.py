@@ -1,4 +1,4 @@
-"""--runner=portable: a job service somewhere, by its address. What it needs is asked for before anything is read."""
+"""--runner=portable: a job service at an address. Its options are checked before anything is read."""
 
 import socket
 from argparse import Namespace
@@ -13,7 +13,7 @@ _PAGE = "beam_jobs/RUNNERS.md has both commands."
 
 
 def check_options(args: Namespace, options: Any) -> None:
-    """Raises OptionError when the job service or its workers are not named, ConversionError when none answers."""
+    """Raises OptionError if the job service or its workers are not given, ConversionError if the service is down."""
     from apache_beam.options.pipeline_options import PortableOptions
 
     portable = options.view_as(PortableOptions)
@@ -26,10 +26,10 @@ def check_options(args: Namespace, options: Any) -> None:
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
         raise OptionError(f"--job_endpoint={endpoint}: allowed is host:port, as in localhost:8099.")
-    if not portable.environment_type:  # Beam would take an image of its own, which has none of our packages
+    if not portable.environment_type:  # Beam's default is its own image, which has none of our packages
         raise OptionError(
             f"--runner={args.runner} needs --environment_type: EXTERNAL with --environment_config=host:port, a worker "
-            f"pool in an environment that has infeed; or DOCKER with --environment_config, an image that has. {_PAGE}"
+            f"pool in an environment that has infeed; or DOCKER with --environment_config=IMAGE that has it. {_PAGE}"
         )
     if portable.environment_type == "EXTERNAL" and not (portable.environment_config or portable.environment_options):
         raise OptionError(f"--environment_type=EXTERNAL needs --environment_config=host:port, a worker pool. {_PAGE}")

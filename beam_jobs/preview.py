@@ -1,4 +1,4 @@
-"""--dry_run: scan and assign in threads, without Beam, and say what a conversion would do. Writes nothing."""
+"""--dry_run: scans and assigns in threads, without Beam, and reports what a conversion would do. Writes nothing."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -24,19 +24,18 @@ __all__ = ["SplitPreview", "preview"]
 
 @dataclass(frozen=True)
 class SplitPreview:
-    """What the conversion of one split would come to."""
+    """The predicted result of converting one split."""
 
     split: str
     plan_digest: str
     records: int
-    rejected: tuple[str, ...]  # "key: error", of what the scan alone can tell
+    rejected: tuple[str, ...]  # "key: error", as far as the scan can tell
     shard_bytes: tuple[int, ...]  # predicted
-    read_requests: int
     warnings: tuple[str, ...]
 
 
 def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
-    """A preview of each split. Raises what the scan raises, and ConversionError for shards smaller than records."""
+    """Yields a preview of each split. Raises the scan's errors, and ConversionError if shards are below record size."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
         sources, empty = [source for source in job.sources if source.split == split], list[Source]()
@@ -70,4 +69,4 @@ def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]], warnings: tup
             rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
     scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
     records, warnings = int(shard_records.sum()), (*warnings, *empty_shards(plan, shard_records.tolist()))
-    return SplitPreview(plan.split, plan.digest, records, tuple(sorted(rejected)), scaled, records, warnings)
+    return SplitPreview(plan.split, plan.digest, records, tuple(sorted(rejected)), scaled, warnings)

@@ -1,6 +1,6 @@
-"""A live bar for a running conversion: it reads receipts, so it works with any runner and any number of processes.
+"""A progress bar for a running conversion. It reads receipts, so it works with any runner and any number of processes.
 
-Of workers on this machine it also reads what they count, and moves within shards and during the scan."""
+It also reads the counts of workers on this machine, which show progress within shards and during the scan."""
 
 import contextlib
 import dataclasses
@@ -31,14 +31,15 @@ from pipeline.shards.storage import Storage, join
 __all__ = ["watching"]
 
 _POLL_SECONDS = 0.5
-_POLL_SECONDS_REMOTE = 5.0  # each time the directory is listed
-_NEARLY = 0.99  # of a shard whose receipt is not there, however large it has become
+_POLL_SECONDS_REMOTE = 5.0  # each poll lists the directory
+_NEARLY = 0.99  # the most that a shard counts for until its receipt exists
 
 
 @contextlib.contextmanager
 def watching(job: Job, console: Console) -> Iterator[Job]:
-    """Shows one bar a split while the block runs the job that it is given: what is scanned, then shards, records/s,
-    MB/s and time left. Silent when not on a terminal."""
+    """Shows one bar per split while the block runs the yielded job. Silent unless on a terminal.
+
+    A bar shows the scan, then shards, records/s, MB/s and the time left."""
     if not console.is_terminal:
         yield job
         return
@@ -71,29 +72,29 @@ def _poll(job: Job, bars: "list[_Bar]", stop: threading.Event) -> None:
 
 def _update(job: Job, bars: "list[_Bar]") -> None:
     storage = open_storage(job.output_dir)
-    with contextlib.suppress(InfeedError):  # a bar never breaks a conversion
+    with contextlib.suppress(InfeedError):  # a bar must never fail a conversion
         names = {f"_shards/{name}" for name in storage.list(join(job.output_dir, "_shards"))}
         counts = read_counts(job.counts_dir)
         for bar in bars:
-            with contextlib.suppress(InfeedError):  # of a damaged claim: the other bars go on
+            with contextlib.suppress(InfeedError):  # a damaged claim stops only its own bar
                 bar.update(storage, names, counts.get(bar.split, Counts()))
 
 
 class _Bar:
-    """The bar of one split. Speed is that of this run: what was finished before it counts as done, not as fast."""
+    """The bar of one split. Shards from earlier runs count as completed, but not towards the speed."""
 
     def __init__(self, job: Job, split: str, progress: Progress) -> None:
         self._directory, self.split, self._progress = job.output_dir, split, progress
         self._sources = sum(source.split == split for source in job.sources)
         self._task = progress.add_task(f"{split}: scanning", total=self._sources, rate="")
-        self._plan = ""  # an overwrite replaces the claim under way
-        self._missing: set[str] = set()  # receipts that were not there yet
+        self._plan = ""  # --overwrite may replace the claim during the run
+        self._missing: set[str] = set()  # receipts that do not exist yet
         self._began = self._shard_bytes = 0.0
         self._num_shards = self._found = self._records = self._bytes = 0  # found: receipts of this run
 
     def update(self, storage: Storage, names: set[str], counts: Counts) -> None:
-        """names: what is there beside the shards. counts: of workers on this machine."""
-        scanning = counts.scanned > 0 and counts.sources < self._sources  # while an earlier run's claim is there
+        """Shows the current state. names: files in _shards. counts: of workers on this machine."""
+        scanning = counts.scanned > 0 and counts.sources < self._sources  # even if an earlier run left a claim
         if plan_file(self.split) not in names or scanning:
             completed = min(counts.sources, self._sources)
             self._progress.update(self._task, completed=completed, rate=f"{counts.scanned:,} records found")
@@ -103,7 +104,7 @@ class _Bar:
             self._begin(claim, names)
         for name in sorted(self._missing & names):
             receipt = parse_receipt(storage.read(join(self._directory, name)))
-            if receipt:  # a damaged one is written again with its shard
+            if receipt:  # a damaged one will be replaced
                 self._missing.remove(name)
                 self._found += 1
                 self._records += receipt.records
@@ -118,7 +119,7 @@ class _Bar:
         self._progress.reset(self._task, description=f"{self.split}: shards", total=self._num_shards, rate="")
 
     def _show(self, records: int, num_bytes: int) -> None:
-        """What this run has written, shards under way too: these count for what they have of a shard's usual size."""
+        """Shows what this run has written. Unfinished shards count in proportion to the usual size of a shard."""
         shard_bytes = self._bytes / self._found if self._found else self._shard_bytes
         under_way = (num_bytes - self._bytes) / max(1, shard_bytes)
         completed = self._num_shards - len(self._missing) + min(under_way, _NEARLY * len(self._missing))

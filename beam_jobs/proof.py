@@ -1,6 +1,6 @@
-"""The proof that a split is whole: what was scanned is what was written and rejected, input by input.
+"""Proves that a split is complete: every scanned record was written or rejected, input by input.
 
-It trusts no runner. Only a few numbers of each source and shard travel to it; the rest is in the receipts."""
+It trusts no runner. It receives only a few numbers per source and shard, and reads the rest from the receipts."""
 
 import contextlib
 from collections import Counter
@@ -11,7 +11,7 @@ import numpy as np
 
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
-from beam_jobs.receipts import Receipt, Rejected, read_receipts
+from beam_jobs.receipts import Receipt, Rejected, read_receipts, receipts_of
 from pipeline.shards.errors import ConversionError, LostDataError, StorageError
 from pipeline.shards.key_digest import add_digests
 from pipeline.shards.manifest import ShardEntry
@@ -23,7 +23,7 @@ __all__ = ["ShardResult", "SourceSummary", "Whole", "check_scanned", "check_writ
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """What the scan of one source found; travels beside the rows, so that commit can add up."""
+    """Totals of the scan of one source. The runner passes it to commit along with the rows."""
 
     source: int  # its number in the job
     records: int
@@ -32,7 +32,7 @@ class SourceSummary:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What travels from gather to commit: a few numbers a shard. The rest is in its receipt."""
+    """A few numbers per shard, passed from gather to commit. The rest is in the shard's receipt."""
 
     split: str
     shard: int
@@ -58,9 +58,9 @@ class ShardResult:
 
 
 def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
-    """Raises ConversionError naming every source that the runner lost, or scanned twice, on the way to the plan.
+    """Raises ConversionError naming every source that the runner lost or scanned twice.
 
-    Before the claim, so that such a run does not leave the claim of a plan that nobody wants."""
+    Runs before the claim, so that such a run does not claim the split for a wrong plan."""
     job, summaries = plan.job, list(summaries)
     expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
     problems = [*_miscounted("input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name)]
@@ -73,43 +73,42 @@ def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
 
 
 def check_expected(job: Job, split: str, scanned: int) -> None:
-    """Raises ConversionError when the raw data are not as many as their owner says."""
+    """Raises ConversionError if the raw data does not have the expected number of records."""
     expected = (job.expected or {}).get(split)
     if expected is not None and scanned != expected:
         raise ConversionError(
             f"split {split!r} has {scanned:,} records in the raw data; the full set has {expected:,}. Files are "
-            "missing, or others are among them: copy it again, or leave out the option that asks for the full set."
+            "missing or do not belong: copy it again, or leave out the option that asks for the full set."
         )
 
 
 def check_written(plan: SplitPlan, results: Sequence[ShardResult]) -> None:
-    """Raises ConversionError when shards or records were lost, or are not the ones that were scanned."""
+    """Raises ConversionError if shards or records were lost, or differ from the scanned ones."""
     problems = [*_miscounted("shard", Counter(r.shard for r in results), set(range(plan.num_shards)), str)]
     written, rejected = sum(r.records for r in results), sum(r.rejected for r in results)
     if not problems and written + rejected != plan.total.records:
         problems.append(f"{plan.total.records} records scanned, {written} written, {rejected} rejected")
-    # One record lost and another one twice leave the counts right, so the keys are added up as well.
+    # If one record is lost and another repeated, the counts are right, so key digests are compared as well.
     if not problems and add_digests(r.handled_digest for r in results) != plan.total.key_digest:
-        problems.append("the records that arrived are as many as were scanned, but not the same ones")
+        problems.append("as many records arrived as were scanned, but not the same ones")
     _refuse_lost(plan.split, problems)
 
 
 @contextlib.contextmanager
 def distrusting_receipts(storage: Storage, plans: Sequence[SplitPlan]) -> Iterator[None]:
-    """If data were lost, removes the receipts of each split where they do not add up.
+    """If data was lost, removes the receipts of each split whose receipts do not add up.
 
-    That of a shard which lost rows on the way looks like any other: every later run would take it for finished."""
+    The receipt of a shard that lost rows looks like any other, so later runs would take that shard for finished."""
     try:
         yield
     except LostDataError:
         for plan in plans:
-            receipts = [
-                receipt for receipt, _ in read_receipts(storage, plan) if receipt and receipt.plan == plan.digest
-            ]
+            stored = receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)
+            receipts = [receipt for receipt in stored if receipt and receipt.plan == plan.digest]
             if add_digests(int(receipt.handled_digest, 16) for receipt in receipts) != plan.total.key_digest:
                 for receipt in receipts:
                     path = join(plan.job.output_dir, receipt_file(plan.split, receipt.shard, plan.num_shards))
-                    with contextlib.suppress(StorageError):  # there are buckets that let nothing be deleted
+                    with contextlib.suppress(StorageError):  # some buckets forbid deletion
                         storage.delete(path)
         raise
 
@@ -132,7 +131,7 @@ def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callabl
 
 @dataclass
 class Whole:
-    """What all receipts of a split add up to, in shard order."""
+    """All receipts of a split combined, in shard order."""
 
     shards: list[ShardEntry] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)  # of the index
@@ -143,7 +142,7 @@ class Whole:
     largest: tuple[int, str] = (0, "")  # bytes and key of the largest record
 
     def add(self, file: str, receipt: Receipt) -> None:
-        """The next shard, and its name."""
+        """Adds the next shard. file: its name."""
         self.shards.append(ShardEntry(file, receipt.records, receipt.bytes, receipt.crc32c))
         self.rows.append(receipt.index_rows())
         self.key_digest = add_digests([self.key_digest, int(receipt.key_digest, 16)])
@@ -154,18 +153,18 @@ class Whole:
 
 
 def prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) -> Whole:
-    """Raises ConversionError unless each shard is there as its receipt says, and its receipt as the run says."""
+    """Raises ConversionError unless each shard matches its receipt, and each receipt the result from this run."""
     whole, output_dir = Whole(), plan.job.output_dir
     for result, (receipt, there) in zip(results, read_receipts(storage, plan), strict=True):
         file = plan.shard_file(result.shard)
         if receipt is None or receipt.plan != plan.digest or ShardResult.of(receipt) != result:
             raise ConversionError(
-                f"the receipt of shard {result.shard} of {plan.split!r} in {output_dir} is gone, damaged or another "
+                f"the receipt of shard {result.shard} of {plan.split!r} in {output_dir} is missing, damaged or another "
                 "plan's. If a second conversion writes here, stop one of them. Then run the same command again."
             )
         if there is None or not there.agrees_with(receipt.stat):
             raise ConversionError(
-                f"{join(output_dir, file)} {f'has {there}' if there else 'is gone'}, its receipt says "
+                f"{join(output_dir, file)} {f'has {there}' if there else 'is missing'}; its receipt states "
                 f"{receipt.stat}. Something else wrote there. Run the same command again."
             )
         whole.add(file, receipt)

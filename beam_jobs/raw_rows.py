@@ -1,7 +1,7 @@
-"""Of which raw data a shard is: for each of its rows the version of the raw file, and the checksum of the bytes read.
+"""Records which raw data a shard was written from: for each row, the raw file's version and the checksum of its bytes.
 
-16 bytes a row in a receipt, 28 MB for 1.3 million records. A later run compares them with the raw data that it finds,
-so that shards of old and new raw data never get into one split."""
+They take 16 bytes per row in a receipt, 28 MB for 1.3 million records. A later run compares them with the raw data it
+finds, so a split never mixes shards of old and new raw data."""
 
 import hashlib
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from pipeline.shards.storage import Stat, Storage, in_parallel
 
 __all__ = ["RAW_ROW", "check_unchanged", "differing", "name_of", "raw_crcs", "raw_rows", "read_rows"]
 
-# rank: which record it is. version: hash of the file's size and Stat.version. crc32c: 0 for rows rejected by the scan.
+# rank: identifies the record. version: hash of the file's size and Stat.version. crc32c: 0 for rows the scan rejects.
 RAW_ROW = np.dtype([("rank", "<u8"), ("version", "<u4"), ("crc32c", "<u4")])
 
 
 def raw_rows(seed: int, split: str, refs: References) -> np.ndarray:
-    """RAW_ROW [rows], without their checksums."""
+    """RAW_ROW [rows], without checksums."""
     versions = [
         hashlib.blake2b(f"{file.stat.bytes} {file.stat.version}".encode(), digest_size=4) for file in refs.files
     ]
@@ -40,7 +40,7 @@ def read_rows(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes
 
 
 def raw_crcs(job: Job, raw: Storage, refs: References) -> np.ndarray:
-    """uint32 [rows]: the checksums of the rows' raw bytes, all of which are read. Raises RawDataError, StorageError."""
+    """uint32 [rows]: checksums of the rows' raw bytes, which it reads. Raises RawDataError, StorageError."""
     crcs, good = np.zeros(len(refs), np.uint32), refs.take(refs.good)
     crcs[refs.good] = np.fromiter((crc32c(data) for _, data in read_rows(raw, good)), np.uint32, len(good))
     check_unchanged(job, raw, good)
@@ -48,9 +48,9 @@ def raw_crcs(job: Job, raw: Storage, refs: References) -> np.ndarray:
 
 
 def check_unchanged(job: Job, raw: Storage, refs: References) -> None:
-    """Raises RawDataError naming a file that is not as it was scanned."""
-    stats = in_parallel(raw.stat, [file.uri for file in refs.files])  # of folders, each record is a file
-    temporary = {source.uri for source in job.sources if source.origin}  # with the stamps of what they were made from
+    """Raises RawDataError naming a file that changed since the scan."""
+    stats = in_parallel(raw.stat, [file.uri for file in refs.files])  # in folders, each record is a file
+    temporary = {source.uri for source in job.sources if source.origin}  # their Stat has the stamp of the original
     for file, stat in zip(refs.files, stats, strict=True):
         before = file.stat._replace(stamp=None) if file.uri in temporary else file.stat
         if stat.agrees_with(before):
@@ -58,15 +58,15 @@ def check_unchanged(job: Job, raw: Storage, refs: References) -> None:
         same = Stat(stat.bytes, stat.crc32c).agrees_with(before)
         what = "was written again since it was scanned" if same else f"has {stat}; it had {before} when it was scanned"
         raise RawDataError(
-            f"{name_of(job, file.uri)} {what}. It changed during the conversion. Put it back, or run again to scan "
+            f"{name_of(job, file.uri)} {what}. It changed during the conversion. Restore it, or run again to scan "
             "the new one."
         )
 
 
 def differing(known: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """bool, bool: which rows have another version than the known ones of their rank, and which have no known one.
+    """Two bool masks: rows whose version differs from the known rows of their rank, and rows of an unknown rank.
 
-    known: sorted by rank. Rows of one key, of which all but one are rejected, may come in any order."""
+    known: sorted by rank. Rows with the same key, all but one of them rejected, may be in any order."""
     begin, end = (np.searchsorted(known["rank"], rows["rank"], side=side) for side in ("left", "right"))
     differ = end > begin
     differ[differ] = rows["version"][differ] != known["version"][begin[differ]]
@@ -76,6 +76,6 @@ def differing(known: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def name_of(job: Job, uri: str) -> str:
-    """A raw file as the user calls it: of a temporary file, the compressed file that it was made from."""
+    """The raw file's name for users: for a temporary file, the compressed file it was made from."""
     origins = (source.origin for source in job.sources if source.uri == uri and source.origin)
     return next(origins, uri)

@@ -1,6 +1,6 @@
-"""References to records that are still in the raw data: columnar batches of key, place and size.
+"""References to records in the raw data: columnar batches of key, location and size.
 
-This is what a conversion shuffles instead of payload: ~100 bytes a record, whatever the record weighs."""
+A conversion shuffles these instead of the payload: ~100 bytes per record, whatever the record's size."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +11,15 @@ import numpy as np
 from pipeline.shards.ranks import ranks
 from pipeline.shards.storage import Stat
 
-__all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "concat", "in_order"]
+__all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "concat", "escaped", "in_order"]
 
-MAX_NAME_BYTES = 4096  # a column of a batch is as wide as its longest cell, here and in every bucket that a row goes to
+MAX_NAME_BYTES = 4096  # a batch's column is as wide as its longest cell, also in every bucket that the row goes to
+_ARRAYS = ("key", "offset", "size", "error")  # with one value per row, but for `file`, which indexes `files`
 
 
 @dataclass(frozen=True)
 class File:
-    """A raw file, and the size (and checksum, where the storage keeps one) it had when it was scanned."""
+    """A raw file, with its size (and its checksum, if the storage keeps one) at the time of the scan."""
 
     uri: str
     stat: Stat
@@ -26,19 +27,19 @@ class File:
 
 @dataclass(frozen=True)
 class Reference:
-    """One row: where one record's raw bytes are, and what the converter said about them at the scan."""
+    """One row: the location of a record's raw bytes, and the converter's findings from the scan."""
 
     key: str
     file: File
     offset: int
     size: int
-    error: str  # why the scan rejects it; "" if it does not
+    error: str  # why the scan rejects the record; "" if it is good
     columns: Mapping[str, int | bytes]
 
 
 @dataclass(frozen=True)
 class References:
-    """A batch of rows, all arrays of one length.
+    """A batch of rows. All arrays have the same length.
 
     key: bytes (dtype S), unique in a split. file: int32 index into `files`. offset, size: int64, bytes.
     error: bytes (S), empty on good rows. columns: the converter's own, int64 or S."""
@@ -53,7 +54,7 @@ class References:
 
     @staticmethod
     def of(rows: Sequence[Reference]) -> "References":
-        """A batch from single rows, which must share their column names. Each is bounded."""
+        """A batch of rows, which must have the same column names. Applies `bounded` to each."""
         rows = [bounded(row) for row in rows]
         files = tuple(dict.fromkeys(row.file for row in rows))
         number = {file: i for i, file in enumerate(files)}
@@ -77,22 +78,20 @@ class References:
         return self.error == b""
 
     def take(self, rows: np.ndarray) -> "References":
-        """The rows of the given numbers (or bool mask), with only the files that they need."""
+        """The rows with the given numbers (or bool mask), and only the files they need."""
         used, file = np.unique(self.file[rows], return_inverse=True)
-        return References(
-            tuple(self.files[i] for i in used),
-            self.key[rows],
-            file.astype(np.int32),
-            self.offset[rows],
-            self.size[rows],
-            self.error[rows],
-            {name: column[rows] for name, column in self.columns.items()},
+        return replace(
+            self,
+            files=tuple(self.files[i] for i in used),
+            file=file.astype(np.int32),
+            columns={name: column[rows] for name, column in self.columns.items()},
+            **{name: getattr(self, name)[rows] for name in _ARRAYS},
         )
 
     def with_errors(self, rows: np.ndarray, error: str) -> "References":
-        """The same batch with the rows of the mask rejected for `error`."""
+        """A copy in which the rows of the mask are rejected for `error`."""
         errors = np.where(rows, np.array(_encode(error), "S"), self.error)
-        return References(self.files, self.key, self.file, self.offset, self.size, errors, self.columns)
+        return replace(self, error=errors)
 
     def __iter__(self) -> Iterator[Reference]:
         names = list(self.columns)
@@ -105,15 +104,15 @@ class References:
             yield Reference(_decode(key), self.files[file], offset, size, _decode(error), columns)
 
     def values(self) -> Iterator[tuple[int | bytes, ...]]:
-        """Everything that decides a record's bytes, row by row: all columns but the place it is read from."""
+        """For each row, everything that determines the record's bytes: all columns except its location."""
         own = (self.columns[name].tolist() for name in sorted(self.columns))
         return zip(self.key.tolist(), self.size.tolist(), self.error.tolist(), *own, strict=True)
 
 
 def bounded(row: Reference) -> Reference:
-    """The row; with a key of over 4,096 bytes a rejected one with a short key, which is still that of no other row.
+    """The row; if its key is over 4,096 bytes, a rejected row with a shortened key, which is still unique.
 
-    An error that quotes as much is cut."""
+    Errors of over 4,096 bytes are shortened, too."""
     if len(row.key) <= MAX_NAME_BYTES // 4 and len(row.error) <= MAX_NAME_BYTES // 4:  # a character is 4 bytes at most
         return row
     if len(key := _encode(row.key)) > MAX_NAME_BYTES:
@@ -130,7 +129,7 @@ def _beginning(text: str) -> str:
 
 
 def concat(batches: Sequence[References]) -> References:
-    """One batch of all rows, in order. Empty batches may lack the converter's columns."""
+    """Joins batches in order. Empty batches may lack the converter's columns."""
     batches = [batch for batch in batches if len(batch)]
     if not batches:
         return References.of([])
@@ -140,14 +139,16 @@ def concat(batches: Sequence[References]) -> References:
         numbers = np.array([files.setdefault(f, len(files)) for f in batch.files], np.int32)
         file.append(numbers[batch.file])
     return References(
-        tuple(files),
-        np.concatenate([b.key for b in batches]),
-        np.concatenate(file),
-        np.concatenate([b.offset for b in batches]),
-        np.concatenate([b.size for b in batches]),
-        np.concatenate([b.error for b in batches]),
-        {name: np.concatenate([b.columns[name] for b in batches]) for name in batches[0].columns},
+        files=tuple(files),
+        file=np.concatenate(file),
+        columns={name: np.concatenate([b.columns[name] for b in batches]) for name in batches[0].columns},
+        **{name: np.concatenate([getattr(b, name) for b in batches]) for name in _ARRAYS},
     )
+
+
+def escaped(name: str) -> str:
+    """A name from raw data as written in receipts and in the ledger."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def in_order(seed: int, split: str, refs: References) -> References:
@@ -170,7 +171,7 @@ def _column(values: list[int | bytes]) -> np.ndarray:
 
 
 def _encode(text: str) -> bytes:
-    """Names in archives need not be UTF-8: surrogates carry the odd bytes there and back."""
+    """Names in archives may not be UTF-8: surrogates preserve the other bytes."""
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""Which finished shards a run keeps, where size and receipt are not enough: then bytes decide."""
+"""Decides which finished shards a run keeps; compares bytes where sizes and receipts are not enough."""
 
 import base64
 import dataclasses
@@ -10,8 +10,8 @@ import numpy as np
 from beam_jobs.claims import Claim, read_claim
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import name_of, raw_crcs, raw_rows
-from beam_jobs.receipts import Receipt, Rejected, escaped, finished_shard
-from beam_jobs.references import Reference, References
+from beam_jobs.receipts import Receipt, Rejected, finished_shard
+from beam_jobs.references import Reference, References, escaped
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.frames import read_frames
 from pipeline.shards.key_digest import key_digest
@@ -24,10 +24,10 @@ _PIECE_BYTES = 8 * 1024**2
 
 
 def kept_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
-    """The receipt of a shard that is finished by now; None if it has to be written. refs: its rows, in order.
+    """The receipt of a finished shard; None if the shard has to be written. refs: its rows, in order.
 
-    With --verify_existing, and where the receipt has no checksum, only after all bytes of the shard and of its raw data
-    are read. Raises RawDataError where the raw data are not those that it was written from."""
+    With --verify_existing, or if the receipt has no checksum, reads all bytes of the shard and of its raw data first.
+    Raises RawDataError if the shard was written from other raw data."""
     job, receipt = plan.job, finished_shard(output, plan, shard)
     if receipt is None:
         return None
@@ -45,7 +45,7 @@ def kept_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs:
             _refuse_other_bytes(output, plan, receipt, changed)
             return None
     elif _claim(output, plan).raw_checksum not in (None, plan.raw_checksum):
-        return None  # version 0.1 did not say of which raw data it is
+        return None  # version 0.1 did not record its raw data
     encoded = base64.b64encode((rows if by_bytes else before).tobytes()).decode()
     renewed = dataclasses.replace(receipt, raw=encoded, raw_checksum=plan.raw_checksum, has_checksum=True)
     if renewed != receipt or not receipt.has_checksum:
@@ -54,20 +54,20 @@ def kept_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs:
 
 
 def _first_other(before: np.ndarray, rows: np.ndarray, refs: References) -> Reference | None:
-    """The first row that is not as it was."""
+    """The first row that has changed."""
     if len(before) != len(rows):
         return next(iter(refs), None)
     return next(iter(refs.take(before != rows)), None)
 
 
 def _refuse_other_bytes(output: Storage, plan: SplitPlan, receipt: Receipt, changed: Reference) -> None:
-    """Unless the shard is of other raw data than the claim, such as those of a run that then met an older shard."""
+    """Does nothing if shard and claim are of different raw data, as after a run that stopped at an older shard."""
     job = plan.job
     if not job.verify_existing or job.overwrite or _claim(output, plan).raw_checksum != receipt.raw_checksum:
         return
     raise RawDataError(
         f"{job.output_dir} holds split {plan.split!r} of other raw data: {name_of(job, changed.file.uri)} "
-        f"has other bytes than when {plan.shard_file(receipt.shard)} was written. Put it back, give another directory, "
+        f"has other bytes than when {plan.shard_file(receipt.shard)} was written. Restore it, give another directory, "
         "or replace the shards with --overwrite --verify_existing."
     )
 
@@ -77,9 +77,9 @@ def _claim(storage: Storage, plan: SplitPlan) -> Claim:
 
 
 def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References) -> bool:
-    """Whether the shard's bytes are records of these rows, as its receipt says.
+    """Whether the shard's bytes are the records of these rows, as its receipt states.
 
-    All that it says is compared, but for the counts of repairs and the errors of conversion, which no shard holds."""
+    Compares everything except the repair counts and conversion errors, which no shard contains."""
     try:
         rows = receipt.index_rows()
     except ValueError:
@@ -87,7 +87,7 @@ def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References
     path, checksum = join(plan.job.output_dir, plan.shard_file(receipt.shard)), google_crc32c.Checksum()
     pieces = _pieces(storage, path, receipt.bytes, checksum)
     sound = not any(frame.problem for frame in read_frames(pieces, rows))
-    for _ in pieces:  # what comes after the last record
+    for _ in pieces:  # bytes after the last record
         pass
     crc = int.from_bytes(checksum.digest(), "big")
     intact = sound and (len(rows), crc) == (receipt.records, receipt.crc32c)
@@ -102,7 +102,7 @@ def _pieces(storage: Storage, path: str, size: int, checksum: google_crc32c.Chec
 
 
 def _is_of(receipt: Receipt, lengths: list[int], refs: References) -> bool:
-    """Whether keys, their digests, rejected rows and the largest record are those of rows in order."""
+    """Whether keys, key digests, rejected rows and the largest record match the rows, which are in order."""
     bad = refs.take(~refs.good)
     found = {line.key for line in receipt.rejected[len(bad) :] if line.stage == "convert"}
     keys = [key for key in refs.key[refs.good].tolist() if escaped(key.decode("utf-8", "surrogateescape")) not in found]
@@ -120,5 +120,5 @@ def _is_of(receipt: Receipt, lengths: list[int], refs: References) -> bool:
 
 
 def _anywhere(line: Rejected) -> Rejected:
-    """The line wherever the raw data are: they may have been moved."""
+    """The line without its location, as the raw data may have been moved."""
     return dataclasses.replace(line, uri="")

@@ -1,11 +1,10 @@
-"""The runners that a conversion knows by short names: one table, with what each of them is in Beam, asks and adds.
+"""The table of runners with short names: their class in Beam, their checks and their default flags.
 
-A member is a row here, and a module of its own where it does more than name a class. Imports Beam only inside
-functions: --help and --dry_run work without it."""
+To add a runner, add a row, and a module if it needs code. Beam is imported only inside functions, so that --help and
+--dry_run work without it."""
 
 import contextlib
 import importlib
-import re
 import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +20,8 @@ from pipeline.shards.installing import how_to_install
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
 
-_OF_A_JOB = re.compile(r"\[while running |pipeline\.shards\.errors\.")  # in the text of what a job that ran raised
 _REASON_LENGTH = 300
+_OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")  # in the text of an error from a job that started
 
 
 def _run_to_its_end(job: Job, options: Any, _console: Console, _waiting: Waiting) -> bool:
@@ -33,14 +32,14 @@ def _run_to_its_end(job: Job, options: Any, _console: Console, _waiting: Waiting
 
 
 def _start_and_wait(job: Job, options: Any, _console: Console, _waiting: Waiting) -> bool:
-    """As _run_to_its_end. Raises OptionError where a runner that we do not know cannot start."""
+    """Like _run_to_its_end, but raises OptionError if a runner without a preset cannot start."""
     from beam_jobs.graph import pipeline_of
 
     pipeline = pipeline_of(job, options)
     try:
         result = pipeline.run()
-    except Exception as e:  # of any class: it finds no Java, no job server, no package of its own
-        if isinstance(e, InfeedError) or _OF_A_JOB.search(str(e)):
+    except Exception as e:  # of any class: there may be no Java, no job server or a missing package
+        if isinstance(e, InfeedError) or any(mark in str(e) for mark in _OF_A_JOB):
             raise
         reason = textwrap.shorten(str(e).partition("\n")[0] or type(e).__name__, _REASON_LENGTH, placeholder=" ...")
         raise OptionError(
@@ -54,13 +53,13 @@ def _start_and_wait(job: Job, options: Any, _console: Console, _waiting: Waiting
 
 @dataclass(frozen=True)
 class Preset:
-    """One runner: Beam's class by its full path, a line of help, and what a conversion does for it.
+    """One runner: the full path of Beam's class, a line of help, and what a conversion does for it.
 
-    flags: what it adds for Beam; the user's own flags come after it and win.
-    check: raises OptionError for what cannot run, before anything is read; it sees Beam's PipelineOptions.
-    check_job: raises OptionError for a job that it cannot run, before anything is asked of the output.
-    around: what has to be there while a job runs. It may change Beam's options, and say better why the job failed.
-    run: runs a job and waits for its end. False: nobody waits."""
+    flags: defaults for Beam, which the user's own flags override.
+    check: raises OptionError for options that cannot work, given Beam's PipelineOptions, before anything is read.
+    check_job: raises OptionError for a job that the runner cannot run, before any access to the output.
+    around: a context in which the job runs. It may change Beam's options, and replace errors by clearer ones.
+    run: runs a job and waits for its end. Returns False if it did not wait."""
 
     runner: str
     help: str = ""
@@ -69,11 +68,11 @@ class Preset:
     check_job: Callable[[Job], None] = lambda _job: None
     around: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda _options: contextlib.nullcontext()
     run: Callable[[Job, Any, Console, Waiting], bool] = _run_to_its_end
-    aliases: tuple[str, ...] = ()  # names of Beam's that mean it, in lower case and without "runner"
-    extra: str = "convert"  # of ours, which installs it
-    processes: bool = False  # takes --local_processes
-    leaves: bool = False  # takes --detach and --cancel_on_interrupt: its job needs no launcher
-    quiet: bool = False  # its workers write to our stderr, and nothing that the verdict does not say
+    aliases: tuple[str, ...] = ()  # Beam's names for it, in lower case and without "runner"
+    extra: str = "convert"  # our extra that installs it
+    processes: bool = False  # supports --local_processes
+    leaves: bool = False  # supports --detach and --cancel_on_interrupt: its jobs need no launcher
+    quiet: bool = False  # its workers write to our stderr, but only what the verdict reports as well
 
 
 def _local_flags(args: Namespace) -> Sequence[str]:
@@ -96,7 +95,7 @@ RUNNERS: Mapping[str, Preset] = {
         "this machine, in one process or in --local_processes",
         flags=_local_flags,
         around=_local_around,
-        # Beam's DirectRunner runs our graph in this class, after it has tried to download another runner's binary.
+        # Beam's DirectRunner also uses this class for our graph, but first tries to download another runner.
         aliases=("direct", "switchingdirect", "fnapi"),
         processes=True,
         quiet=True,
@@ -124,15 +123,15 @@ RUNNERS: Mapping[str, Preset] = {
         "apache_beam.runners.portability.portable_runner.PortableRunner",
         "the job service of --job_endpoint, with --environment_type for its workers",
         check=portable.check_options,
-        around=lambda _options: on_loopback(),  # --environment_type=LOOPBACK starts workers in this process
+        around=lambda _options: on_loopback(),  # --environment_type=LOOPBACK starts workers here
     ),
 }
 
 
 def find_runner(name: str) -> Preset:
-    """The preset of a --runner, by its short name, by Beam's or by its class; one that adds nothing for other classes.
+    """The preset for a --runner, given its short name, Beam's name or its class; an empty preset for other classes.
 
-    Imports the class, as its options are not known before. Raises OptionError."""
+    Imports the class, because this defines its options. Raises OptionError."""
     short = _short(name.rpartition(".")[2] if name.startswith("apache_beam.") else name)
     for key, preset in RUNNERS.items():
         if short in (key, *preset.aliases) or name == preset.runner:

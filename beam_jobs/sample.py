@@ -1,7 +1,7 @@
-"""How much a converter changes the size of records: some are converted before the plan, to see.
+"""Estimates how a converter changes the size of records, by converting a sample before the plan.
 
-Nobody can say how large a PNG will be as a JPEG. The records are those of lowest rank, a choice at random that no
-order of scanning changes; each piece of the scan offers its lowest, and the lowest of all are taken."""
+The size of a PNG as a JPEG cannot be predicted. The sample is the records of lowest rank, a random choice that does not
+depend on the order of scanning: each piece of the scan offers its lowest, and the lowest of all are taken."""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -21,13 +21,13 @@ from pipeline.shards.schemes import open_storage
 
 __all__ = ["Candidate", "Sampled", "candidates", "convert_sample", "lowest"]
 
-_RECORDS = 256  # sizes that vary by half of their mean give a ratio to within 3 %; costs ~2 s a split of photos
-_OFFERED = 1 << 61  # ranks below it: an eighth of all records, so that few travel
-_AT_LEAST = 16  # whatever their ranks: of a few images an eighth may be none
+_RECORDS = 256  # if sizes vary by half their mean, the ratio is within 3 %; costs ~2 s per split of photos
+_OFFERED = 1 << 61  # ranks below it are offered: an eighth of all records, so that few are shuffled
+_AT_LEAST = 16  # whatever their ranks: an eighth of a few images may be none
 
 
 class Candidate(NamedTuple):
-    """A record that may be among the lowest."""
+    """A record that may be in the sample."""
 
     rank: int
     key: str
@@ -37,18 +37,18 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampled:
-    """Bytes of the sampled records, framed: as they were predicted, and as they became. Equal: nothing was sampled."""
+    """Framed bytes of the sampled records, as predicted and as written. Equal if nothing was sampled."""
 
     predicted: int = 1
     written: int = 1
 
     def scaled(self, predicted: int) -> int:
-        """What so many predicted bytes will become."""
+        """The estimated written size for a predicted size."""
         return predicted * self.written // self.predicted
 
 
 def candidates(job: Job, split: str, refs: References) -> list[Candidate]:
-    """The rows of a batch that may be in the sample. None where sizes are known, or decide nothing."""
+    """The rows of a batch that may be in the sample. Empty if sizes are known or the number of shards is given."""
     if not job.converter.transforms or (job.num_shards or {}).get(split) or not len(refs):
         return []
     refs = refs.take(refs.good)
@@ -61,19 +61,19 @@ def candidates(job: Job, split: str, refs: References) -> list[Candidate]:
 
 
 def lowest(groups: Iterable[Sequence[Candidate]]) -> list[Candidate]:
-    """Those of lowest rank: up to 256 below a bound, and 16 at least, if there are so many."""
+    """The candidates of lowest rank: up to 256 with ranks below a bound, but at least 16 if there are enough."""
     found = heapq.nsmallest(_RECORDS, (each for group in groups for each in group), key=_place)
     return found[: max(_AT_LEAST, sum(each.rank < _OFFERED for each in found))]
 
 
 def _place(candidate: Candidate) -> tuple[Any, ...]:
-    """Rows of one key are told apart by all that they hold, so that it never matters which came first."""
+    """The sort key. Rows with the same key compare by their content, so their order of arrival does not matter."""
     ref = candidate.ref
     return candidate.rank, candidate.key, ref.file.uri, ref.offset, ref.size, sorted(ref.columns.items())
 
 
 def convert_sample(job: Job, sample: Sequence[Candidate]) -> Sampled:
-    """Converts the sample. Raises StorageError. What is rejected tells nothing, and is left to gather."""
+    """Converts the sample. Raises StorageError. Ignores rejected records, which gather reports."""
     if not sample:
         return Sampled()
     raw = open_storage(sample[0].ref.file.uri)

@@ -1,9 +1,8 @@
-"""Compressed raw files: streamed once to an uncompressed temporary file, which can then be read by ranges.
+"""Uncompresses raw files once, to temporary files that can then be read by ranges.
 
-Records of a .tar.gz, or any .gz or zlib stream, cannot be found without reading everything before them. The temporary
-file is in <output>/_scratch until the commit, or the end of a command that failed, removes it. Only kill -9 leaves it;
-the next run uses it, or overwrites what is not complete. A command that fails leaves a file that it has found: another
-one may be reading it."""
+A record in a .tar.gz, or in any .gz or zlib stream, cannot be found without reading everything before it. The temporary
+file is in <output>/_scratch until the commit, or a command that fails, removes it. Only kill -9 leaves it, and the next
+run uses it if it is complete. A failing command keeps files that it found: another command may be reading them."""
 
 import contextlib
 import hashlib
@@ -25,42 +24,42 @@ from pipeline.sources.inflating import inflated
 __all__ = ["Scratch", "read_compressed"]
 
 _PIECE_BYTES = 1 << 20
-_TAIL_BYTES = 8  # gzip ends with crc32 and size, zlib with its adler32: a repaired file may be as long as the old one
-_RATIO, _LEAST_BYTES = 100, 1 << 30  # text compresses to a tenth, at most to a thousandth: then it holds nothing
+_TAIL_BYTES = 8  # gzip ends with crc32 and size, zlib with adler32: a repaired file may be as long as the old one
+_RATIO, _LEAST_BYTES = 100, 1 << 30  # text compresses to about a tenth; gzip's limit is a thousandth
 
 
 class _Terminated(BaseException):
-    """SIGTERM, on its way out of the block."""
+    """SIGTERM, as an exception that leaves the block."""
 
 
 class Scratch:
-    """The temporary files of one conversion. Leaving the block by an error, Ctrl-C or SIGTERM removes them.
+    """The temporary files of one conversion. An error, Ctrl-C or SIGTERM in the block removes them.
 
-    max_bytes: of each uncompressed file; None: 100 times its compressed size, and at least 1 GiB."""
+    max_bytes: limit for each uncompressed file; None: 100 times its compressed size, but at least 1 GiB."""
 
     def __init__(self, output_dir: str, max_bytes: int | None = None):
         self.output_dir = output_dir
         self.max_bytes = max_bytes
         self._paths, self._made = set[str](), set[str]()
         self._kept = False
-        self._failure: BaseException | None = None  # files that other threads uncompress end with it, too
+        self._failure: BaseException | None = None  # other threads that are uncompressing stop with it, too
         self._handlers = dict[signal.Signals, signal.Handlers]()
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that are there, sorted."""
+        """The existing files, sorted."""
         return tuple(sorted(self._paths))
 
     def keep(self) -> None:
-        """Leaves the files to a job that runs elsewhere; its commit removes them."""
+        """Keeps the files for a job that runs elsewhere. Its commit removes them."""
         self._kept = True
 
     def limit(self, compressed_bytes: int) -> int:
-        """How large a file of this compressed size may become."""
+        """The limit for the uncompressed size of a file with this compressed size."""
         return self.max_bytes or max(_LEAST_BYTES, _RATIO * compressed_bytes)
 
     def uncompressed(self, raw: Storage, uri: str, compression: Compression = "gzip") -> str:
-        """The path of the uncompressed file. Raises RawDataError when the compressed one is damaged or too large."""
+        """The path of the uncompressed file. Raises RawDataError if the compressed file is damaged or too large."""
         output, stat = open_storage(self.output_dir), raw.stat(uri)
         tail = min(stat.bytes, _TAIL_BYTES)
         end = b"".join(raw.read_ranges([(uri, stat.bytes - tail, tail)]))
@@ -70,7 +69,7 @@ class Scratch:
         path = join(directory, source)
         output.sweep(directory, {source})
         self._paths.add(path)
-        if output.exists(path):  # it appears whole or not at all
+        if output.exists(path):  # it appears only when complete
             return path
         self._made.add(path)
         try:
@@ -78,7 +77,7 @@ class Scratch:
                 for piece in self._bounded(read_compressed(compressed, compression, uri), uri, stat.bytes):
                     sink.write(piece)
                 if raw.stat(uri) != stat:
-                    raise RawDataError(f"{uri} changed while it was uncompressed. Run the same command again.")
+                    raise RawDataError(f"{uri} changed while it was being uncompressed. Run the same command again.")
         except BaseException as e:
             self._failure = self._failure or e
             raise
@@ -93,8 +92,8 @@ class Scratch:
             if written > limit:
                 raise RawDataError(
                     f"{uri} has {format_bytes(compressed_bytes)} and uncompresses to more than "
-                    f"{format_bytes(limit)}: it may be a decompression bomb. If its content is known to be larger, "
-                    "allow it: --max_uncompressed_bytes=SIZE."
+                    f"{format_bytes(limit)}: it may be a decompression bomb. If it really contains more, allow it: "
+                    "--max_uncompressed_bytes=SIZE."
                 )
             yield piece
 
@@ -109,17 +108,17 @@ class Scratch:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if error and not self._kept:
             for path in self._made:
-                with contextlib.suppress(StorageError):  # the first error counts
+                with contextlib.suppress(StorageError):  # the first error matters
                     open_storage(path).delete(path)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if isinstance(self._failure, _Terminated):
             os.kill(os.getpid(), signal.SIGTERM)
-        if isinstance(self._failure, KeyboardInterrupt):  # Beam makes another exception of it
+        if isinstance(self._failure, KeyboardInterrupt):  # Beam replaces it by another exception
             raise self._failure
 
     def _interrupted(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGTERM and not self._paths:  # ends the process where it is, as without us
+        if number == signal.SIGTERM and not self._paths:  # nothing to remove: ends the process, as by default
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
@@ -128,7 +127,7 @@ class Scratch:
 
 
 def read_compressed(file: BinaryIO, compression: Compression, name: str) -> Iterator[bytes]:
-    """The content of a compressed file, front to back, in pieces. Raises RawDataError naming it when it is damaged."""
+    """Yields the uncompressed content of a file in pieces. Raises RawDataError naming the file if it is damaged."""
     try:
         yield from inflated(iter(lambda: file.read(_PIECE_BYTES), b""), compression)
     except zlib.error as e:

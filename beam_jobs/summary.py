@@ -1,7 +1,6 @@
-"""What a conversion came to, as JSON for programs and people: one file a split beside the manifest.
+"""The report of a conversion, as JSON for programs and people: one file per split.
 
-Written by the commit, so that a job whose launcher is gone leaves it too. It says when and how fast, which the
-manifest does not: the manifest is the same however the shards were made."""
+The commit writes it, so a detached job leaves it, too. It has times and speeds; the manifest depends on shards only."""
 
 import dataclasses
 import json
@@ -21,12 +20,12 @@ from pipeline.shards.storage import Storage, join
 __all__ = ["Summary", "empty_classes", "empty_folders", "summarize"]
 
 _SHOWN = 10
-_LARGE = 4  # a record over a quarter of a shard: shards can no longer be alike
+_LARGE = 4  # a record over a quarter of a shard makes shards differ in size
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One split of one run. Sizes are in bytes, times in seconds."""
+    """The report of one split in one run. Sizes are in bytes, times in seconds."""
 
     split: str
     plan_digest: str
@@ -38,20 +37,20 @@ class Summary:
     shards_finished_before: int  # by earlier runs
     smallest_shard: int
     largest_shard: int
-    target_shard: int | None  # None where the number of shards was demanded
+    target_shard: int | None  # None if the number of shards was given
     largest_record: Mapping[str, str | int]  # key, bytes
     raw: Mapping[str, int]
     started: float  # Unix seconds
-    seconds: float  # since the job began, which may convert other splits as well
-    records_per_second: float  # that this run wrote
+    seconds: float  # since the start of the job, which may convert other splits as well
+    records_per_second: float  # written by this run
     bytes_per_second: float
     warnings: Sequence[str]
 
     def write(self, storage: Storage, output_dir: str) -> None:
-        """Publishes the summary; that of the run which wrote the shards stays when a later one finds all of them."""
+        """Publishes the report. If this run wrote no shards, keeps the report of the run that did."""
         path = join(output_dir, summary_file(self.split))
         data = (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode()
-        if self.shards_finished_before == self.shards:  # there are buckets that let nothing be replaced
+        if self.shards_finished_before == self.shards:  # some buckets forbid replacing
             storage.create(path, data)
             return
         with storage.publish(path) as sink:
@@ -70,7 +69,7 @@ class Summary:
 def summarize(
     plan: SplitPlan, entry: SplitEntry, whole: Whole, fresh: Sequence[ShardEntry], warnings: Sequence[str], now: float
 ) -> Summary:
-    """The summary of a split that is whole. fresh: the shards that this run wrote. warnings: others than its own."""
+    """The report of a complete split. fresh: the shards that this run wrote. warnings: additional ones."""
     job = plan.job
     sizes = [shard.bytes for shard in entry.shards]
     seconds = max(now - job.started, 1e-3)
@@ -103,18 +102,18 @@ def summarize(
 
 
 def empty_folders(split: str, sources: Iterable[Source]) -> Iterator[str]:
-    """What to say of the sources without a record, if some of them are folders of classes."""
+    """Yields a warning if some of the sources, which have no records, are folders of classes."""
     if names := [source.tag for source in sources if source.kind == "folder" and source.tag]:
         yield empty_classes(f"split {split!r}", names)
 
 
 def empty_classes(where: str, names: Sequence[str]) -> str:
-    """That there is nothing of some classes."""
+    """The warning that some classes have no files."""
     shown = ", ".join(repr(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     what, keep = (
         ("class", "It keeps its number") if len(names) == 1 else (f"{len(names):,} classes", "They keep their numbers")
     )
-    return f"{where} has no files of {what} {shown}. {keep}: each folder is a class, with files or without."
+    return f"{where} has no files of {what} {shown}. {keep}: each folder is a class, even without files."
 
 
 def _of_notes(entry: SplitEntry, notes: Mapping[str, int]) -> Iterator[str]:
@@ -128,5 +127,5 @@ def _of_size(plan: SplitPlan, num_bytes: int, key: str) -> Iterator[str]:
     if plan.num_shards > 1 and num_bytes * _LARGE > shard:
         yield (
             f"{key} is a record of {format_bytes(num_bytes)}, over a quarter of a shard ({format_bytes(int(shard))}): "
-            "shards differ in size by as much. Fewer, larger shards would be more alike (--target_shard_bytes)."
+            "shards differ in size by as much. Larger shards would be more equal (--target_shard_bytes)."
         )

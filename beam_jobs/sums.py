@@ -1,7 +1,6 @@
-"""What the records of a split add up to, free of order: sizes, counts and digests. Pure.
+"""Order-independent sums over the records of a split: sizes, counts and digests. Pure.
 
-A plan needs no more of the records that it does not write: a prefix sum of 64 numbers tells each bucket where it
-begins."""
+These are all a plan needs to know of other buckets: a prefix sum of 64 numbers locates the start of each bucket."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -17,13 +16,13 @@ __all__ = ["BucketSums", "add_sums", "framed_bytes", "measure"]
 
 
 class BucketSums(NamedTuple):
-    """What one bucket (or a part of it) adds up to."""
+    """The sums over a bucket or part of one."""
 
     bytes: int = 0  # framed, of the good rows, as predicted
-    records: int = 0  # all rows, rejected ones too
-    row_digest: int = 0  # sum of the rows' hashes modulo 2^128: free of order
-    key_digest: int = 0  # the same of their keys alone
-    raw_digest: int = 0  # the same of their keys and the versions of their raw files: see Stat
+    records: int = 0  # all rows, including rejected ones
+    row_digest: int = 0  # sum of the rows' hashes modulo 2^128: independent of order
+    key_digest: int = 0  # the same over their keys only
+    raw_digest: int = 0  # the same over their keys and the versions of their raw files: see Stat
 
     def __add__(self, other: "BucketSums") -> "BucketSums":  # type: ignore[override]
         return BucketSums(
@@ -52,15 +51,12 @@ def framed_bytes(converter: Converter, refs: References) -> np.ndarray:
 
 
 def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
-    """The sum of sums. (`sum` starts at 0, which is no BucketSums.)"""
-    total = BucketSums()
-    for each in sums:
-        total += each
-    return total
+    """The total."""
+    return sum(sums, BucketSums())
 
 
 def _keys_with_versions(refs: References) -> Iterator[bytes]:
-    """Keys are in it so that two files that changed places are seen."""
+    """Includes the keys, so that swapping two files changes the digest."""
     versions = [file.stat.version for file in refs.files]
     ends = [f"\0{version}".encode() if version else b"" for version in versions]
     return (key + end for key, end in zip(refs.key.tolist(), (ends[i] for i in refs.file), strict=True) if end)

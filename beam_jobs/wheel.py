@@ -1,14 +1,14 @@
-"""The wheel of our own packages that the workers of a cluster install: put together from the code that runs here.
+"""Builds the wheel of our own packages that the workers of a cluster install, from the code that runs here.
 
-Neither a build backend nor a package index is asked, so a launcher needs none; the same code gives the same bytes.
-Needs the standard library alone."""
+Not by a build backend: a launcher may have none, nor a network, and no backend rebuilds a wheel from an installed one.
+The same code gives the same bytes. Depends only on the standard library."""
 
 import base64
 import hashlib
 import tomllib
 import zipfile
 from collections.abc import Iterable, Mapping
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +18,27 @@ __all__ = ["build_wheel"]
 
 _NAME = "infeed"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: infeed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip knows: a time would make other bytes of the same code
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip: with real times, the bytes would differ
 
 
 def build_wheel(directory: Path, root: Path | None = None) -> Path:
-    """The path of the wheel in `directory`: of the checkout that holds this module, else of what pip has installed.
+    """Writes the wheel to `directory` and returns its path. Packs this module's checkout, or else what pip installed.
 
-    root: of the checkout. Raises InfeedError when the code is neither."""
+    root: of the checkout. Raises InfeedError if the code is neither."""
     root = root or Path(__file__).parents[1]
-    project = _project(root)
-    version, files = _of_checkout(root, project) if project else _of_distribution(_installed(root))
+    version, files = _of_checkout(root) or _of_distribution(root)
     path = directory / f"{_NAME}-{version}-py3-none-any.whl"
     _write(path, f"{_NAME}-{version}.dist-info", files)
     return path
 
 
-def _project(root: Path) -> Mapping[str, Any] | None:
-    """pyproject.toml, if it is ours: beside an installed package may lie another's."""
+def _of_checkout(root: Path) -> tuple[str, dict[str, bytes]] | None:
+    """Version and files. None without a pyproject.toml, or if it is not ours, as may happen in site-packages."""
     path = root / "pyproject.toml"
-    found = tomllib.loads(path.read_text()) if path.is_file() else {}
-    return found if found.get("project", {}).get("name") == _NAME else None
-
-
-def _of_checkout(root: Path, pyproject: Mapping[str, Any]) -> tuple[str, dict[str, bytes]]:
-    project = pyproject["project"]
+    pyproject = tomllib.loads(path.read_text()) if path.is_file() else {}
+    project = pyproject.get("project", {})
+    if project.get("name") != _NAME:
+        return None
     info = f"{_NAME}-{project['version']}.dist-info"
     packages = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     found = (path for package in packages for path in (root / package).rglob("*") if path.is_file())
@@ -63,18 +60,15 @@ def _metadata(project: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _installed(root: Path) -> Distribution:
+def _of_distribution(root: Path) -> tuple[str, dict[str, bytes]]:
+    """Version and files: packages, licenses and metadata, without pip's own records, which contain local paths."""
     try:
-        return distribution(_NAME)
+        installed = distribution(_NAME)
     except PackageNotFoundError:
         raise InfeedError(
-            f"no wheel for the workers: {root} is neither a checkout of {_NAME}, nor what pip has installed. Run from "
-            f"a checkout, or pip install {_NAME}."
+            f"no wheel for the workers: {root} is neither a checkout of {_NAME}, nor installed by pip. Run from a "
+            f"checkout, or pip install {_NAME}."
         ) from None
-
-
-def _of_distribution(installed: Distribution) -> tuple[str, dict[str, bytes]]:
-    """Its packages, licenses and metadata. Not what pip noted of the installation: that names paths of this machine."""
     files: dict[str, bytes] = {}
     for path in installed.files or ():
         ours = not path.parts[0].endswith(".dist-info") or path.name == "METADATA" or "licenses" in path.parts
@@ -90,14 +84,13 @@ def _is_cache(parts: Iterable[str]) -> bool:
 
 def _write(path: Path, info: str, files: Mapping[str, bytes]) -> None:
     files = {**dict(sorted(files.items())), f"{info}/WHEEL": _WHEEL.encode()}
-    record = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
-    record.append(f"{info}/RECORD,,")
+    record = ""
+    for name, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        record += f"{name},sha256={digest},{len(data)}\n"
+    record += f"{info}/RECORD,,\n"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, data in {**files, f"{info}/RECORD": ("\n".join(record) + "\n").encode()}.items():
+        for name, data in {**files, f"{info}/RECORD": record.encode()}.items():
             entry = zipfile.ZipInfo(name, _LONG_AGO)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             wheel.writestr(entry, data)
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")

@@ -1,7 +1,7 @@
-"""Gather: the rows of one shard become that shard, in one pass over ranged reads.
+"""Gather: writes one shard from its rows, in one pass over ranged reads.
 
-Memory is one record, never a shard. The same plan gives the same bytes on any worker, so a retry, or a twin that
-was presumed dead, does no harm."""
+It holds one record in memory, never a shard. The same plan gives the same bytes on any worker, so retries and workers
+that were presumed dead do no harm."""
 
 import base64
 import dataclasses
@@ -29,9 +29,9 @@ __all__ = ["write_shard"]
 
 
 def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References) -> ShardResult:
-    """Publishes one shard and its receipt. Skips the work if it is done already; the result says so.
+    """Publishes one shard and its receipt, which lists bad records. Keeps a finished shard and marks the result reused.
 
-    Bad records are in the receipt. Raises StorageError, RawDataError when raw data cannot be read."""
+    Raises StorageError, RawDataError if raw data cannot be read."""
     output_dir = plan.job.output_dir
     refs = in_order(plan.job.seed, plan.split, refs)
     if kept := kept_shard(raw, output, plan, shard, refs):
@@ -40,13 +40,13 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
     with output.publish(join(output_dir, plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)
         for ref in bad:
-            writing.reject(ref, "scan", ref.error)
+            writing.rejected.append(Rejected.of(ref, "scan", ref.error))
         counts = counts_of(plan.job.counts_dir)
         for ref, data in read_rows(raw, good):
             before = writing.num_bytes
             writing.convert(ref, data)
             counts.add(plan.split, records=1, bytes=writing.num_bytes - before)
-        check_unchanged(plan.job, raw, good)  # after the last byte is read, before the shard can be seen
+        check_unchanged(plan.job, raw, good)  # after the last read, before the shard becomes visible
     receipt = writing.receipt(shard, refs)
     receipt.write(output, output_dir)
     return ShardResult.of(receipt)
@@ -54,7 +54,7 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
 
 @dataclass
 class _Writing:
-    """A shard on its way: everything that its receipt will say."""
+    """A shard being written, with everything for its receipt."""
 
     plan: SplitPlan
     sink: Sink
@@ -69,13 +69,13 @@ class _Writing:
     largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
     def convert(self, ref: Reference, data: bytes) -> None:
-        """Raw bytes in, one framed record out; or one more line for the ledger."""
+        """Appends one framed record, or one rejected record."""
         converter = self.plan.job.converter
         self.raw_crcs.append(crc32c(data))
         try:
             converted = converter.convert(ref, data)
         except Reject as e:
-            self.reject(ref, "convert", str(e))
+            self.rejected.append(Rejected.of(ref, "convert", str(e)))
             return
         features = converted.features
         pieces = (features,) if isinstance(features, bytes) else example_pieces(converter.schema, features)
@@ -86,7 +86,7 @@ class _Writing:
         self.notes.update(converted.notes)
 
     def _append(self, payload: Sequence[bytes]) -> None:
-        """One framed record of a payload in pieces: joined, they would be a copy more."""
+        """Writes a framed record. The payload is in pieces, because joining them would copy it."""
         length, crc = sum(map(len, payload)), crc32c_of(payload)
         header, footer = frame_ends(length, crc)
         for piece in (header, *payload, footer):
@@ -95,12 +95,8 @@ class _Writing:
         self.num_bytes += length + FRAME_BYTES
         self.index.append((length, crc))
 
-    def reject(self, ref: Reference, stage: str, error: str) -> None:
-        """One line for the ledger."""
-        self.rejected.append(Rejected.of(ref, stage, error))
-
     def receipt(self, shard: int, refs: References) -> Receipt:
-        """What was written. refs: all rows, in order."""
+        """The receipt of what was written. refs: all rows, in order."""
         rows = raw_rows(self.plan.job.seed, self.plan.split, refs)
         rows["crc32c"][refs.good] = self.raw_crcs
         return Receipt(

@@ -42,6 +42,7 @@ class CifarConverter:
     coarse_names: tuple[str, ...] = ()
 
     transforms = True
+    worker_files = ()
 
     @property
     def name(self) -> str:

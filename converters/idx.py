@@ -92,6 +92,7 @@ class IdxConverter:
     name = "idx"
     schema = SCHEMA
     transforms = True
+    worker_files = ()
 
     @property
     def labels(self) -> Labels:

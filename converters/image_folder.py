@@ -53,6 +53,7 @@ class ImageFolderConverter:
     name = "image_folder"
     schema = SCHEMA
     transforms = True
+    worker_files = ()
 
     @property
     def labels(self) -> Labels:

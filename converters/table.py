@@ -38,6 +38,8 @@ class TableConverter:
     delimiter: str | None = None
     validation_fraction: float | None = None
 
+    worker_files = ()
+
     @property
     def labels(self) -> Labels | None:
         """See Converter."""

@@ -41,6 +41,7 @@ class TfrecordConverter:
     check: Check = "schema"
 
     transforms = False
+    worker_files = ()
 
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. Labels are not among them: no record holds their names."""

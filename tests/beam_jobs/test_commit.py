@@ -11,7 +11,7 @@ import pytest
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.job import Job
-from beam_jobs.plan import SplitPlan, bucket_of
+from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.proof import SourceSummary
 from beam_jobs.receipts import finished_shard
 from beam_jobs.references import concat
@@ -49,10 +49,9 @@ def plan_and_rows(raw, out, split="train", **options):
     for number, source in enumerate(job.sources):
         refs = concat(list(converter.scan(STORAGE, source)))
         summaries.append(SourceSummary(number, len(refs), key_digest(refs.key.tolist())))
-        buckets = bucket_of(job, split, refs)
-        for bucket in np.unique(buckets).tolist():
-            pieces.setdefault(bucket, []).append(refs.take(buckets == bucket))
-            sums[bucket] = sums.get(bucket, BucketSums()) + measure(converter, pieces[bucket][-1])
+        for bucket, piece in by_bucket(job, split, refs):
+            pieces.setdefault(bucket, []).append(piece)
+            sums[bucket] = sums.get(bucket, BucketSums()) + measure(converter, piece)
     plan = SplitPlan(job, split, sums)
     rows = {shard: [] for shard in range(plan.num_shards)}
     for bucket, batch in pieces.items():
@@ -155,7 +154,7 @@ def test_a_row_lost_and_another_one_twice_are_found_out_though_the_count_is_righ
     rows[1] = concat([rows[1].take(np.arange(1, len(rows[1]))), rows[2].take(np.array([0]))])
     results = [write_shard(STORAGE, STORAGE, plan, shard, refs) for shard, refs in rows.items()]
     assert sum(result.records for result in results) == 18
-    with pytest.raises(ConversionError, match="as many as were scanned, but not the same ones"):
+    with pytest.raises(ConversionError, match="as many records arrived as were scanned, but not the same ones"):
         commit_split(STORAGE, plan, summaries, results)
 
 
@@ -164,14 +163,16 @@ def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
     shard, receipt = (tmp_path / "out" / name for name in ("train-00001-of-00003", "_shards/train-00001-of-00003.json"))
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1])
-    with pytest.raises(ConversionError, match=r"train-00001-of-00003 has \d+ bytes, its receipt says"):
+    with pytest.raises(ConversionError, match=r"train-00001-of-00003 has \d+ bytes; its receipt states"):
         gathered.commit()
     shard.unlink()
-    with pytest.raises(ConversionError, match=r"train-00001-of-00003 is gone, its receipt says \d+ bytes"):
+    with pytest.raises(ConversionError, match=r"train-00001-of-00003 is missing; its receipt states \d+ bytes"):
         gathered.commit()
     shard.write_bytes(whole)
     receipt.write_text(receipt.read_text().replace(gathered.plan.digest, "0" * 32))
-    with pytest.raises(ConversionError, match=r"receipt of shard 1 of 'train' .* is gone, damaged or another plan's"):
+    with pytest.raises(
+        ConversionError, match=r"receipt of shard 1 of 'train' .* is missing, damaged or another plan's"
+    ):
         gathered.commit()
     assert not (tmp_path / "out/manifest.json").exists()
 
@@ -179,9 +180,7 @@ def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
 def test_bad_records_are_all_listed_before_the_split_fails(gather, raw_imagenet, tmp_path):
     raw_imagenet.train["n00000001"]["n00000001_3.JPEG"] = b""
     raw_imagenet.train["n00000002"]["n00000002_1.JPEG"] = b"no image"
-    with pytest.raises(
-        ConversionError, match=r"2 bad records, allowed are 1 \(--max_bad_records\):\n  train/n00000001/"
-    ):
+    with pytest.raises(ConversionError, match=r"2 bad records; --max_bad_records allows 1:\n  train/n00000001/"):
         gather(max_bad_records=1).commit()
     ledger = [json.loads(line) for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()]
     assert [(line["key"], line["stage"]) for line in ledger] == [

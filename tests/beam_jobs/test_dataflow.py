@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import tomllib
+import traceback
 from argparse import Namespace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from converters import imagenet_to_gcs
 from converters.imagenet import ImagenetConverter
-from pipeline.shards.errors import ConversionError, InfeedError, OptionError
+from pipeline.shards.errors import ConversionError, InfeedError, OptionError, RawDataError
 from pipeline.shards.storage import Stat
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,7 @@ REFUSED = {
     "a project's title": (["--project=My Project"], "--project=My Project is not the ID of a project"),
     "no region": (["--project=my-project"], "needs --region=NAME, such as us-central1"),
     "a zone": (["--project=p-1", "--region=europe-west4-b"], "is a zone. Give its region: --region=europe-west4"),
-    "no region's name": (["--project=p-1", "--region=Iowa"], "--region=Iowa is no region of Google Cloud"),
+    "no region's name": (["--project=p-1", "--region=Iowa"], "--region=Iowa is not a region of Google Cloud"),
     "a job's name": ([*PLACE, "--job_name=My_Job"], "--job_name=My_Job: allowed are lower-case letters, digits and -"),
     "local temp": ([*PLACE, "--temp_location=tmp"], "--temp_location=tmp: the workers .* share no disk"),
     "local staging": ([*PLACE, "--staging_location=/s"], "--staging_location=/s: the workers .* share no disk"),
@@ -86,7 +87,7 @@ def test_without_googles_client_the_extra_is_named(monkeypatch):
 @pytest.mark.parametrize("flag", ["detach", "cancel_on_interrupt"])
 def test_a_local_job_cannot_be_left(flag):
     args = Namespace(runner="local", local_processes=1, **{flag: True})
-    with pytest.raises(OptionError, match=f"--{flag}: a job of --runner=local ends with this command"):
+    with pytest.raises(OptionError, match=f"--{flag}: with --runner=local, a job ends with this command"):
         beam_options(args, [])
 
 
@@ -192,12 +193,12 @@ ANSWERS = {
     "API": (
         403,
         OFF,
-        "API is off in project my-project. Switch it on: `gcloud services enable dataflow.googleapis.com",
+        "API is disabled in project my-project. Enable it: `gcloud services enable dataflow.googleapis.com",
     ),
     "permission": (403, "caller does not have permission", "no permission in project my-project.* Dataflow Developer"),
-    "quota": (429, "too many jobs", "a quota of project my-project in us-central1 is used up. Take fewer workers"),
-    "quota in 400": (400, "(a1b2): Quota exceeded: CPUS", "a quota of project my-project in us-central1 is used up"),
-    "region": (400, "Unknown location us-central1", "knows no region us-central1. `gcloud compute regions list`"),
+    "quota": (429, "too many jobs", "a quota of project my-project in us-central1 is exhausted. Use fewer workers"),
+    "quota in 400": (400, "(a1b2): Quota exceeded: CPUS", "a quota of project my-project in us-central1 is exhausted"),
+    "region": (400, "Unknown location us-central1", "has no region us-central1. `gcloud compute regions list`"),
     "token": (401, "bad token", "no valid credentials .*Run `gcloud auth application-default login`"),
     "other": (
         400,
@@ -222,7 +223,7 @@ def test_a_refusal_is_one_line_and_nothing_is_staged_or_submitted(
 
 def test_a_refusal_of_the_job_itself_is_told_alike(bucket, service):
     service.order(refusals={"POST": [400, "Quota exceeded"]})
-    with pytest.raises(ConversionError, match="a quota of project my-project in us-central1 is used up"):
+    with pytest.raises(ConversionError, match="a quota of project my-project in us-central1 is exhausted"):
         submit(job_of(output=f"{bucket}/out"), *service.flags)
 
 
@@ -240,20 +241,19 @@ def test_a_staging_bucket_that_is_not_there_is_named_at_once(bucket, service):
 def test_a_staging_bucket_that_beam_may_not_look_at_is_told_at_once(bucket, service, gcs_server):
     service.order()
     gcs_server.fail(r"GET /storage/v1/b/[^/]+\?", Status(403), times=None)
-    with pytest.raises(ConversionError, match=r"look at bucket 'bucket-\w+', .*\(403\).* Storage Legacy Bucket Reader"):
+    with pytest.raises(ConversionError, match=r"get bucket 'bucket-\w+', .*\(403\).* Storage Legacy Bucket Reader"):
         submit(job_of(output=f"{bucket}/out"), *service.flags)
     assert service.requests("POST") == []
 
 
 ERROR = {"id": "m2", "time": "2026-01-02T03:04:05Z", "messageImportance": "JOB_MESSAGE_ERROR"}
-TRACEBACK = (
-    "Traceback (most recent call last):\n  ...\npipeline.shards.errors.RawDataError: a.tar is gone. Copy it again."
-)
+ERROR_LINE = "".join(traceback.format_exception_only(RawDataError("a.tar is gone. Copy it again."))).strip()
+TRACEBACK = f"Traceback (most recent call last):\n  ...\n{ERROR_LINE}"
 ENDS = {
     "our error": ("FAILED", [TRACEBACK, "a work item was attempted 4 times"], "^a.tar is gone. Copy it again.$"),
-    "quota": ("FAILED", ["Quota 'CPUS' exceeded"], "the Dataflow job failed: Quota 'CPUS' exceeded Take fewer workers"),
+    "quota": ("FAILED", ["Quota 'CPUS' exceeded"], "the Dataflow job failed: Quota 'CPUS' exceeded Use fewer workers"),
     "no reason": ("FAILED", [], "the Dataflow job failed: the service gives no reason"),
-    "cancelled": ("CANCELLED", [], "the job was cancelled. Run the same command again: it goes on"),
+    "cancelled": ("CANCELLED", [], "the job was cancelled. Run the same command again to resume"),
     "lost": ("DONE", [], "the commit of train never ran: it lost data. No manifest was written"),
 }
 
@@ -270,7 +270,7 @@ def test_an_end_without_a_complete_split_is_an_error_that_says_why(bucket, servi
 def test_of_all_complaints_the_traceback_counts_and_its_remedy_is_told():
     missing = "Traceback ...\nModuleNotFoundError: No module named 'birds'"
     assert reason_of(["started slowly", missing, "A work item was attempted 4 times without success"]) == missing
-    assert "add it by --extra_package" in advice(missing)
+    assert "add it with --extra_package" in advice(missing)
     assert "PyPI" in advice("Failed to install packages: failed to install workflow")
     assert "Dataflow Worker" in advice("403 GET https://storage: forbidden")
     assert advice("something else") == ""

@@ -52,7 +52,7 @@ def test_shards_that_no_conversion_wrote_are_never_replaced(raw_imagenet, out, t
     if indexed:
         (foreign / "manifest.json").write_bytes((out / "manifest.json").read_bytes())
     before = shard_digests(foreign)
-    with pytest.raises(ConversionError, match="no conversion into this directory wrote it: there is train-00000-of-"):
+    with pytest.raises(ConversionError, match="no conversion into this directory wrote: found train-00000-of-"):
         raw_imagenet.convert(foreign, "--splits=train", *flags)
     assert shard_digests(foreign) == before
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from beam_jobs.converter import Source
 from beam_jobs.job import Job
-from beam_jobs.plan import SplitPlan, bucket_of
+from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.references import File, Reference, References, concat, in_order
 from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
 from pipeline.shards.ranks import ranks
@@ -27,6 +27,7 @@ class Sized:
     schema = Schema("s", {})
     labels = None
     transforms = False
+    worker_files = ()
 
     def digest_fields(self):
         return {"version": self.version}
@@ -52,9 +53,7 @@ def plan_of(job, *batches):
     """A plan and its pieces by bucket, from batches as a scan would give them."""
     pieces, sums = {}, {}
     for refs in batches:
-        buckets = bucket_of(job, "train", refs)
-        for bucket in np.unique(buckets).tolist():
-            piece = refs.take(buckets == bucket)
+        for bucket, piece in by_bucket(job, "train", refs):
             pieces.setdefault(bucket, []).append(piece)
             sums[bucket] = sums.get(bucket, BucketSums()) + measure(job.converter, piece)
     return SplitPlan(job, "train", sums), pieces

@@ -18,9 +18,7 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 def test_shards_smaller_than_records_are_refused_with_what_was_probably_meant(
     raw_imagenet, tmp_path, target, meant, flags
 ):
-    message = (
-        r"--target_shard_bytes=\d+ \(bytes\) is less than a record of split 'train', 1.06 KB in the mean: .* shards "
-    )
+    message = r"--target_shard_bytes=\d+ \(bytes\) is less than the mean record of split 'train', 1.06 KB: .* shards "
     with pytest.raises(ConversionError, match=rf"{message}for 18 records. Was {meant} meant\? A number"):
         raw_imagenet.convert(tmp_path / "out", f"--target_shard_bytes={target}", "--splits=train", *flags)
     assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
@@ -32,7 +30,7 @@ def test_a_shard_for_each_record_is_the_least_that_a_target_may_ask_for(raw_imag
     mean = -(-claim["bytes"] // claim["records"])
     raw_imagenet.convert(tmp_path / "out", f"--target_shard_bytes={mean}", "--splits=train")
     assert len(read_manifest(f"{tmp_path}/out").split("train").shards) == 18
-    with pytest.raises(ConversionError, match="is less than a record"):
+    with pytest.raises(ConversionError, match="is less than the mean record"):
         raw_imagenet.convert(tmp_path / "other", f"--target_shard_bytes={mean - 1}", "--splits=train")
 
 
@@ -42,7 +40,7 @@ def test_what_was_begun_with_too_small_shards_goes_on_but_not_by_replacing_it(ra
     (out / "manifest.json").unlink()
     with pytest.raises(ConversionError, match="holds split 'train' of another plan"):
         raw_imagenet.convert(out, "--target_shard_bytes=100", "--splits=train")
-    with pytest.raises(ConversionError, match="is less than a record"):
+    with pytest.raises(ConversionError, match="is less than the mean record"):
         raw_imagenet.convert(out, "--target_shard_bytes=100", "--splits=train", "--overwrite")
     total = sum(json.loads(path.read_text())["bytes"] for path in out.glob("_shards/*-of-*"))
     raw_imagenet.convert(out, f"--target_shard_bytes={round(total / 95)}", "--splits=train")
@@ -51,7 +49,7 @@ def test_what_was_begun_with_too_small_shards_goes_on_but_not_by_replacing_it(ra
 
 def test_more_shards_than_records_are_a_warning_that_counts_the_empty_ones(raw_imagenet, tmp_path, capsys):
     warning = (
-        r"warning: 30 shards were demanded for 18 records: 12 of them are empty. These are files of 0 bytes, which"
+        r"warning: 30 shards were requested for 18 records: 12 of them are empty. These are files of 0 bytes, which"
     )
     for flags in (["--dry_run"], []):
         raw_imagenet.convert(tmp_path / "out", "--num_train_shards=30", "--splits=train", *flags)
@@ -59,14 +57,14 @@ def test_more_shards_than_records_are_a_warning_that_counts_the_empty_ones(raw_i
     shards = read_manifest(f"{tmp_path}/out").split("train").shards
     assert sum(not shard.records for shard in shards) == sum(not shard.bytes for shard in shards) == 12
     raw_imagenet.convert(tmp_path / "as_many", "--num_train_shards=18", "--splits=train")
-    assert "were demanded" not in capsys.readouterr().out
+    assert "were requested" not in capsys.readouterr().out
 
 
 PLACES = [
     ("raw", "raw", "is the directory of the raw data"),
     ("raw", "raw/", "is the directory of the raw data"),
     ("raw", "raw/shards", "is inside the raw data"),
-    ("raw/deep", "raw", r"has the raw data \(.*raw/deep\) in it"),
+    ("raw/deep", "raw", r"contains the raw data \(.*raw/deep\)"),
 ]
 
 
@@ -76,7 +74,7 @@ def test_an_output_that_shares_a_place_with_the_raw_data_is_refused(tmp_path, ra
     (tmp_path / "link").symlink_to(tmp_path / "raw")
     for written in (f"{tmp_path}/{out}", f"{tmp_path}/{out}".replace("raw", "link"), f"{tmp_path}/raw/../{out}"):
         with pytest.raises(
-            OptionError, match=rf"--gcs_output_path=.*{message}.*an output directory beside the raw data"
+            OptionError, match=rf"--gcs_output_path=.*{message}.*an output directory outside the raw data"
         ):
             check_places(f"{tmp_path}/{raw}", written)
 

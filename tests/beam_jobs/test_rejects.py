@@ -46,7 +46,9 @@ def test_a_dry_run_of_rejects_alone_would_fail_whatever_is_allowed(raw_imagenet,
 
 def test_a_failing_run_lists_the_rejects_of_all_splits_and_commits_the_good_ones(bad, tmp_path, capsys):
     out = tmp_path / "out"
-    with pytest.raises(ConversionError, match=r"^split 'train': 3 bad records, allowed are 0 .*\n  train/n00000001/"):
+    with pytest.raises(
+        ConversionError, match=r"^split 'train': 3 bad records; --max_bad_records allows 0:\n  train/n00000001/"
+    ):
         convert(bad, out)
     assert "validation: 4 records" in capsys.readouterr().out
     assert list(read_manifest(str(out)).splits) == ["validation"]
@@ -58,7 +60,7 @@ def test_rejects_of_every_split_are_in_the_error_and_in_ledgers(bad, tmp_path):
     name = min(bad.validation)
     bad.validation[name] = b""
     bad.write()
-    message = r"(?s)split 'train': 3 bad records.*split 'validation': 1 bad records, allowed are 0 .*ILSVRC2012_val_"
+    message = r"(?s)split 'train': 3 bad records.*split 'validation': 1 bad records; .* allows 0:.*ILSVRC2012_val_"
     with pytest.raises(ConversionError, match=message):
         convert(bad, tmp_path / "out")
     ledgers = {split: (tmp_path / f"out/_rejects/{split}.jsonl").read_text() for split in ("train", "validation")}

@@ -81,7 +81,7 @@ def test_what_cannot_run_is_refused(runner, processes, message):
 
 
 def test_dask_by_address_and_by_processes_at_once_is_refused():
-    message = r"--local_processes=2 starts a Dask cluster here, and its scheduler's address means another one"
+    message = r"--local_processes=2 starts a Dask cluster here, but a scheduler's address selects another"
     with pytest.raises(OptionError, match=message):
         options_of("dask", "--dask_client_address=tcp://host:8786", processes=2)
 

@@ -87,5 +87,5 @@ def test_nothing_that_pip_noted_of_this_machine_is_in_it(installed, tmp_path):
 
 def test_code_that_is_neither_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(wheel, "_NAME", "infeed-that-nobody-installed")
-    with pytest.raises(InfeedError, match=r"is neither a checkout of .* nor what pip has installed.* pip install"):
+    with pytest.raises(InfeedError, match=r"is neither a checkout of .* nor installed by pip.* pip install"):
         build_wheel(tmp_path, root=tmp_path)

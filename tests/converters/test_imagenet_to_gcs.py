@@ -212,7 +212,7 @@ def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, me
     ("split", "error", "message"),
     [
         ("train", RawDataError, r"train\.tar has no class tars in it"),
-        ("validation", ConversionError, r"split 'validation' has no records: its sources hold nothing to convert"),
+        ("validation", ConversionError, r"split 'validation' has no records: its sources contain nothing to convert"),
     ],
 )
 def test_an_empty_split_is_one_clear_error(raw_imagenet, tmp_path, split, error, message):

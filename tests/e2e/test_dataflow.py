@@ -177,7 +177,7 @@ def test_the_launcher_shows_link_states_complaints_counters_and_the_verdict(stor
     assert story.status == 0, story.printed
     link = "https://console.cloud.google.com/dataflow/jobs/us-central1/2026-01-02_03_04_05-678?project=my-project"
     lines = story.printed.splitlines()
-    assert lines[0] == f"dataflow: {story.job['name']} is submitted: {link}"
+    assert lines[0] == f"dataflow: submitted {story.job['name']}: {link}"
     assert [line for line in lines if line.startswith("dataflow: ")][1:] == [
         "dataflow: warning: workers are few",
         "dataflow: pending",
@@ -247,7 +247,7 @@ def detached(service, start, tmp_path_factory):
 
 def test_a_detached_job_is_left_to_itself_and_says_how_to_cancel_it(detached):
     assert detached.status == 0, detached.printed
-    assert "gs://dataflow/detached/manifest.json tells that it is complete" in detached.printed
+    assert "it is complete when gs://dataflow/detached/manifest.json exists" in detached.printed
     cancel = "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678 --project=my-project --region=us-central1"
     assert detached.printed.rstrip().endswith(cancel)
     assert detached.requests["PUT"] == []
@@ -273,10 +273,10 @@ def test_ctrl_c_leaves_the_job_or_cancels_it_by_choice(service, start, flags):
     cancelled = [request["body"]["requestedState"] for request in service.requests("PUT")]
     if flags:
         assert cancelled in (["JOB_STATE_CANCELLED"], [5])
-        assert "interrupted. It is cancelled. Run the same command again" in launcher.printed
+        assert "interrupted. The job is cancelled. Run the same command again" in launcher.printed
     else:
         assert cancelled == []
-        assert "interrupted. It goes on by itself" in launcher.printed
+        assert "interrupted. The job continues without this command" in launcher.printed
         assert "gcloud dataflow jobs cancel 2026-01-02_03_04_05-678" in launcher.printed
 
 

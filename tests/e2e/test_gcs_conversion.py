@@ -153,7 +153,7 @@ def test_a_tar_replaced_by_one_of_the_same_size_is_refused_until_it_may_overwrit
     before = gcs_server.objects(name, "out/")
     gcs_server.write(name, tar, other_bytes(gcs_server.read(name, tar)))
     again = [*flags(raw, f"{bucket}/out"), "--splits=validation", "--max_bad_records=1"]
-    with pytest.raises(ConversionError, match=rf"other raw data: \S+{tar} is not the file that it was .* --overwrite"):
+    with pytest.raises(ConversionError, match=rf"other raw data: \S+{tar} has changed .* --overwrite"):
         imagenet_to_gcs.main(again)
     assert gcs_server.objects(name, "out/") == before
     imagenet_to_gcs.main([*again, "--overwrite"])

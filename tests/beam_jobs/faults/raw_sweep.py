@@ -70,7 +70,7 @@ def changed_problems(kill: Kill, raw: Raw, place: Place, expected: dict[str, dic
         untouched = {name: there for name, there in place.files().items() if ".plan." not in name} == {
             name: there for name, there in before.items() if ".plan." not in name
         }
-        one_line = status == 2 and output.count("error: ") == 1 and f"{TAR} is not the file that it was" in output
+        one_line = status == 2 and output.count("error: ") == 1 and f"{TAR} has changed" in output
         problems += [] if one_line else [f"refused otherwise: {status} {output}"]
         problems += [] if untouched else ["a refused run wrote"]
         raw.put("old", kill.on)
