@@ -22,7 +22,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
-    splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
+    splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:
         raw = find_cifar(args.raw_data_dir, splits, scratch)
         return run(args, rest, CifarConverter(raw.names, raw.coarse_names), raw.sources, scratch)

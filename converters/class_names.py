@@ -2,6 +2,7 @@
 
 synsets has the lists that are sorted."""
 
+import bisect
 import hashlib
 import itertools
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from pipeline.shards.errors import LabelError
 from pipeline.shards.storage import Storage
 
-__all__ = ["label_text", "names_digest", "parse_class_names", "read_class_names"]
+__all__ = ["label_text", "names_digest", "parse_class_names", "position", "read_class_names"]
 
 
 def read_class_names(storage: Storage, label_file: str) -> tuple[str, ...]:
@@ -41,3 +42,9 @@ def label_text(data: bytes, where: str) -> str:
 def names_digest(names: Sequence[str]) -> str:
     """32 hex digits that change with any name and with their order."""
     return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()
+
+
+def position(names: Sequence[str], name: str) -> int:
+    """The index of a name in a sorted list, or -1."""
+    place = bisect.bisect_left(names, name)
+    return place if place < len(names) and names[place] == name else -1

@@ -11,12 +11,11 @@ from beam_jobs.options import add_options, beam_options, make_job
 from beam_jobs.plausible import check_places
 from beam_jobs.runners import find_runner
 from beam_jobs.scratch import Scratch
-from converters.jpeg import VERIFY_LEVELS
 from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean, printable
 from pipeline.shards.sizes import parse_bytes
 
-__all__ = ["add_conversion_options", "add_verify_option", "chosen_splits", "run", "scratch_of"]
+__all__ = ["add_conversion_options", "chosen_splits", "run", "scratch_of"]
 
 
 def add_conversion_options(parser: argparse.ArgumentParser, splits: Sequence[str], raw_data: str) -> None:
@@ -30,24 +29,19 @@ def add_conversion_options(parser: argparse.ArgumentParser, splits: Sequence[str
     add_options(parser)
 
 
-def add_verify_option(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of a source of JPEGs that stay as they are."""
-    parser.add_argument(
-        "--verify",
-        choices=VERIFY_LEVELS,
-        default="end",
-        help="how closely each JPEG is looked at: its header, also its end marker, or every pixel (default: end)",
-    )
+def chosen_splits(args: argparse.Namespace, known: Sequence[str] = ()) -> list[str]:
+    """The splits in --splits; [] without the option. known: () if splits may have any name.
 
-
-def chosen_splits(text: str, known: Sequence[str]) -> list[str]:
-    """The splits in a --splits. Raises OptionError for an unknown one, or for none."""
-    splits = [split.strip() for split in text.split(",") if split.strip()]
+    Raises OptionError for an unknown split, and for an option that lists none."""
+    if args.splits is None:
+        return []
+    splits = [split.strip() for split in args.splits.split(",") if split.strip()]
     for split in splits:
-        if split not in known:
-            raise OptionError(f"--splits={text}: unknown split {split!r}.{did_you_mean(split, known)}")
+        if known and split not in known:
+            raise OptionError(f"--splits={args.splits}: unknown split {split!r}.{did_you_mean(split, known)}")
     if not splits:
-        raise OptionError(f"--splits={text}: nothing to convert: no split was chosen. Known: {', '.join(known)}.")
+        allowed = f" Known: {', '.join(known)}." if known else ""
+        raise OptionError(f"--splits={args.splits}: nothing to convert: no split was chosen.{allowed}")
     return splits
 
 

@@ -24,7 +24,7 @@ __all__ = ["class_names", "main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
-    splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
+    splits = chosen_splits(args, SPLITS)
     names = read_class_names(open_storage(args.label_file), args.label_file) if args.label_file else ()
     with scratch_of(args, args.raw_data_dir) as scratch:
         raw = find_idx(args.raw_data_dir, splits, args.prefix, scratch)

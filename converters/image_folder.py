@@ -3,7 +3,6 @@
 image_folder_layouts finds the folders. Pure: reads raw data through a Storage, returns values. Labels are places in
 the sorted list of all folder names, from 1 (0 is background)."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
-from converters.class_names import names_digest
+from converters.class_names import names_digest, position
 from converters.image_archives import class_files, is_hidden
 from converters.image_files import ToJpeg
 from converters.image_records import (
@@ -24,17 +23,16 @@ from converters.image_records import (
     predicted_bytes,
 )
 from converters.jpeg import Jpeg
-from converters.synsets import position
 from converters.tars import Member
+from converters.validation_share import is_validation
 from converters.zips import ZipMember, unpacked
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.storage import Storage
 
-__all__ = ["SCHEMA", "ImageFolderConverter", "is_validation"]
+__all__ = ["SCHEMA", "ImageFolderConverter"]
 
 _LABEL_BASE = 1
-_SPLIT_KEY = b"infeed image_folder validation"
 
 SCHEMA = Schema(
     "image_folder",
@@ -119,14 +117,6 @@ def _number(ref: Reference, column: str) -> int:
     value = ref.columns[column]
     assert isinstance(value, int)
     return value
-
-
-def is_validation(place: str, fraction: float) -> bool:
-    """Whether a file, "<class>/<name>", is in the validation split: by a hash of that and of nothing else.
-
-    So new files move no old ones, and a larger fraction takes the same files and some more."""
-    digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
 
 
 def _features(image: Jpeg, key: str, class_name: bytes, label: int) -> dict[str, bytes | int]:

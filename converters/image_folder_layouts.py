@@ -16,7 +16,8 @@ from beam_jobs.scratch import Scratch
 from beam_jobs.summary import empty_classes
 from converters.image_archives import KNOWN_SUFFIXES, Archive, PackedFolder, archive_stem, is_hidden, open_archive
 from converters.table_hints import hint_of_tables
-from pipeline.shards.errors import OptionError, RawDataError, StorageError
+from converters.validation_share import check_fraction
+from pipeline.shards.errors import RawDataError, StorageError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage, join
 
@@ -65,8 +66,8 @@ def find_folders(
     storage = open_storage(raw_data_dir)
     if not storage.exists(raw_data_dir):
         raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
-    if validation_fraction is not None and not 0 <= validation_fraction < 1:
-        raise OptionError(f"--validation_fraction={validation_fraction}: allowed are 0 and above, and less than 1.")
+    if validation_fraction is not None:
+        check_fraction(validation_fraction)
     find = _by_split if validation_fraction is None else _one_set
     raw = _Raw(storage, raw_data_dir, scratch)
     folders, notices = find(raw)

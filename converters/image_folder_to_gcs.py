@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     to_jpeg = to_jpeg_of(args)
-    splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
+    splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:
         with Console().status("looking for class folders"):  # an archive is read to its end for them
             raw = find_folders(args.raw_data_dir, splits, args.validation_fraction, scratch)

@@ -2,11 +2,21 @@
 
 import argparse
 
-from converters.command_line import add_verify_option
 from converters.image_files import ToJpeg
+from converters.jpeg import VERIFY_LEVELS
 from pipeline.shards.errors import OptionError
 
-__all__ = ["add_image_options", "to_jpeg_of"]
+__all__ = ["add_image_options", "add_verify_option", "to_jpeg_of"]
+
+
+def add_verify_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option of a source of JPEGs that stay as they are."""
+    parser.add_argument(
+        "--verify",
+        choices=VERIFY_LEVELS,
+        default="end",
+        help="how closely each JPEG is looked at: its header, also its end marker, or every pixel (default: end)",
+    )
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:

@@ -14,11 +14,10 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.boxes import BOX_BYTES, read_boxes
-from converters.class_names import names_digest
+from converters.class_names import names_digest, position
 from converters.image_records import folder_members, in_batches, member_error, predicted_bytes
 from converters.imagenet_records import FORMS, Form, FormName, Labelled
 from converters.jpeg import Jpeg, Verify, to_rgb_jpeg
-from converters.synsets import position
 from converters.tars import Member, TarError, members
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema

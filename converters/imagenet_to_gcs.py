@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
 from converters.boxes import read_boxes
-from converters.command_line import add_conversion_options, add_verify_option, chosen_splits, run, scratch_of
+from converters.command_line import add_conversion_options, chosen_splits, run, scratch_of
+from converters.image_options import add_verify_option
 from converters.imagenet import SPLITS, ImagenetConverter
 from converters.imagenet_full import FULL_SET, check_full_set
 from converters.imagenet_layouts import find_raw
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"note: {flag}: {_ANCESTOR[flag]}", markup=False, soft_wrap=True)
     if args.project:  # an option of ours for the ancestor's sake, and of Beam's for Google Cloud runners
         rest = [*rest, f"--project={args.project}"]
-    splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else SPLITS
+    splits = chosen_splits(args, SPLITS) or SPLITS
     if args.original_shards:
         _set_original_shards(args)
     converter = _converter(args)

@@ -2,16 +2,15 @@
 
 A line is an id and, if there are any, words for people: `n01440764 tench, Tinca tinca`."""
 
-import bisect
 import itertools
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from converters.class_names import label_text
+from converters.class_names import label_text, position
 from pipeline.shards.errors import LabelError, did_you_mean
 from pipeline.shards.storage import Storage
 
-__all__ = ["check_known", "ilsvrc2012_synsets", "position", "read_synsets"]
+__all__ = ["check_known", "ilsvrc2012_synsets", "read_synsets"]
 
 
 def ilsvrc2012_synsets() -> Mapping[str, str]:
@@ -41,9 +40,3 @@ def check_known(synset: str, synsets: Sequence[str], where: str) -> None:
             f"{where}: class {synset!r} is not in the label list ({len(synsets)} classes, {synsets[0]}..{synsets[-1]})."
             f"{nearest} Give the full list with --label_file."
         )
-
-
-def position(synsets: Sequence[str], synset: str) -> int:
-    """The place in the sorted list, or -1."""
-    place = bisect.bisect_left(synsets, synset)
-    return place if place < len(synsets) and synsets[place] == synset else -1

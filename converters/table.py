@@ -12,9 +12,9 @@ import numpy as np
 
 from beam_jobs.converter import Source
 from beam_jobs.references import File, Reference, References, bounded
-from converters.image_folder import is_validation
 from converters.table_rows import Row, table_rows
 from converters.targets import Target
+from converters.validation_share import is_validation
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels
 from pipeline.shards.storage import Storage

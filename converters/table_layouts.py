@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from beam_jobs.converter import Source
 from converters.table_cells import class_cells
 from converters.table_rows import TABLE_SUFFIXES, Row, column_names, table_rows
+from converters.validation_share import check_fraction
 from pipeline.shards.errors import LabelError, OptionError, RawDataError, did_you_mean
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
@@ -75,8 +76,7 @@ def _by_split(raw_data_dir: str, names: Sequence[str]) -> Mapping[str, Sequence[
 
 
 def _one_set(names: Sequence[str], fraction: float) -> Mapping[str, Sequence[str]]:
-    if not 0 <= fraction < 1:
-        raise OptionError(f"--validation_fraction={fraction}: allowed are 0 and above, and less than 1.")
+    check_fraction(fraction)
     return {"train": names, "validation": names} if fraction else {"train": names}
 
 

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = _parser().parse_known_args(argv)
     wanted = _wanted_columns(args)
     to_jpeg = to_jpeg_of(args)
-    splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
+    splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.gcs_output_path)
     tables = find_tables(args.raw_data_dir, splits, args.validation_fraction)
     check_columns(tables.paths, wanted, args.delimiter)

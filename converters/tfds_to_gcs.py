@@ -16,10 +16,10 @@ from pathlib import Path
 
 from beam_jobs.launch import exit_with
 from beam_jobs.options import add_options
-from converters.command_line import run, scratch_of
+from converters.command_line import chosen_splits, run, scratch_of
 from converters.tfds import DatasetName, find_tfds, prepare
 from converters.tfrecord import TfrecordConverter
-from converters.tfrecord_to_gcs import add_check_option, add_num_shards_option, set_num_shards, split_names
+from converters.tfrecord_options import add_check_option, add_num_shards_option, set_num_shards
 from pipeline.shards.storage import join
 
 __all__ = ["main"]
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.download:
         prepare(dataset, data_dir)
     with scratch_of(args, join(data_dir, dataset.name)) as scratch:
-        raw = find_tfds(dataset, data_dir, split_names(args), scratch)
+        raw = find_tfds(dataset, data_dir, chosen_splits(args), scratch)
         set_num_shards(args, raw.sources)
         return run(args, rest, TfrecordConverter(raw.name, raw.schema, raw.labels, args.check), raw.sources, scratch)
 

@@ -12,18 +12,18 @@ import json
 import sys
 from collections.abc import Sequence
 
-from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
-from converters.command_line import add_conversion_options, run, scratch_of
-from converters.tfrecord import CHECKS, TfrecordConverter
+from converters.command_line import add_conversion_options, chosen_splits, run, scratch_of
+from converters.tfrecord import TfrecordConverter
 from converters.tfrecord_layouts import find_raw
+from converters.tfrecord_options import add_check_option, add_num_shards_option, set_num_shards
 from pipeline.command import Console
-from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.shards.errors import OptionError
 from pipeline.shards.schema import Schema
 from pipeline.sources.infer import read_labels
 from pipeline.sources.named_splits import parse_assignment
 
-__all__ = ["add_check_option", "add_num_shards_option", "main", "report_schema", "set_num_shards", "split_names"]
+__all__ = ["main", "report_schema"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (args.labels_file is None) != (args.label_key is None):
         raise OptionError("--labels_file and --label_key belong together: give both, or neither.")
     with scratch_of(args, args.raw_data_dir) as scratch:
-        raw = find_raw(args.raw_data_dir, split_names(args), patterns, scratch, args.schema_file)
+        raw = find_raw(args.raw_data_dir, chosen_splits(args), patterns, scratch, args.schema_file)
         set_num_shards(args, raw.sources)
         report_schema(raw.schema, args.dry_run)
         labels = raw.labels
@@ -51,54 +51,6 @@ def report_schema(schema: Schema, whole: bool) -> None:
     elif whole:
         features = {"name": schema.name, "features": schema.to_json()["features"]}
         console.print(f"schema: {json.dumps(features)}", markup=False, highlight=False, soft_wrap=True)
-
-
-def split_names(args: argparse.Namespace) -> list[str]:
-    """Those of --splits; [] if it was not given. Raises OptionError if it names none."""
-    if args.splits is None:
-        return []
-    splits = [split.strip() for split in args.splits.split(",") if split.strip()]
-    if not splits:
-        raise OptionError(f"--splits={args.splits}: nothing to convert: no split was chosen.")
-    return splits
-
-
-def add_num_shards_option(parser: argparse.ArgumentParser) -> None:
-    """The option of sources whose splits have any names."""
-    parser.add_argument(
-        "--num_shards",
-        action="append",
-        default=[],
-        metavar="SPLIT=N",
-        help="overrides --target_shard_bytes; may be repeated",
-    )
-
-
-def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Puts --num_shards where `run` looks for them. Raises OptionError, also for a split that no source is of.
-
-    One that --splits leaves out is only noted: a command may be repeated with some of its splits."""
-    splits, chosen = {source.split for source in sources}, split_names(args)
-    for split, number in (parse_assignment("--num_shards", text) for text in args.num_shards):
-        if not number.isdecimal():
-            raise OptionError(f"--num_shards={split}={number}: {number!r} is not a number.")
-        if chosen and split not in chosen:
-            Console(stderr=True).print(f"note: --num_shards={split}={number} has no effect: --splits leaves it out.")
-        elif split not in splits:
-            raise OptionError(
-                f"--num_shards={split}={number}: no split {split!r} is here.{did_you_mean(split, splits)}"
-            )
-        setattr(args, f"num_{split}_shards", int(number))
-
-
-def add_check_option(parser: argparse.ArgumentParser) -> None:
-    """The option of records that are passed on."""
-    parser.add_argument(
-        "--check",
-        choices=CHECKS,
-        default="schema",
-        help="what a record must fit beside its checksums: the schema (~3 us a feature), or nothing (default: schema)",
-    )
 
 
 def _parser() -> argparse.ArgumentParser:
