@@ -29,7 +29,7 @@ WRONG = [
     (["--image_column=file", "--label_file=x"], OptionError, "--label_file names the classes of --label_column or"),
     ([*IMAGES, "--jpeg_quality=0"], OptionError, "--jpeg_quality=0: allowed are 1 to 100"),
     ([*IMAGES, "--splits=test"], RawDataError, r"does not have the test split\. It has: train, validation"),
-    ([*IMAGES, "--validation_fraction=1"], OptionError, "--validation_fraction=1.0: allowed are 0 and above"),
+    ([*IMAGES, "--validation_fraction=1"], OptionError, "--validation_fraction=1.0: must be at least 0"),
     ([*IMAGES, "--raw_data_dir=/nowhere"], RawDataError, "--raw_data_dir=/nowhere does not exist"),
 ]
 
