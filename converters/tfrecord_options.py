@@ -1,6 +1,6 @@
 """Command-line options that tfrecord_to_gcs and tfds_to_gcs share.
 
-Both pass records on unchanged, and the names of their splits come from the raw data."""
+Both copy records unchanged, and take the names of splits from the raw data."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.sources.named_splits import parse_assignment
 
-__all__ = ["add_check_option", "add_num_shards_option", "set_num_shards"]
+__all__ = ["add_record_options", "set_num_shards"]
 
 
-def add_num_shards_option(parser: argparse.ArgumentParser) -> None:
-    """The option of sources whose splits have any names."""
+def add_record_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --num_shards, for splits of any name, and --check."""
     parser.add_argument(
         "--num_shards",
         action="append",
@@ -24,12 +24,18 @@ def add_num_shards_option(parser: argparse.ArgumentParser) -> None:
         metavar="SPLIT=N",
         help="overrides --target_shard_bytes; may be repeated",
     )
+    parser.add_argument(
+        "--check",
+        choices=CHECKS,
+        default="schema",
+        help="what to check in addition to checksums: the schema (~3 us per feature), or nothing (default: schema)",
+    )
 
 
 def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Puts --num_shards where `run` looks for them. Raises OptionError, also for a split that no source is of.
+    """Stores --num_shards where `run` reads it. Raises OptionError for an unknown split and for a bad number.
 
-    One that --splits leaves out is only noted: a command may be repeated with some of its splits."""
+    A split that --splits leaves out is only noted: users repeat a command with some of its splits."""
     splits, chosen = {source.split for source in sources}, chosen_splits(args)
     for split, number in (parse_assignment("--num_shards", text) for text in args.num_shards):
         if not number.isdecimal():
@@ -38,16 +44,6 @@ def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
             Console(stderr=True).print(f"note: --num_shards={split}={number} has no effect: --splits leaves it out.")
         elif split not in splits:
             raise OptionError(
-                f"--num_shards={split}={number}: no split {split!r} is here.{did_you_mean(split, splits)}"
+                f"--num_shards={split}={number}: there is no split {split!r}.{did_you_mean(split, splits)}"
             )
         setattr(args, f"num_{split}_shards", int(number))
-
-
-def add_check_option(parser: argparse.ArgumentParser) -> None:
-    """The option of records that are passed on."""
-    parser.add_argument(
-        "--check",
-        choices=CHECKS,
-        default="schema",
-        help="what a record must fit beside its checksums: the schema (~3 us a feature), or nothing (default: schema)",
-    )

@@ -173,8 +173,8 @@ WRONG = [
     (["--validation_fraction=nan"], OptionError, "--validation_fraction=nan: must be at least 0"),
     (["--validation_fraction=0", "--splits=test"], RawDataError, r"does not have the test split. It has: train\."),
     (["--splits=tset"], OptionError, "unknown split 'tset'. Did you mean 'test'"),
-    (["--max_side=0"], OptionError, "--max_side=0: allowed are 1 and above"),
-    (["--jpeg_quality=101"], OptionError, "--jpeg_quality=101: allowed are 1 to 100"),
+    (["--max_side=0"], OptionError, "--max_side=0: must be at least 1"),
+    (["--jpeg_quality=101"], OptionError, "--jpeg_quality=101: must be 1 to 100"),
     (["--validation_fraction=0", "--max_sid=9"], OptionError, "--max_sid is neither .* Did you mean 'max_side'"),
 ]
 
