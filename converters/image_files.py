@@ -90,7 +90,7 @@ class ToJpeg:
         if size != image.size:
             image, fixups = image.resize(size, Image.Resampling.LANCZOS), (*fixups, "scaled_down")
         if max(image.size) > _MAX_JPEG_SIDE:
-            raise Reject(f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} a side")
+            raise Reject(f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} per side")
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=self.quality)
         return Jpeg(buffer.getvalue(), image.height, image.width, fixups, notes)

@@ -1,4 +1,4 @@
-"""Finds ImageNet's images in the layouts that raw data comes in. Each split may have a layout of its own.
+"""Finds ImageNet's images in the layouts that raw data comes in. Each split may have its own layout.
 
     original tars       ILSVRC2012_img_train.tar (a tar of class tars), ILSVRC2012_img_val.tar; also as .tar.gz
     extracted           train/<wnid>/*.JPEG, validation/*.JPEG (or val/)

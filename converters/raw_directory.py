@@ -1,4 +1,4 @@
-"""The first checks of --raw_data_dir, and their error texts: every converter's search for raw data begins here."""
+"""First checks of --raw_data_dir, and error texts that the searches for raw data share."""
 
 from collections.abc import Collection, Iterable, Sequence
 

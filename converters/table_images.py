@@ -16,6 +16,7 @@ from converters.image_files import ToJpeg
 from converters.image_records import IMAGE_FEATURES, image_features, member_error
 from converters.jpeg import Jpeg
 from converters.table import TableConverter
+from converters.table_cells import text_cell
 from converters.table_rows import Row
 from converters.tars import Member
 from pipeline.shards.errors import StorageError
@@ -66,7 +67,7 @@ class ImageTableConverter(TableConverter):
         return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups, image.notes)
 
     def _content(self, row: Row) -> str:
-        name = super()._content(row)
+        name = text_cell(row.cells, self.column)
         if len(name.encode()) > MAX_NAME_BYTES:  # for example an image in base64
             raise ValueError(f"{self.column!r} has {len(name):,} characters; it must be the path of an image")
         return name

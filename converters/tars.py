@@ -18,7 +18,7 @@ __all__ = ["Member", "TarError", "entries", "members"]
 _ADLER = 65521  # the modulus of adler32
 _OCTAL = re.compile(rb"[0-7]+").fullmatch
 _PLAIN = {b"0": "file", b"\0": "file", b"5": "folder"}
-_MAX_HEADER_BYTES = 1 << 20  # of one long name, say: it is read into memory
+_MAX_HEADER_BYTES = 1 << 20  # such as a long name, which is read into memory
 _PIECE_BYTES = 1 << 16
 
 # Raised by tarfile for a header with a correct checksum and impossible content.
@@ -74,10 +74,10 @@ def entries(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
         section = _Section(file, offset, size)
         yield from _plain_files(section, offset, size)
         try:
-            with tarfile.open(fileobj=section, mode="r:") as tar:  # pyright: ignore - it reads, seeks and tells
+            with tarfile.open(fileobj=section, mode="r:") as tar:  # pyright: ignore - needs only read, seek, tell
                 end = section.tell() - 1
                 for info in tar:
-                    tar.members = []  # pyright: ignore - tarfile would keep every header, of which a web-scale tar has millions
+                    tar.members = []  # pyright: ignore - tarfile would keep every header: millions in a web-scale tar
                     if tar.offset <= end:  # a negative size: tarfile would read the same headers forever
                         raise tarfile.ReadError(f"the header at byte {info.offset} has {info.size} bytes")
                     end = tar.offset

@@ -112,5 +112,5 @@ def prepare(dataset: DatasetName, data_dir: str) -> None:
     module = load_tfds()
     try:
         module.builder(str(dataset), data_dir=data_dir).download_and_prepare(file_format="tfrecord")
-    except Exception as e:  # of any class: builders run code of their own
+    except Exception as e:  # of any class: a builder runs its own code
         raise RawDataError(f"TFDS cannot prepare {dataset} in {data_dir}: {type(e).__name__}: {str(e)[:1000]}") from e

@@ -1,6 +1,6 @@
-"""The share of one set of raw data that becomes its validation split.
+"""Chooses the validation split from raw data that has no splits.
 
-image_folder and table choose with it. It depends on nothing but the standard library and our errors."""
+image_folder and table use it. Needs only the standard library and our errors."""
 
 import hashlib
 
@@ -18,8 +18,8 @@ def check_fraction(fraction: float) -> None:
 
 
 def is_validation(place: str, fraction: float) -> bool:
-    """Whether a record is in the validation split: decided by a hash of its place (a file: "<class>/<name>") alone.
+    """Whether a record is in the validation split, decided only by a hash of its place ("<class>/<name>" of a file).
 
-    So new files move no old ones, and a larger fraction keeps the files of a smaller one."""
+    So adding files moves no others, and a larger fraction includes the files of a smaller one."""
     digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
