@@ -1,2 +1,2 @@
-"""Dataset knowledge: what a raw dataset looks like, and what its records become. One pure module and one thin
-command line a dataset; beam_jobs does the rest."""
+"""Knowledge of datasets: where raw data is, and how to convert it to records. Each kind has pure modules and a thin
+command *_to_gcs; beam_jobs does the rest."""

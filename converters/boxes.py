@@ -1,8 +1,8 @@
-"""Bounding boxes of ImageNet's objects: the tables they come in, and the features they become.
+"""Bounding boxes of ImageNet's objects: tables that list them, and features of records.
 
-Two tables are known: Kaggle's (`ImageId,PredictionString`: pixels, with the synset of each box) and the one that
-tensorflow/models makes of ImageNet's XML files (`n01440764_18.JPEG,xmin,ymin,xmax,ymax`: parts of the image, no head).
-In a reference boxes are text, "x0 y0 x1 y1;..." with a "p" before a box in pixels."""
+Reads two kinds of tables: Kaggle's (`ImageId,PredictionString`: in pixels, with the synset of each box) and those that
+tensorflow/models makes from ImageNet's XML files (`n01440764_18.JPEG,xmin,ymin,xmax,ymax`: fractions of the image's
+sides, no header). References store boxes as text, "x0 y0 x1 y1;...", with a "p" before a box in pixels."""
 
 import csv
 import functools
@@ -22,12 +22,12 @@ BOX_FEATURES: Mapping[str, Feature] = {
     **{f"{_KEY}{side}": Feature("float32", (None,), doc="0..1, of the image's side; one an object") for side in _SIDES},
     f"{_KEY}label": Feature("int64", (None,), doc="the class of each object: the image's"),
 }
-BOX_BYTES = 4 * len(_SIDES) + 2  # what a box adds to a record
+BOX_BYTES = 4 * len(_SIDES) + 2  # that a box adds to a record
 
 
-@functools.lru_cache(maxsize=2)  # ~100 MB for the half million images of train that have boxes, once a process
+@functools.lru_cache(maxsize=2)  # ~100 MB per process for the 500,000 train images with boxes
 def read_boxes(tables: tuple[str, ...]) -> Mapping[str, str]:
-    """Image name without .JPEG -> its boxes as text. Raises RawDataError naming table, line and what is wrong."""
+    """The boxes as text by image name without .JPEG. Raises RawDataError with table, line and reason."""
     found: dict[str, str] = {}
     for uri in tables:
         text = open_storage(uri).read(uri).decode("utf-8", "replace")
@@ -42,14 +42,14 @@ def _rows(uri: str, text: Iterable[str]) -> Iterator[tuple[str, str]]:
         for row in rows:
             if rows.line_num == 1 and row[:2] == ["ImageId", "PredictionString"]:
                 kaggle = True
-            elif row:  # a blank line, as editors leave behind the last one, is none
+            elif row:  # editors may leave a blank line at the end
                 yield _kaggle(row) if kaggle else _relative(row)
     except csv.Error as e:
-        raise RawDataError(f"{uri}, after line {rows.line_num}: no table of commas: {e}. It is damaged.") from e
+        raise RawDataError(f"{uri}, after line {rows.line_num}: not a csv table: {e}. It is damaged.") from e
     except ValueError as e:
         raise RawDataError(
-            f"{uri}, line {rows.line_num}: {','.join(row)[:80]!r} holds no bounding boxes ({e}). Known are Kaggle's "
-            "table (ImageId,PredictionString) and lines like n01440764_18.JPEG,0.1,0.2,0.8,0.9 (xmin,ymin,xmax,ymax)."
+            f"{uri}, line {rows.line_num}: {','.join(row)[:80]!r} has no bounding boxes ({e}). Use Kaggle's table "
+            "(ImageId,PredictionString) or lines like n01440764_18.JPEG,0.1,0.2,0.8,0.9 (xmin,ymin,xmax,ymax)."
         ) from None
 
 
@@ -57,7 +57,7 @@ def _kaggle(row: Sequence[str]) -> tuple[str, str]:
     name, prediction = row
     words = prediction.split()
     if not words or len(words) % 5:
-        raise ValueError(f"{len(words)} words; a synset and 4 numbers a box")
+        raise ValueError(f"{len(words)} words instead of 5 per box")
     boxes = (words[i + 1 : i + 5] for i in range(0, len(words), 5))
     return name, ";".join("p" + " ".join(str(int(number)) for number in box) for box in boxes)
 
@@ -67,17 +67,17 @@ def _relative(row: Sequence[str]) -> tuple[str, str]:
     if len(numbers) != len(_SIDES):
         raise ValueError(f"{len(row)} cells instead of 5")
     sides = [float(number) for number in numbers]
-    if not all(map(math.isfinite, sides)):  # clipping would make 0 or 1 of them
+    if not all(map(math.isfinite, sides)):  # clipping would turn them into 0 or 1
         raise ValueError("numbers that are not finite")
     return name.removesuffix(".JPEG"), " ".join(map(repr, sides))
 
 
 def box_features(text: str, height: int, width: int, label: int) -> tuple[dict[str, list[float] | list[int]], int]:
-    """A value for each of BOX_FEATURES, and how many boxes were left out because nothing of them is in the image."""
+    """A value for each of BOX_FEATURES, and the number of boxes left out because they are outside of the image."""
     boxes = [_clipped(box, height, width) for box in text.split(";") if box]
-    whole = [box for box in boxes if box[0] < box[2] and box[1] < box[3]]
-    sides = {f"{_KEY}{side}": [box[i] for box in whole] for i, side in enumerate(_SIDES)}
-    return {**sides, f"{_KEY}label": [label] * len(whole)}, len(boxes) - len(whole)
+    inside = [box for box in boxes if box[0] < box[2] and box[1] < box[3]]
+    sides = {f"{_KEY}{side}": [box[i] for box in inside] for i, side in enumerate(_SIDES)}
+    return {**sides, f"{_KEY}label": [label] * len(inside)}, len(boxes) - len(inside)
 
 
 def _clipped(box: str, height: int, width: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their binary versions: 32x32 RGB images of a fixed number of bytes, the label before each.
+"""CIFAR-10 and CIFAR-100 in their binary versions: 32x32 RGB images as raw pixels, each after its label.
 
 cifar_layouts finds the files. Pure: reads raw data through a Storage, returns values. Labels are the numbers in the raw
 data, from 0. https://www.cs.toronto.edu/~kriz/cifar.html"""
@@ -20,7 +20,7 @@ from pipeline.shards.storage import Storage
 __all__ = ["CIFAR10", "CIFAR100", "PIXEL_BYTES", "CifarConverter"]
 
 _SIDE = 32
-PIXEL_BYTES = 3 * _SIDE * _SIDE  # all red ones, all green ones, all blue ones
+PIXEL_BYTES = 3 * _SIDE * _SIDE  # all red values, then green, then blue
 _RECORDS_PER_BATCH = 1024  # 3 MB
 
 CIFAR10 = Schema("cifar10", pixel_features(3))
@@ -36,7 +36,7 @@ CIFAR100 = Schema(
 
 @dataclass(frozen=True)
 class CifarConverter:
-    """names: of the classes 0, 1, ...; coarse_names: CIFAR-100's twenty, none of CIFAR-10."""
+    """names: of the classes 0, 1, ...; coarse_names: the 20 of CIFAR-100, () for CIFAR-10."""
 
     names: tuple[str, ...]
     coarse_names: tuple[str, ...] = ()
@@ -46,17 +46,17 @@ class CifarConverter:
 
     @property
     def name(self) -> str:
-        """Which of the two."""
+        """See Converter."""
         return self.schema.name
 
     @property
     def schema(self) -> Schema:
-        """CIFAR-100 has coarse labels beside the fine ones."""
+        """See Converter."""
         return CIFAR100 if self.coarse_names else CIFAR10
 
     @property
     def labels(self) -> Labels:
-        """The (fine) label feature, and the name of each number."""
+        """See Converter."""
         return Labels("image/class/label", 0, self.names)
 
     def digest_fields(self) -> Mapping[str, Any]:
@@ -66,13 +66,13 @@ class CifarConverter:
 
     @property
     def label_bytes(self) -> int:
-        """How many bytes stand before an image: the coarse label, if there are any, then the fine one."""
+        """Bytes before each image: the coarse label of CIFAR-100, then the label."""
         return 2 if self.coarse_names else 1
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is one .bin file, or its byte range in a tar, with its name as tag.
+        """See Converter. A source is a .bin file, or its byte range in a tar; its tag is the name of the file.
 
-        Labels stand among the pixels: all bytes are read, 3 MB at a time."""
+        Reads all bytes, 3 MB at a time: the labels are between the pixels."""
         size = self.label_bytes + PIXEL_BYTES
         firsts = range(0, source.bytes // size, _RECORDS_PER_BATCH)
         pieces = storage.read_ranges(
@@ -96,7 +96,7 @@ class CifarConverter:
         return refs.with_errors(unknown, f"a coarse label past the last, {len(self.coarse_names) - 1}")
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: of a PNG that is as large as its pixels."""
+        """See Converter. Assumes PNGs as large as their pixels."""
         return _BYTES_AROUND + refs.size
 
     def convert(self, ref: Reference, data: bytes) -> Converted:

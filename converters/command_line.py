@@ -1,4 +1,7 @@
-"""What the command lines of all converters share: where from, where to, which splits, and then run or --dry_run."""
+"""What the commands *_to_gcs share: the common options, and running the job or its --dry_run.
+
+Commands call `exit_with(main)` only if run as __main__, and define nothing that travels to workers: these could not
+import a class of __main__. Knows no converter."""
 
 import argparse
 import contextlib
@@ -11,51 +14,49 @@ from beam_jobs.options import add_options, beam_options, make_job
 from beam_jobs.plausible import check_places
 from beam_jobs.runners import find_runner
 from beam_jobs.scratch import Scratch
-from converters.jpeg import VERIFY_LEVELS
 from pipeline.command import Console
 from pipeline.shards.errors import OptionError, did_you_mean, printable
 from pipeline.shards.sizes import parse_bytes
 
-__all__ = ["add_conversion_options", "add_verify_option", "chosen_splits", "run", "scratch_of"]
+__all__ = ["chosen_splits", "conversion_parser", "run", "scratch_of"]
 
 
-def add_conversion_options(parser: argparse.ArgumentParser, splits: Sequence[str], raw_data: str) -> None:
-    """Adds the options of a source with these splits, and the common ones. raw_data: help on its place."""
+def conversion_parser(command: str, description: str, splits: Sequence[str], raw_data: str) -> argparse.ArgumentParser:
+    """The parser of a command, with the options that all commands share. raw_data: help for --raw_data_dir."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m converters.{command}", description=description, allow_abbrev=False
+    )
     parser.add_argument("--raw_data_dir", required=True, help=raw_data)
     parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
     known = f", of {', '.join(splits)}" if splits else ""
-    parser.add_argument("--splits", help=f"comma-separated{known} (default: all that can be)")
+    parser.add_argument("--splits", help=f"comma-separated{known} (default: all that are found)")
     for split in splits:
         parser.add_argument(f"--num_{split}_shards", type=int, help="overrides --target_shard_bytes")
     add_options(parser)
+    return parser
 
 
-def add_verify_option(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of a source of JPEGs that stay as they are."""
-    parser.add_argument(
-        "--verify",
-        choices=VERIFY_LEVELS,
-        default="end",
-        help="how closely each JPEG is looked at: its header, also its end marker, or every pixel (default: end)",
-    )
+def chosen_splits(args: argparse.Namespace, known: Sequence[str] = ()) -> list[str]:
+    """The splits in --splits; [] without the option. known: () if splits may have any name.
 
-
-def chosen_splits(text: str, known: Sequence[str]) -> list[str]:
-    """The splits in a --splits. Raises OptionError for an unknown one, or for none."""
-    splits = [split.strip() for split in text.split(",") if split.strip()]
+    Raises OptionError for an unknown split, and for an option that lists none."""
+    if args.splits is None:
+        return []
+    splits = [split.strip() for split in args.splits.split(",") if split.strip()]
     for split in splits:
-        if split not in known:
-            raise OptionError(f"--splits={text}: unknown split {split!r}.{did_you_mean(split, known)}")
+        if known and split not in known:
+            raise OptionError(f"--splits={args.splits}: unknown split {split!r}.{did_you_mean(split, known)}")
     if not splits:
-        raise OptionError(f"--splits={text}: nothing to convert: no split was chosen. Known: {', '.join(known)}.")
+        allowed = f" Known: {', '.join(known)}." if known else ""
+        raise OptionError(f"--splits={args.splits}: nothing to convert: no split was chosen.{allowed}")
     return splits
 
 
 @contextlib.contextmanager
 def scratch_of(args: argparse.Namespace, raw_data: str) -> Iterator[Scratch | None]:
-    """Where compressed raw data is uncompressed to, for the block of a conversion; None in a dry run.
+    """The scratch directory for uncompressed raw data, as a context; None in a dry run.
 
-    Raises OptionError where raw data and output are in each other, before anything is written."""
+    Raises OptionError, before anything is written, if raw data and output contain each other."""
     check_places(raw_data, args.gcs_output_path)
     if args.dry_run:
         yield None
@@ -74,16 +75,16 @@ def run(
     expected: Mapping[str, int] | None = None,
     notices: Sequence[str] = (),
 ) -> int:
-    """Converts, or with --dry_run says what it would do. Returns the exit status: 1 if a dry run foresees a failure.
+    """Converts the sources, or reports a --dry_run. Returns the exit status: 1 if a dry run predicts a failure.
 
-    rest: options for Beam. scratch: with the temporary files among the sources. expected: how many records a split must
-    have. notices: printed first."""
+    rest: Beam's options. scratch: has the temporary files among the sources. expected: required number of records per
+    split. notices: printed first."""
     splits = {source.split for source in sources}
     wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
     num_shards = {split: number for split, number in wanted.items() if number is not None}
     for split, number in num_shards.items():
         if number < 1:
-            raise OptionError(f"--num_{split}_shards={number}: allowed are 1 and above.")
+            raise OptionError(f"--num_{split}_shards={number}: must be at least 1.")
     paths = scratch.paths if scratch else ()
     job, console = make_job(args, converter, sources, num_shards, paths, expected), Console()
     for notice in notices:

@@ -1,4 +1,6 @@
-"""Compressed raw files become uncompressed ones that can be read by ranges; or, in a --dry_run, one clear error."""
+"""Compressed raw files: uncompressed to temporary files, which can be read by ranges, or one error in a --dry_run."""
+
+from typing import NamedTuple
 
 from beam_jobs.scratch import Scratch
 from pipeline.shards.errors import OptionError
@@ -6,24 +8,32 @@ from pipeline.shards.frames import Compression
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import Stat, Storage
 
-__all__ = ["stat_of", "to_scratch"]
+__all__ = ["Readable", "by_suffix", "readable"]
 
 
-def to_scratch(storage: Storage, path: str, scratch: Scratch | None, compression: Compression = "gzip") -> str:
-    """The path of the uncompressed temporary file.
+class Readable(NamedTuple):
+    """An uncompressed file. origin: the compressed raw file that it was made from, or ""."""
 
-    scratch: None forbids writing. Raises OptionError then, and RawDataError."""
+    uri: str
+    stat: Stat
+    origin: str
+
+
+def by_suffix(path: str) -> Compression | None:
+    """The compression that a file's name announces."""
+    return "gzip" if path.endswith((".gz", ".tgz")) else None
+
+
+def readable(storage: Storage, path: str, scratch: Scratch | None, compression: Compression | None) -> Readable:
+    """The raw file itself, or its temporary uncompressed copy.
+
+    A copy has the stamp of the raw file: each run makes it again, which is not a change of the raw data.
+    scratch: None forbids writing. Raises OptionError if it would have to, and RawDataError."""
+    if not compression:
+        return Readable(path, storage.stat(path), "")
     if scratch is None:
         raise OptionError(f"{path} has to be uncompressed before it can be scanned, and --dry_run writes nothing.")
-    return scratch.uncompressed(storage, path, compression)
-
-
-def stat_of(storage: Storage, path: str, place: str) -> Stat:
-    """Of the file at `place`: a raw file, or a temporary one that was made from the raw file `path`.
-
-    A temporary one has the raw file's stamp: it is made anew by each run, which is no change of the raw data."""
-    stat = open_storage(place).stat(place)
-    if place == path:
-        return stat
-    origin = storage.stat(path)
-    return stat._replace(stamp=origin.stamp, crc32c=origin.crc32c if stat.crc32c is None else stat.crc32c)
+    uri = scratch.uncompressed(storage, path, compression)
+    stat, origin = open_storage(uri).stat(uri), storage.stat(path)
+    crc32c = origin.crc32c if stat.crc32c is None else stat.crc32c
+    return Readable(uri, stat._replace(stamp=origin.stamp, crc32c=crc32c), path)

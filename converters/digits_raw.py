@@ -1,7 +1,7 @@
 """python -m converters.digits_raw OUT: real handwritten digits as raw data in the original ImageNet layout.
 
-scikit-learn's 1,797 digits (they ship in its wheel: nothing is downloaded) as small JPEGs in a train tar of class
-tars and a validation tar, with their label files. For demos and tests: it makes what imagenet_to_gcs converts."""
+Writes scikit-learn's 1,797 digits (part of its wheel: nothing is downloaded) as small JPEGs into a train tar of class
+tars and a validation tar, with their label files. For demos and tests of imagenet_to_gcs."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -38,18 +38,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Writes the raw data set. Raises InfeedError."""
     parser = Parser(prog="python -m converters.digits_raw", description=__doc__)
     parser.add_argument("out", type=Path, help="directory for the tars and label files")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of validation images (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="for the choice of validation images (default: 0)")
     args = parser.parse_args(argv)
     counts = write_raw(args.out, args.seed)
     say(Console(), f"{counts['train']} train and {counts['validation']} validation images -> {args.out}")
 
 
 def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
-    """Writes the tars and label files; returns the number of images by split. The same bytes every time."""
+    """Writes the tars and label files, always the same bytes. Returns the number of images by split."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as e:
-        raise InfeedError(f"the digits come with scikit-learn. Install it: {how_to_install('digits')}.") from e
+        raise InfeedError(f"the digits are part of scikit-learn. Install it: {how_to_install('digits')}.") from e
     digits: Any = load_digits()
     train: dict[str, dict[str, bytes]] = {synset: {} for synset in SYNSETS}
     validation: dict[str, bytes] = {}
@@ -70,13 +70,13 @@ def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
 
 
 def _is_validation(row: int, seed: int) -> bool:
-    """By a hash of the row number: the last rows are by other writers, so a split by position is not a fair one."""
+    """By a hash of the row number: the last rows are by other writers, so a split by position would be unfair."""
     digest = hashlib.blake2b(f"{seed} {row}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % 100 < _VALIDATION_PERCENT
 
 
 def _jpeg(pixels: np.ndarray) -> bytes:
-    """8x8 values 0..16 -> a grey JPEG of IMAGE_SIDE pixels."""
+    """A grey JPEG with sides of IMAGE_SIDE from 8x8 values in 0..16."""
     image = Image.fromarray((pixels * 255 / 16).round().astype(np.uint8))
     buffer = io.BytesIO()
     image.resize((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=95)

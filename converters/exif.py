@@ -1,6 +1,6 @@
-"""How a JPEG's EXIF data say that its pixels are turned, without decoding anything.
+"""The EXIF orientation of a JPEG, read without decoding it.
 
-It takes 3 us, and Pillow 66: every JPEG is asked, and few are turned."""
+Runs on every JPEG, although few are rotated: it takes 3 us, Pillow 66 us."""
 
 import struct
 
@@ -12,7 +12,7 @@ _EXIF = b"Exif\0\0"
 
 
 def orientation(jpeg: bytes) -> int:
-    """1 to 8, 1 being upright; also where EXIF has nothing to say, or is damaged."""
+    """1 to 8; 1 (upright) also if EXIF is missing or damaged."""
     try:
         position = 2
         while jpeg[position] == 0xFF and jpeg[position + 1] != _SCAN:

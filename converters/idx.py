@@ -1,7 +1,7 @@
 """The idx format of MNIST and its family (Fashion-MNIST, KMNIST, EMNIST): grey images one after another, and labels.
 
 idx_layouts finds the files. Pure: reads raw data through a Storage, returns values. Labels are the numbers in the raw
-data, from 0, because every MNIST tutorial expects the digit itself. http://yann.lecun.com/exdb/mnist/"""
+data, from 0: every MNIST tutorial expects the digit itself. http://yann.lecun.com/exdb/mnist/"""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -22,8 +22,8 @@ from pipeline.shards.storage import Storage
 __all__ = ["HEADER_BYTES", "LABELS_HEADER_BYTES", "SCHEMA", "IdxConverter", "ImagesHeader", "labels_count"]
 
 HEADER_BYTES, LABELS_HEADER_BYTES = 16, 8
-_IMAGES_MAGIC, _LABELS_MAGIC = 0x0803, 0x0801  # unsigned bytes, in three dimensions or in one
-_MAX_SIDE = 4096  # pixels; of the family none has more than 128
+_IMAGES_MAGIC, _LABELS_MAGIC = 0x0803, 0x0801  # unsigned bytes in 3 dimensions, or in 1
+_MAX_SIDE = 4096  # pixels; no dataset of the family has more than 128
 _ROWS_PER_BATCH = 4096
 
 SCHEMA = Schema("idx", pixel_features(1))
@@ -31,7 +31,7 @@ SCHEMA = Schema("idx", pixel_features(1))
 
 @dataclass(frozen=True)
 class ImagesHeader:
-    """How many images a file holds, and how large each is."""
+    """The number of images in a file, and their size in pixels."""
 
     count: int
     height: int
@@ -39,33 +39,33 @@ class ImagesHeader:
 
     @property
     def image_bytes(self) -> int:
-        """Of each image, a byte a pixel."""
+        """Size of an image: 1 byte per pixel."""
         return self.height * self.width
 
     @staticmethod
     def parse(data: bytes, name: str) -> "ImagesHeader":
-        """From the first bytes of a file. Raises RawDataError, with the file's name, where they make no sense."""
-        count, height, width = _header(data, ">4I", _IMAGES_MAGIC, f"{name} is no idx file of images")
+        """The header from the first bytes of a file. Raises RawDataError. name: the file's, for errors."""
+        count, height, width = _header(data, ">4I", _IMAGES_MAGIC, f"{name} is not an idx file of images")
         if not count or not (1 <= height <= _MAX_SIDE and 1 <= width <= _MAX_SIDE):
             raise RawDataError(
-                f"{name} says that it holds {count} images of {height} x {width} pixels; allowed are 1 image and more, "
-                f"of 1 to {_MAX_SIDE} pixels a side. It is damaged: copy it again."
+                f"{name} has a header for {count} images of {height} x {width} pixels; it must have at least 1 image, "
+                f"with sides of 1 to {_MAX_SIDE} pixels. It is damaged: copy it again."
             )
         return ImagesHeader(count, height, width)
 
     def check_size(self, size: int, name: str) -> None:
-        """Raises RawDataError unless a file of so many bytes holds exactly these images."""
+        """Raises RawDataError unless a file of this size in bytes has exactly these images."""
         wanted = HEADER_BYTES + self.count * self.image_bytes
         if size != wanted:
             raise RawDataError(
-                f"{name} has {size} bytes; {self.count} images of {self.height} x {self.width} pixels, as it says "
-                f"itself, make {wanted}. It was not fully copied, or is damaged: copy it again."
+                f"{name} has {size} bytes, but its header requires {wanted}: {self.count} images of {self.height} x "
+                f"{self.width} pixels. It was not fully copied, or is damaged: copy it again."
             )
 
 
 def labels_count(data: bytes, name: str) -> int:
-    """How many labels a file says it holds. Raises RawDataError when it is no file of labels."""
-    return _header(data, ">2I", _LABELS_MAGIC, f"{name} is no idx file of labels")[0]
+    """The number of labels in the header of a file. Raises RawDataError if it is not a file of labels."""
+    return _header(data, ">2I", _LABELS_MAGIC, f"{name} is not an idx file of labels")[0]
 
 
 def _header(data: bytes, form: str, magic: int, wrong: str) -> tuple[int, ...]:
@@ -75,15 +75,15 @@ def _header(data: bytes, form: str, magic: int, wrong: str) -> tuple[int, ...]:
         raise RawDataError(f"{wrong}: it ends after {len(data)} bytes. Copy it again.")
     if found != magic:
         begin = data[:4].hex(" ") or "nothing"
-        raise RawDataError(f"{wrong}: it begins with {begin}, which must be {magic.to_bytes(4, 'big').hex(' ')}.")
+        raise RawDataError(f"{wrong}: it begins with {begin} instead of {magic.to_bytes(4, 'big').hex(' ')}.")
     return tuple(dimensions)
 
 
 @dataclass(frozen=True)
 class IdxConverter:
-    """names: of the classes 0, 1, ... . raw_labels: of each split, a byte an image.
+    """names: of the classes 0, 1, ... . raw_labels: by split, 1 byte per image.
 
-    transpose: swaps rows and columns of every image: EMNIST's are stored so."""
+    transpose: swaps rows and columns of every image, for EMNIST."""
 
     names: tuple[str, ...]
     raw_labels: Mapping[str, bytes]
@@ -96,11 +96,11 @@ class IdxConverter:
 
     @property
     def labels(self) -> Labels:
-        """The label feature, and the name of each number."""
+        """See Converter."""
         return Labels("image/class/label", 0, self.names)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter. The raw labels are not among them: each row has its own."""
+        """See Converter. Without the raw labels: each row has its own."""
         return {"converter": "idx/1", "names": names_digest(self.names), "transpose": self.transpose}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
@@ -121,7 +121,7 @@ class IdxConverter:
             yield pixel_rows(file, f"{source.split}/", numbers, ranges, columns, len(self.names))
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: of a PNG that is as large as its pixels."""
+        """See Converter. Assumes PNGs as large as their pixels."""
         return _BYTES_AROUND + refs.size
 
     def convert(self, ref: Reference, data: bytes) -> Converted:

@@ -1,6 +1,6 @@
 """python -m converters.idx_to_gcs: MNIST, Fashion-MNIST, KMNIST or EMNIST as downloaded -> TFRecord shards.
 
-On Apache Beam: run the same command again and it goes on where it stopped."""
+Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -8,12 +8,11 @@ if __name__ == "__main__":
     leave_at_once()  # before the imports: they take seconds
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 
 from beam_jobs.launch import exit_with
 from converters.class_names import read_class_names
-from converters.command_line import add_conversion_options, chosen_splits, run, scratch_of
+from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
 from converters.idx import IdxConverter
 from converters.idx_layouts import SPLITS, find_idx
 from pipeline.shards.schemes import open_storage
@@ -22,9 +21,9 @@ __all__ = ["class_names", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
-    splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
+    splits = chosen_splits(args, SPLITS)
     names = read_class_names(open_storage(args.label_file), args.label_file) if args.label_file else ()
     with scratch_of(args, args.raw_data_dir) as scratch:
         raw = find_idx(args.raw_data_dir, splits, args.prefix, scratch)
@@ -33,30 +32,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def class_names(labels: Iterable[bytes]) -> tuple[str, ...]:
-    """ "0".."9", or as far as the labels of any split go."""
+    """ "0".."9", or up to the largest label of any split."""
     return tuple(str(number) for number in range(max(9, *map(max, labels)) + 1))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m converters.idx_to_gcs",
-        description="Converts idx files, as MNIST and its family come in, into shards of lossless PNGs.",
-        allow_abbrev=False,
+    parser = conversion_parser(
+        "idx_to_gcs",
+        "Converts idx files, the format of MNIST and its family, into shards of lossless PNGs.",
+        SPLITS,
+        "directory of train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., or their .gz",
     )
-    add_conversion_options(
-        parser, SPLITS, "directory of train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., or their .gz"
-    )
-    parser.add_argument("--prefix", help="which data set, if there are several: emnist-letters, say")
-    parser.add_argument(
-        "--label_file", help="names of the classes 0, 1, ..., one a line (default: the numbers themselves)"
-    )
-    parser.add_argument(
-        "--transpose", action="store_true", help="swap rows and columns: EMNIST's images are stored lying on their side"
-    )
+    parser.add_argument("--prefix", help="which dataset, if there are several; for example emnist-letters")
+    parser.add_argument("--label_file", help="names of the classes 0, 1, ..., one per line (default: the numbers)")
+    parser.add_argument("--transpose", action="store_true", help="swap rows and columns, as EMNIST needs")
     return parser
 
 
 if __name__ == "__main__":
-    # DoFns and converters live in modules of their own: a class of __main__ would not be found by worker processes.
-    sys.argv[0] = "idx_to_gcs"
     exit_with(main)

@@ -1,7 +1,7 @@
-"""Class folders inside a tar or zip that is read in place: the same folders and files that unpacking it would give.
+"""Class folders inside a tar or zip, read in place: the same folders and files as after unpacking it.
 
-image_folder_layouts asks where the class folders are, image_folder for their files. Nothing is extracted. Even so, a
-name that leads out of the folder it would be unpacked in is refused."""
+image_folder_layouts asks where the class folders are, image_folder which files they have. Nothing is extracted, but
+member names that lead out of the archive are refused all the same."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,12 +9,12 @@ from functools import cached_property
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from converters.compressed import stat_of, to_scratch
+from converters.compressed import Readable, by_suffix, readable
 from converters.tars import Member, entries
 from converters.zips import zip_members
 from pipeline.shards.errors import RawDataError
 from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Stat, Storage
+from pipeline.shards.storage import Storage
 
 __all__ = ["KNOWN_SUFFIXES", "Archive", "PackedFolder", "archive_stem", "class_files", "is_hidden", "open_archive"]
 
@@ -22,19 +22,18 @@ _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 KNOWN_SUFFIXES = (*_SUFFIXES, ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 _SHOWN_FILES = 8
-_MAX_DEPTH = 20  # of folders that are told apart: a name may have thousands of parts
+_MAX_DEPTH = 20  # deeper folders are not told apart: a name may have thousands of parts
 
-Place = tuple[str, ...]  # a path, in parts
+Place = tuple[str, ...]  # the parts of a path
 
 
 @dataclass
 class _Folder:
     folders: set[str] = field(default_factory=set)
-    files: list[str] = field(default_factory=list)  # a few of them
-    has_images: bool = False  # among its files, by their names
+    files: list[str] = field(default_factory=list)  # the first few
+    has_images: bool = False  # by the names of all files
 
     def add(self, file: str) -> None:
-        """Another file."""
         self.has_images |= file.lower().endswith(_IMAGE_SUFFIXES)
         if len(self.files) < _SHOWN_FILES:
             self.files.append(file)
@@ -49,7 +48,7 @@ class PackedFolder:
 
     @property
     def path(self) -> str:
-        """For messages."""
+        """For error messages."""
         return "/".join((self.archive.name, *self.place))
 
     @property
@@ -59,41 +58,38 @@ class PackedFolder:
 
     @property
     def files(self) -> Sequence[str]:
-        """A few of the files beside the class folders."""
+        """The first few files next to the class folders."""
         return self.archive.folders[self.place].files
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """The classes without a file."""
+        """The classes without files."""
         inside = ((name, self.archive.folders[*self.place, name]) for name in self.classes)
         return tuple(name for name, folder in inside if not folder.files and not folder.folders)
 
     def sources(self, split: str) -> Iterator[Source]:
         """The archive, as one unit to scan."""
-        archive = self.archive
-        origin = archive.name if archive.name != archive.uri else ""
-        place, size = "/".join(self.place), archive.stat.bytes
-        yield Source(split, archive.uri, archive.stat, 0, size, place, archive.kind, origin)
+        uri, stat, origin = self.archive.file
+        yield Source(split, uri, stat, 0, stat.bytes, "/".join(self.place), self.archive.kind, origin)
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A tar or zip and the folders in it. name: as the user calls it; uri: what is read, uncompressed."""
+    """A tar or zip and its folders. name: as the user knows it."""
 
     name: str
-    uri: str
-    stat: Stat
+    file: Readable
 
     @property
     def kind(self):
-        """Of a Source."""
-        return "zip" if self.uri.endswith(".zip") else "tar"
+        """The kind of its Source."""
+        return "zip" if self.file.uri.endswith(".zip") else "tar"
 
     @cached_property
     def folders(self) -> dict[Place, _Folder]:
-        """By place; what is hidden is left out. Reads all names. Raises RawDataError."""
+        """By place, without hidden ones. Reads all names. Raises RawDataError."""
         found: dict[Place, _Folder] = {(): _Folder()}
-        for place, member in _members(open_storage(self.uri), self.uri, self.kind, self.name):
+        for place, member in _members(open_storage(self.file.uri), self.file.uri, self.kind, self.name):
             if any(map(is_hidden, place)):
                 continue
             folder = (place if member.kind == "folder" else place[:-1])[:_MAX_DEPTH]
@@ -103,47 +99,42 @@ class Archive:
         return found
 
     def class_folders(self, until: Collection[str]) -> PackedFolder:
-        """Its folder of class folders: the topmost one, except that folders which only wrap another are passed through.
+        """Its folder of class folders: the topmost one that does not merely wrap another folder.
 
-        until: names of folders that no wrapper has in it."""
+        until: names of folders that a wrapper never contains."""
         place: Place = ()
         while len(names := self.folders[place].folders) == 1 and not names & set(until):
             inside = (*place, *names)
-            if self.folders[inside].has_images or not self.folders[inside].folders:  # it is the only class
+            if self.folders[inside].has_images or not self.folders[inside].folders:  # the only class
                 break
             place = inside
         return PackedFolder(self, place)
 
-    def folder(self, *place: str) -> PackedFolder:
-        """The folder of class folders at a place."""
-        return PackedFolder(self, place)
-
 
 def archive_stem(name: str) -> str | None:
-    """The name of an archive's file without its suffix; None for other files. It need not be one that can be read."""
+    """The name of an archive without its suffix, even if that format cannot be read; None for other files."""
     return next((name.removesuffix(suffix) for suffix in KNOWN_SUFFIXES if name.endswith(suffix)), None)
 
 
 def open_archive(storage: Storage, path: str, scratch: Scratch | None) -> Archive:
-    """An archive by its path. scratch: see to_scratch, which a compressed tar needs. Raises RawDataError."""
+    """An archive by its path. scratch: for a compressed tar, see `readable`. Raises RawDataError, OptionError."""
     if not path.endswith(_SUFFIXES):
         raise RawDataError(
-            f"{path} is in a format that cannot be read in place; {', '.join(_SUFFIXES)} can. Unpack it, or pack it "
-            "as one of these."
+            f"{path} is in a format that cannot be read in place; {', '.join(_SUFFIXES)} can. Unpack it, or convert it "
+            "to one of these."
         )
-    uri = to_scratch(storage, path, scratch) if path.endswith((".gz", ".tgz")) else path
-    return Archive(path, uri, stat_of(storage, path, uri))
+    return Archive(path, readable(storage, path, scratch, by_suffix(path)))
 
 
 def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]]:
-    """(class, member) of what is in the class folders of a source, and of the files beside them with class "".
+    """(class, member) of the contents of a source's class folders; files next to these have class "".
 
-    Each member has its base name. Folders in class folders are of kind "folder"."""
+    Members have their base names. Folders inside class folders are of kind "folder"."""
     root = tuple(source.tag.split("/")) if source.tag else ()
     nested: set[Place] = set()
-    for whole, member in _members(storage, source.uri, source.kind, source.uri):
-        place = whole[len(root) :]
-        if whole[: len(root)] != root or not place or any(map(is_hidden, place[:2])):
+    for path, member in _members(storage, source.uri, source.kind, source.uri):
+        place = path[len(root) :]
+        if path[: len(root)] != root or not place or any(map(is_hidden, place[:2])):
             continue
         if len(place) == 1 and member.kind != "folder":
             yield "", replace(member, name=place[0])
@@ -155,7 +146,7 @@ def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is passed over: hidden ones, and what macOS adds to the zips it makes."""
+    """Whether to ignore a file or folder: hidden ones, and what macOS adds to its zips."""
     return name.startswith(".") or name == "__MACOSX"
 
 
@@ -165,8 +156,8 @@ def _members(storage: Storage, uri: str, kind: str, name: str) -> Iterator[tuple
         parts = member.name.split("/")
         if not parts[0] or ".." in parts:
             raise RawDataError(
-                f"{name} has a member {member.name[:300]!r}, which leads out of the folder that it would be "
-                "unpacked in. Rename the member, or unpack the archive and convert the folders."
+                f"{name} has a member {member.name[:300]!r}, which leads out of the folder it would be unpacked "
+                "into. Rename the member, or unpack the archive and convert the folders."
             )
         if place := tuple(part for part in parts if part not in ("", ".")):
             yield place, member

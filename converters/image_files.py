@@ -1,7 +1,7 @@
-"""Any JPEG, PNG, WebP or GIF file as a JPEG that every reader decodes; optionally upright, and no larger than wanted.
+"""JPEG, PNG, WebP or GIF files as JPEGs that every reader decodes; optionally turned upright and scaled down.
 
-Everything becomes a JPEG, because readers of tensorflow/tpu's schema, ours among them, decode nothing else and ask a
-JPEG's header for the size. Told apart by content, never by name."""
+Readers of tensorflow/tpu's schema, including ours, decode only JPEGs and take the size from their headers. Formats are
+recognized by content, never by name."""
 
 import io
 import struct
@@ -31,7 +31,7 @@ _ANIMATION = "an animation, not one image"
 _NOT_TURNED = (
     "an EXIF rotation was not applied, and most readers ignore it; --apply_orientation turns such images upright"
 )
-_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)  # what Pillow raises over EXIF
+_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)  # what Pillow raises for damaged EXIF
 _FIRST_FRAME = "only the first frame of an animated GIF was taken"
 
 _Format = Literal["JPEG", "PNG", "WEBP", "GIF"]
@@ -39,11 +39,11 @@ _Format = Literal["JPEG", "PNG", "WEBP", "GIF"]
 
 @dataclass(frozen=True)
 class ToJpeg:
-    """What is done to an image file. With no more than `verify`, RGB and grey JPEGs stay as they are, byte for byte.
+    """Converts image files. By default RGB and grey JPEGs stay as they are, byte for byte.
 
-    verify: see to_rgb_jpeg; what is encoded again is always decoded whole, and strictly.
-    max_side: pixels; larger images are scaled down. apply_orientation: turns the pixels as EXIF says.
-    quality: of each JPEG that is encoded here."""
+    verify: see to_rgb_jpeg; images to encode again are always decoded completely and strictly.
+    max_side: pixels; larger images are scaled down. apply_orientation: rotates the pixels according to EXIF.
+    quality: of JPEGs encoded here."""
 
     verify: Verify = "end"
     max_side: int | None = None
@@ -51,11 +51,11 @@ class ToJpeg:
     quality: int = 95
 
     def __call__(self, data: bytes) -> Jpeg:
-        """The JPEG, and what was done, in order. Raises Reject."""
+        """The JPEG, with its fixups in the order they were made. Raises Reject."""
         form = _format(data)
         if form == "JPEG":
             return self._from_jpeg(data)
-        check_size(*_SIZES[form](data))  # before anything is allocated
+        check_size(*_size(data, form))  # before Pillow allocates anything
         image = decode_image(data, (form,))
         if form != "GIF" and getattr(image, "n_frames", 1) > 1:
             raise Reject(_ANIMATION)
@@ -68,7 +68,7 @@ class ToJpeg:
 
     def _from_jpeg(self, data: bytes) -> Jpeg:
         image = to_rgb_jpeg(data, self.verify)
-        # Of the file as it came: a CMYK one has lost its EXIF by now.
+        # From the raw file: a repaired CMYK image has lost its EXIF.
         turn = _turn_of_jpeg(data) if self.apply_orientation else None
         notes = self._notes(orientation(data) != 1)
         size = (image.width, image.height)
@@ -90,7 +90,7 @@ class ToJpeg:
         if size != image.size:
             image, fixups = image.resize(size, Image.Resampling.LANCZOS), (*fixups, "scaled_down")
         if max(image.size) > _MAX_JPEG_SIDE:
-            raise Reject(f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} a side")
+            raise Reject(f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} per side")
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=self.quality)
         return Jpeg(buffer.getvalue(), image.height, image.width, fixups, notes)
@@ -115,16 +115,22 @@ def _format(data: bytes) -> _Format:
     raise Reject(f"not a JPEG, PNG, WebP or GIF: begins with {data[:4].hex(' ') or 'nothing'}")
 
 
-def _png_size(data: bytes) -> tuple[int, int]:
+def _size(data: bytes, form: _Format) -> tuple[int, int]:
+    """(height, width) from the header of a PNG or WebP, or the canvas of a GIF.
+
+    https://www.w3.org/Graphics/GIF/spec-gif89a.txt"""
+    if form == "WEBP":
+        return _webp_size(data)
+    layout, offset = (">II", 16) if form == "PNG" else ("<HH", 6)
     try:
-        width, height = struct.unpack_from(">II", data, 16)
+        width, height = struct.unpack_from(layout, data, offset)
     except struct.error:
-        raise Reject(f"truncated PNG: no header in its {len(data)} bytes") from None
+        raise Reject(f"truncated {form}: no header in its {len(data)} bytes") from None
     return height, width
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """(height, width): https://developers.google.com/speed/webp/docs/riff_container. Pillow would allocate first."""
+    """https://developers.google.com/speed/webp/docs/riff_container. Pillow would allocate the canvas first."""
     if len(data) < 30:
         raise Reject(f"truncated WebP: no header in its {len(data)} bytes")
     if data[12:16] == b"VP8X":
@@ -138,23 +144,11 @@ def _webp_size(data: bytes) -> tuple[int, int]:
     return height & 0x3FFF, width & 0x3FFF
 
 
-def _gif_size(data: bytes) -> tuple[int, int]:
-    """(height, width) of the screen that frames are drawn on: https://www.w3.org/Graphics/GIF/spec-gif89a.txt"""
-    try:
-        width, height = struct.unpack_from("<HH", data, 6)
-    except struct.error:
-        raise Reject(f"truncated GIF: no header in its {len(data)} bytes") from None
-    return height, width
-
-
-_SIZES = {"PNG": _png_size, "WEBP": _webp_size, "GIF": _gif_size}
-
-
 def _is_animated(image: Image.Image) -> bool:
-    """Whether a second frame can be found. Moves on to it, so the first must be decoded by now."""
+    """Whether there is a second frame. Seeks to it, so the first must be decoded already."""
     try:
         return getattr(image, "is_animated", False)
-    except (OSError, SyntaxError, ValueError, IndexError, struct.error):  # damaged behind the first
+    except (OSError, SyntaxError, ValueError, IndexError, struct.error):  # damaged after the first
         return True
 
 
@@ -166,7 +160,7 @@ def _turn_of_jpeg(data: bytes) -> Image.Transpose | None:
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    """How to turn an image upright; None where EXIF has nothing to say, or is damaged."""
+    """How to turn an image upright; None if it is, or if EXIF is missing or damaged."""
     try:
         return _TURNS.get(image.getexif().get(ORIENTATION, 1))
     except _DAMAGED:
@@ -174,8 +168,8 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
 
 
 def _opaque(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """The image in grey or RGB. What is transparent shows white: the colours that lie under it are anything."""
-    if image.mode.startswith("I"):  # 16 bits of grey: Pillow's own conversion cuts at 255
+    """The image in grey or RGB, on white: the colours of transparent pixels are arbitrary."""
+    if image.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion clips at 255
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)), ()
     mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
     if image.has_transparency_data:

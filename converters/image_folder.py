@@ -1,9 +1,8 @@
-"""Image folders, one a class: raw images -> records in tensorflow/tpu's schema, with the folder's name as class.
+"""Image folders, one per class: raw images -> records in tensorflow/tpu's schema, with the folder's name as class.
 
-image_folder_layouts finds the folders. Pure: reads raw data through a Storage, returns values. Labels are places in
+image_folder_layouts finds the folders. Pure: reads raw data through a Storage, returns values. A label is a place in
 the sorted list of all folder names, from 1 (0 is background)."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
-from converters.class_names import names_digest
+from converters.class_names import names_digest, position
 from converters.image_archives import class_files, is_hidden
 from converters.image_files import ToJpeg
 from converters.image_records import (
@@ -24,17 +23,16 @@ from converters.image_records import (
     predicted_bytes,
 )
 from converters.jpeg import Jpeg
-from converters.synsets import position
 from converters.tars import Member
+from converters.validation_share import is_validation
 from converters.zips import ZipMember, unpacked
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.storage import Storage
 
-__all__ = ["SCHEMA", "ImageFolderConverter", "is_validation"]
+__all__ = ["SCHEMA", "ImageFolderConverter"]
 
 _LABEL_BASE = 1
-_SPLIT_KEY = b"infeed image_folder validation"
 
 SCHEMA = Schema(
     "image_folder",
@@ -44,7 +42,7 @@ SCHEMA = Schema(
 
 @dataclass(frozen=True)
 class ImageFolderConverter:
-    """classes: all of them, sorted. validation_fraction: None where each split has folders of its own."""
+    """classes: of all splits, sorted. validation_fraction: None if each split has its own folders."""
 
     classes: tuple[str, ...]
     validation_fraction: float | None = None
@@ -57,16 +55,16 @@ class ImageFolderConverter:
 
     @property
     def labels(self) -> Labels:
-        """The label feature, and the class of each number."""
+        """See Converter."""
         return Labels("image/class/label", _LABEL_BASE, self.classes)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter. The fraction is not among them: the rows of a split say who is in it."""
+        """See Converter. Without the fraction: the rows of a split already depend on it."""
         return {"converter": "image_folder/1", "classes": names_digest(self.classes), **asdict(self.to_jpeg)}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is a class's folder, or, without a tag, what lies beside the class folders; or an
-        archive of class folders."""
+        """See Converter. A source is the folder of a class; without a tag, the folder of class folders, for files next
+        to these; or an archive of class folders."""
         return in_batches(self._rows(storage, source))
 
     def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
@@ -85,7 +83,7 @@ class ImageFolderConverter:
         return Reference(key, file, member.offset, member.size, error, {"label": label, "class": class_name.encode()})
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: right for what stays as it is; for what is encoded again, the size of the original."""
+        """See Converter. Exact for images that stay as they are; for others, uses the original size."""
         sizes = refs.columns.get("unpacked_bytes", refs.size)
         return predicted_bytes(_BYTES_AROUND, refs, "class") + sizes - refs.size
 
@@ -100,7 +98,7 @@ class ImageFolderConverter:
 
 
 def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:
-    """The class, "" for none, the file to read, and the member of that class's folder."""
+    """(class or "", file to read, member of the class's folder)."""
     if source.kind != "folder":
         file = File(source.uri, source.stat)
         yield from ((class_name, file, member) for class_name, member in class_files(storage, source))
@@ -111,7 +109,7 @@ def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member
 
 
 def _zipped(row: Reference, member: Member) -> Reference:
-    """The row with what is read in place of the content, and what `unpacked` needs to know."""
+    """The row with the span to read, and with the numbers that `unpacked` needs."""
     span, crc32 = (member.span, member.crc32) if isinstance(member, ZipMember) else (0, 0)
     return replace(row, size=span, columns={**row.columns, "unpacked_bytes": member.size, "crc32": crc32})
 
@@ -120,14 +118,6 @@ def _number(ref: Reference, column: str) -> int:
     value = ref.columns[column]
     assert isinstance(value, int)
     return value
-
-
-def is_validation(place: str, fraction: float) -> bool:
-    """Whether a file, "<class>/<name>", is in the validation split: by a hash of that and of nothing else.
-
-    So new files move no old ones, and a larger fraction takes the same files and some more."""
-    digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
 
 
 def _features(image: Jpeg, key: str, class_name: bytes, label: int) -> dict[str, bytes | int]:

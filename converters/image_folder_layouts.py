@@ -1,10 +1,10 @@
-"""Where the images of an image folder are:
+"""Finds the images of an image folder:
 
-    folders by split      <split>/<class>/*, the split being train, validation (or val) or test
-    one set of folders    <class>/*, of which a fraction is for validation
-    archives              <split>.zip (.tar, .tar.gz) with <class>/* in it; or one that holds either of the above
+    folders by split      <split>/<class>/*; the split is train, validation (or val) or test
+    one set of folders    <class>/*; a fraction of the images is for validation
+    archives              <split>.zip (.tar, .tar.gz) with <class>/*; or one archive of either of the above
 
-The command says whether there are splits: a class may be called train. What is hidden (.name, __MACOSX) is not read."""
+The command line decides which, because a class may be called train. Ignores hidden names (.name, __MACOSX)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,10 @@ from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
 from beam_jobs.summary import empty_classes
 from converters.image_archives import KNOWN_SUFFIXES, Archive, PackedFolder, archive_stem, is_hidden, open_archive
+from converters.raw_directory import check_splits, first_few, open_raw_data
 from converters.table_hints import hint_of_tables
-from pipeline.shards.errors import OptionError, RawDataError, StorageError
-from pipeline.shards.schemes import open_storage
+from converters.validation_share import check_fraction
+from pipeline.shards.errors import RawDataError, StorageError
 from pipeline.shards.storage import Stat, Storage, join
 
 __all__ = ["SPLITS", "RawFolders", "find_folders"]
@@ -28,9 +29,7 @@ _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validatio
 
 @dataclass(frozen=True)
 class RawFolders:
-    """The units to scan, and all classes, sorted: also those of splits that are not converted now.
-
-    notices: what a user should know of what was found."""
+    """The units to scan, and all classes, sorted, also of splits not chosen. notices: for the user."""
 
     sources: tuple[Source, ...]
     classes: tuple[str, ...]
@@ -43,7 +42,7 @@ class _Folder:
 
     path: str
     classes: tuple[str, ...]
-    files: Sequence[str]  # beside the class folders
+    files: Sequence[str]  # next to the class folders
 
     def sources(self, split: str) -> Iterator[Source]:
         if self.files:
@@ -58,15 +57,13 @@ _Folders = Mapping[str, _Folder | PackedFolder]  # by split
 def find_folders(
     raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None, scratch: Scratch | None = None
 ) -> RawFolders:
-    """The sources of the chosen splits; of all that there are if none is chosen.
+    """The sources of the chosen splits, or of all splits that exist.
 
-    validation_fraction: None for folders by split. scratch: where a .tar.gz is uncompressed; None forbids
-    writing. Raises RawDataError saying what is missing, OptionError."""
-    storage = open_storage(raw_data_dir)
-    if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
-    if validation_fraction is not None and not 0 <= validation_fraction < 1:
-        raise OptionError(f"--validation_fraction={validation_fraction}: allowed are 0 and above, and less than 1.")
+    validation_fraction: None for folders by split. scratch: for a .tar.gz, None forbids writing.
+    Raises RawDataError if something is missing, OptionError."""
+    storage = open_raw_data(raw_data_dir)
+    if validation_fraction is not None:
+        check_fraction(validation_fraction)
     find = _by_split if validation_fraction is None else _one_set
     raw = _Raw(storage, raw_data_dir, scratch)
     folders, notices = find(raw)
@@ -74,9 +71,7 @@ def find_folders(
         _check_classes(folder, storage)
     if validation_fraction:
         folders = {**folders, "validation": folders["train"]}
-    for split in splits:
-        if split not in folders:
-            raise RawDataError(f"{raw_data_dir} does not have the {split} split. It has: {', '.join(folders)}.")
+    check_splits(raw_data_dir, splits, folders)
     chosen = [split for split in folders if split in splits or not splits]
     return RawFolders(
         tuple(source for split in chosen for source in folders[split].sources(split)),
@@ -87,7 +82,7 @@ def find_folders(
 
 @dataclass(frozen=True)
 class _Raw:
-    """The raw data: a directory, or an archive. files and folders: names of what is in the directory."""
+    """The raw data: a directory or an archive."""
 
     storage: Storage
     path: str
@@ -103,14 +98,12 @@ class _Raw:
             return False
 
     @cached_property
-    def entries(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Visible files and folders."""
-        files, folders = ((), ()) if self.is_archive else self.storage.entries(self.path)
-        return tuple(filterfalse(is_hidden, files)), tuple(filterfalse(is_hidden, folders))
+    def folder(self) -> _Folder:
+        return _Folder(self.path, (), ()) if self.is_archive else _folder(self.storage, self.path)
 
     def only_archive(self) -> Archive | None:
-        """The archive that the path names, or the only one in the directory."""
-        packed = [name for name in self.entries[0] if name.endswith(KNOWN_SUFFIXES)]
+        """The path itself if it is an archive, or the only archive in the directory."""
+        packed = [name for name in self.folder.files if name.endswith(KNOWN_SUFFIXES)]
         if self.is_archive:
             return open_archive(self.storage, self.path, self.scratch)
         return self.open(packed[0]) if len(packed) == 1 else None
@@ -120,34 +113,34 @@ class _Raw:
 
 
 def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
-    files, names = raw.entries
+    names, files = raw.folder.classes, raw.folder.files
     found: dict[str, _Folder | PackedFolder] = {}
     for split, name in _named_by_split(raw.path, names, "folders").items():
         found[split] = _folder(raw.storage, join(raw.path, name))
     stems = {stem: name for name in files if (stem := archive_stem(name))}
     notices = []
     for split, stem in _named_by_split(raw.path, stems, "archives").items():
-        if split in found:  # it may well be what the archive was unpacked to
+        if split in found:  # probably unpacked from the archive
             notices.append(f"{join(raw.path, stems[stem])} is not read: {found[split].path} is the {split} split.")
         else:
             found[split] = raw.open(stems[stem]).class_folders(until=())
     if not found and (archive := raw.only_archive()):
         top = archive.class_folders(until=_FOLDER_NAMES)
         found = {
-            split: archive.folder(*top.place, name)
+            split: PackedFolder(archive, (*top.place, name))
             for split, name in _named_by_split(top.path, top.classes, "folders").items()
         }
         names, files = top.classes, top.files
         if not found and any(map(archive_stem, files)):
             raise RawDataError(
-                f"{top.path} has archives in it ({_some(filter(archive_stem, files))}), which cannot be read there. "
-                "Unpack it, and give the directory of these."
+                f"{top.path} contains archives ({first_few(filter(archive_stem, files))}), which cannot be read there. "
+                "Unpack it, and give the directory with these."
             )
     if not found:
         raise RawDataError(
-            f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), nor an archive of one. "
-            f"There is: {_some([*names, *files])}. If these are the class folders, give --validation_fraction "
-            f"(0 for train alone). {hint_of_tables(raw.storage, raw.path, raw.entries[0])}".rstrip()
+            f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of one. "
+            f"There is: {first_few([*names, *files])}. If these are the class folders, give --validation_fraction "
+            f"(0 for train only). {hint_of_tables(raw.storage, raw.path, raw.folder.files)}".rstrip()
         )
     return {split: found[split] for split in SPLITS if split in found}, notices
 
@@ -164,8 +157,8 @@ def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str
 
 
 def _one_set(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
-    archive = None if raw.entries[1] else raw.only_archive()
-    folder = archive.class_folders(until=_FOLDER_NAMES) if archive else _folder(raw.storage, raw.path)
+    archive = None if raw.folder.classes else raw.only_archive()
+    folder = archive.class_folders(until=_FOLDER_NAMES) if archive else raw.folder
     if folder.classes and set(folder.classes) <= set(_FOLDER_NAMES):
         raise RawDataError(
             f"{folder.path} has folders by split ({', '.join(folder.classes)}). Leave out --validation_fraction."
@@ -179,11 +172,11 @@ def _folder(storage: Storage, path: str) -> _Folder:
 
 
 def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
-    """A class's name becomes text in records and a line in a file of names."""
+    """A class name becomes text in records and a line in a file of names."""
     if not folder.classes:
         hint = hint_of_tables(storage, folder.path, folder.files) if isinstance(folder, _Folder) else ""
         raise RawDataError(
-            f"{folder.path} has no class folders in it. There is: {_some(folder.files)}. {hint}".rstrip()
+            f"{folder.path} has no class folders in it. There is: {first_few(folder.files)}. {hint}".rstrip()
         )
     for name in folder.classes:
         try:
@@ -197,8 +190,8 @@ def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
 
 
 def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
-    """On tables in the directory, or among class folders, where people keep labels."""
-    places = {raw.path: raw.entries[0]}
+    """Notices of tables in the directory or among class folders, where labels may be kept."""
+    places = {raw.path: raw.folder.files}
     places |= {folder.path: folder.files for folder in folders.values() if isinstance(folder, _Folder)}
     for path, files in places.items():
         if hint := hint_of_tables(raw.storage, path, files):
@@ -206,11 +199,7 @@ def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
 
 
 def _of_empty_classes(folders: _Folders) -> Iterator[str]:
-    """Of archives, whose files are known by now; those of folders show in the scan."""
+    """Notices of classes without files in archives; in folders, the scan finds them."""
     for folder in {folder.path: folder for folder in folders.values()}.values():
         if isinstance(folder, PackedFolder) and folder.empty:
             yield empty_classes(folder.path, folder.empty)
-
-
-def _some(names: Iterable[str]) -> str:
-    return ", ".join(list(names)[:8]) or "nothing"

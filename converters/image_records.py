@@ -1,8 +1,7 @@
-"""What all converters of image files share: the image features of tensorflow/tpu's schema, and references to files.
+"""The image features of tensorflow/tpu's schema, and references to image files.
 
-A source adds the features of its classes to these. Pure."""
+Converters of image files add the features of their classes. Pure."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
@@ -16,7 +15,7 @@ from pipeline.shards.storage import Stat, Storage, join
 __all__ = ["IMAGE_FEATURES", "folder_members", "image_features", "in_batches", "member_error", "predicted_bytes"]
 
 _ROWS_PER_BATCH = 4096
-_BYTES_PER_BATCH = 2**20  # its rows times their longest name and error: a column is as wide as its longest cell
+_BYTES_PER_BATCH = 2**20  # rows times the longest name and error: a column is as wide as its longest cell
 _MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB
 
 IMAGE_FEATURES: Mapping[str, Feature] = {
@@ -32,7 +31,7 @@ IMAGE_FEATURES: Mapping[str, Feature] = {
 
 
 def image_features(image: Jpeg, key: str, label: int) -> dict[str, bytes | int]:
-    """A value for each of IMAGE_FEATURES; key: the record's, which ends with the file's base name."""
+    """A value for each of IMAGE_FEATURES. key: of the record; it ends with the base name of the file."""
     return {
         "image/encoded": image.data,
         "image/height": image.height,
@@ -46,26 +45,25 @@ def image_features(image: Jpeg, key: str, label: int) -> dict[str, bytes | int]:
 
 
 def predicted_bytes(around: int, refs: References, text: str | None) -> np.ndarray:
-    """int64: the size of each encoded record whose image stays as it is.
+    """int64: the encoded size of each record if its image is not changed.
 
-    around: the bytes of a record with an empty image and empty names.
-    text: the column, if any, whose length is in the record besides the image's and the base name's."""
+    around: bytes of a record with an empty image and empty names.
+    text: a column whose text is in the record too, if any."""
     name = np.char.str_len(np.char.rpartition(refs.key, b"/")[:, 2])
     return around + refs.size + name + (np.char.str_len(refs.columns[text]) if text else 0)
 
 
 def folder_members(storage: Storage, uri: str) -> Iterator[tuple[File, Member]]:
-    """The files and folders in a folder, the latter as members of kind "folder"."""
+    """The files in a folder, and its folders as members of kind "folder"."""
     files, folders = storage.entries(uri)
-    found = itertools.chain(
-        ((Member(name, 0, stat.bytes, "file"), stat) for name, stat in files.items()),
-        ((Member(name, 0, 0, "folder"), Stat(0)) for name in folders),
-    )
-    return ((File(join(uri, member.name), stat), member) for member, stat in found)
+    for name, stat in files.items():
+        yield File(join(uri, name), stat), Member(name, 0, stat.bytes, "file")
+    for name in folders:
+        yield File(join(uri, name), Stat(0)), Member(name, 0, 0, "folder")
 
 
 def member_error(member: Member) -> str:
-    """Why a member cannot be an image, as far as that shows without reading it; "" if it may be one."""
+    """Why a member cannot be an image, decided without reading it; "" if it may be one. Part of plan digests."""
     if member.kind != "file":
         return f"a {member.kind}, not a file"
     if not 0 < member.size <= _MAX_FILE_BYTES:
@@ -74,9 +72,9 @@ def member_error(member: Member) -> str:
 
 
 def in_batches(rows: Iterable[Reference]) -> Iterator[References]:
-    """The rows in batches of up to 4,096, and of fewer where names are so long that these would take over about a MiB.
+    """Batches of up to 4,096 rows, or of fewer if long names would make them larger than about 1 MiB.
 
-    Each is bounded as it comes: a member of a tar may have a name of many megabytes."""
+    Each row is bounded first: a member of a tar may have a name of many megabytes."""
     batch: list[Reference] = []
     longest = 0
     for row in map(bounded, rows):

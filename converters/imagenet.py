@@ -1,8 +1,8 @@
 """ImageNet (ILSVRC2012 classification): raw images -> records in tensorflow/tpu's schema, or in TFDS's.
 
-imagenet_layouts finds the images. Pure: reads raw data through a Storage, returns values. Labels are places in the
-sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps its numbers; a validation image
-is bound to its label by the number in its file name, never by its position in a tar or folder."""
+imagenet_layouts finds the images. Pure: reads raw data through a Storage, returns values. A label is a place in the
+sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps its numbers. The number in the
+file name of a validation image decides its label, never its position in a tar or folder."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,10 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.boxes import BOX_BYTES, read_boxes
-from converters.class_names import names_digest
+from converters.class_names import names_digest, position
 from converters.image_records import folder_members, in_batches, member_error, predicted_bytes
-from converters.imagenet_records import FORMS, Form, FormName, Labelled
+from converters.imagenet_records import FORMS, Form, FormName
 from converters.jpeg import Jpeg, Verify, to_rgb_jpeg
-from converters.synsets import position
 from converters.tars import Member, TarError, members
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
@@ -34,9 +33,9 @@ _VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.JPEG")
 
 @dataclass(frozen=True)
 class ImagenetConverter:
-    """synsets: all classes, sorted. validation_labels: the synset of validation image 1, 2, ... .
+    """synsets: all classes, sorted. validation_labels: the synsets of validation images 1, 2, ... .
 
-    words: of each synset, for people; empty: there are none. box_tables: see boxes; empty: records without boxes."""
+    words: a description of each synset, or (). box_tables: see boxes; () for records without boxes."""
 
     synsets: tuple[str, ...]
     validation_labels: tuple[str, ...] = ()
@@ -46,16 +45,16 @@ class ImagenetConverter:
     box_tables: tuple[str, ...] = ()
 
     name = "imagenet2012"
-    transforms = False  # but for a few CMYK images
+    transforms = False  # except a few CMYK images
 
     @property
     def worker_files(self) -> tuple[str, ...]:
-        """Files that the scan reads beside its source."""
+        """Files that the scan reads in addition to its source."""
         return self.box_tables
 
     @property
     def form(self) -> Form:
-        """What records look like."""
+        """The schema of the records, and how to fill it."""
         return FORMS[self.form_name]
 
     @property
@@ -65,23 +64,23 @@ class ImagenetConverter:
 
     @property
     def labels(self) -> Labels:
-        """The label feature, and the synset of each number."""
-        return self.form.labels(self.synsets)
+        """See Converter."""
+        return Labels(self.form.label_key, self.form.label_base, self.synsets)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter. Validation labels and boxes are not among them: they stand in the rows."""
+        """See Converter. Without validation labels and boxes: the rows contain them."""
         synsets = names_digest((*self.synsets, "", *self.words))
         return {"converter": "imagenet/2", "synsets": synsets, "verify": self.verify}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is one class, or all of validation; a tar or a folder."""
+        """See Converter. A source is one class or all of validation, in a tar or a folder."""
         return in_batches(self._rows(storage, source))
 
     def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
         try:
             for file, member in _members(storage, source):
                 yield self._reference(source, file, member)
-        except TarError as e:  # a row for the rest of the tar: it is missing, and the ledger must say so
+        except TarError as e:  # a bad record for the rest of the tar, which is missing
             key = f"{source.split}/{source.tag or source.uri.rsplit('/')[-1]}/"
             yield self._row(key, File(source.uri, source.stat), source.offset, 0, "", str(e))
 
@@ -108,8 +107,10 @@ class ImagenetConverter:
         return self.validation_labels[number - 1] if 1 <= number <= len(self.validation_labels) else ""
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter. Exact but for boxes, and for the few bytes that lengths take."""
-        predicted = predicted_bytes(self._bytes_around(), refs, None if self.form_name == "tfds" else "synset")
+        """See Converter. Exact except for boxes and the few bytes of length fields."""
+        features, _ = self.form.features(Jpeg(b"", 300, 400), "", b"", 300, "")
+        around = len(encode_example(self.schema, features))
+        predicted = predicted_bytes(around, refs, None if self.form_name == "tfds" else "synset")
         if self.words and self.form_name != "tfds":
             words = np.array([0, *(len(words.encode()) for words in self.words)])
             predicted = predicted + words[refs.columns["label"]]
@@ -117,10 +118,6 @@ class ImagenetConverter:
             boxes = refs.columns["boxes"]
             predicted = predicted + BOX_BYTES * (np.char.count(boxes, b";") + (boxes != b""))
         return predicted
-
-    def _bytes_around(self) -> int:
-        features, _ = self.form.features(Labelled(Jpeg(b"", 300, 400), "", b"", 300, ""))
-        return len(encode_example(self.schema, features))
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter."""
@@ -130,7 +127,7 @@ class ImagenetConverter:
         assert isinstance(label, int)
         assert isinstance(boxes, bytes)
         words = self.words[label - _LABEL_BASE] if self.words else ""
-        features, fixups = self.form.features(Labelled(image, ref.key, synset, label, words, boxes.decode()))
+        features, fixups = self.form.features(image, ref.key, synset, label, words, boxes.decode())
         return Converted(features, (*image.fixups, *fixups))
 
 

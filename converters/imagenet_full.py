@@ -1,4 +1,4 @@
-"""What all of ILSVRC2012 is: for users who say that they have it, and want to be told if not."""
+"""The check of --full_set: that the raw data is ILSVRC2012 and complete."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,9 +14,9 @@ _VALIDATION_LABELS = "82706d9a9dfbb5db50f3ba259b4d1a02"  # of the 50,000 synsets
 
 
 def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
-    """Raises RawDataError when a class is missing, or a validation label is not the official one.
+    """Raises RawDataError if a class is missing or the validation labels are not the official ones.
 
-    How many images there are is seen by the scan alone; of class folders, that they hold the right ones by nothing."""
+    The scan counts the images. Nothing checks that class folders contain the right ones."""
     for split in splits:
         there = {source.tag for source in raw.sources if source.split == split and source.tag}
         missing = [synset for synset in ilsvrc2012_synsets() if there and synset not in there]

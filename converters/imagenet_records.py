@@ -1,6 +1,4 @@
-"""What an ImageNet record looks like: tensorflow/tpu's schema, with boxes where they are given, or TFDS's own.
-
-Pure: an image and what is known of it in, features out."""
+"""Schemas of ImageNet records: tensorflow/tpu's, optionally with boxes, and TFDS's. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +8,9 @@ from converters.boxes import BOX_FEATURES, box_features
 from converters.image_records import IMAGE_FEATURES, image_features
 from converters.jpeg import Jpeg
 from pipeline.shards.example import Value
-from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.schema import Feature, Schema
 
-__all__ = ["FORMS", "TFDS_DIRECTORY", "Form", "FormName", "Labelled"]
+__all__ = ["FORMS", "TFDS_DIRECTORY", "Form", "FormName"]
 
 FormName = Literal["tpu", "tpu+boxes", "tfds"]
 
@@ -32,49 +30,30 @@ _TFDS = {
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """An image and what is known of it. label: from 1. boxes: text, see boxes."""
-
-    image: Jpeg
-    key: str
-    synset: bytes
-    label: int
-    words: str
-    boxes: str = ""
-
-
-@dataclass(frozen=True)
 class Form:
-    """One of the schemas."""
+    """A schema, and how to fill it."""
 
     schema: Schema
     label_key: str
     label_base: int
+    has_boxes: bool = False
 
-    def labels(self, synsets: tuple[str, ...]) -> Labels:
-        """The label feature, and the synset of each number."""
-        return Labels(self.label_key, self.label_base, synsets)
-
-    def features(self, record: Labelled) -> tuple[Mapping[str, Value], tuple[str, ...]]:
-        """A value for each feature, and what was done to get there beside the image's own repairs."""
-        image = image_features(record.image, record.key, record.label)
+    def features(
+        self, image: Jpeg, key: str, synset: bytes, label: int, words: str, boxes: str = ""
+    ) -> tuple[Mapping[str, Value], tuple[str, ...]]:
+        """A value for each feature, and fixups besides the image's own. label: from 1. boxes: text, see boxes."""
+        features = image_features(image, key, label)
         if self.schema.name == "tfds":
-            name = image["image/filename"]
-            return {"image": record.image.data, "label": record.label - 1, "file_name": name}, ()
-        features = {**image, "image/class/synset": record.synset, "image/class/text": record.words.encode()}
+            return {"image": image.data, "label": label - 1, "file_name": features["image/filename"]}, ()
+        features |= {"image/class/synset": synset, "image/class/text": words.encode()}
         if not self.has_boxes:
             return features, ()
-        boxes, dropped = box_features(record.boxes, record.image.height, record.image.width, record.label)
-        return {**features, **boxes}, ("box_outside_of_image",) * dropped
-
-    @property
-    def has_boxes(self) -> bool:
-        """Whether records hold bounding boxes."""
-        return self.schema.features.keys() >= BOX_FEATURES.keys()
+        box_values, dropped = box_features(boxes, image.height, image.width, label)
+        return {**features, **box_values}, ("box_outside_of_image",) * dropped
 
 
 FORMS: Mapping[FormName, Form] = {
     "tpu": Form(Schema("tpu", _TPU), "image/class/label", 1),
-    "tpu+boxes": Form(Schema("tpu", {**_TPU, **BOX_FEATURES}), "image/class/label", 1),
+    "tpu+boxes": Form(Schema("tpu", {**_TPU, **BOX_FEATURES}), "image/class/label", 1, has_boxes=True),
     "tfds": Form(Schema("tfds", _TFDS, "imagenet2012-{SPLIT}.tfrecord-{SHARD_X_OF_Y}", _VERSION), "label", 0),
 }

@@ -1,6 +1,6 @@
-"""What a JPEG's bytes say without decoding it: size and colour components; and the repairs that ImageNet needs.
+"""JPEG headers, read without decoding, and the repairs that ImageNet needs.
 
-By content, never by a list of names: a PNG named .JPEG and CMYK photos become RGB JPEGs of quality 100."""
+Repairs go by content, never by lists of names: a PNG named .JPEG and CMYK photos become RGB JPEGs of quality 100."""
 
 import io
 import struct
@@ -27,7 +27,7 @@ _BARE_MARKERS = frozenset(range(0xD0, 0xD8)) | {0x01}  # RSTn, TEM: no length fo
 
 @dataclass(frozen=True)
 class Jpeg:
-    """An RGB or grey JPEG file, and what was done to get there. notes: see Converted."""
+    """An RGB or grey JPEG file. fixups, notes: see Converted."""
 
     data: bytes
     height: int
@@ -37,15 +37,15 @@ class Jpeg:
 
 
 def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:
-    """The image as a JPEG that every decoder takes. Raises Reject saying what is wrong with it.
+    """The image as a JPEG that every decoder accepts. Raises Reject with the reason.
 
-    verify: "header" parses the frame header (~1 us; misses truncation), "end" also wants the end marker
-    (~1 us; misses damage inside), "decode" decodes every pixel (~1 ms)."""
+    verify: "header" parses the frame header (~1 us; misses truncation), "end" also requires the end marker
+    (~1 us; misses damage before it), "decode" decodes every pixel (~1 ms)."""
     if data.startswith(PNG_MAGIC):
         return _reencoded(data, "png_to_jpeg")
     height, width, components = _frame_header(data)
     check_size(height, width)
-    # Some writers append bytes: where the end marker is not at the very end, decoding decides.
+    # Some writers append bytes: if the end marker is not at the very end, decode the image to find out.
     if components == 4 or verify == "decode" or (verify == "end" and not data.rstrip(b"\0\r\n").endswith(_END)):
         decode_jpeg(data, "CMYK" if components == 4 else "RGB")
     if components == 4:
@@ -76,15 +76,15 @@ def _frame_header(data: bytes) -> tuple[int, int, int]:
 
 
 def check_size(height: int, width: int) -> None:
-    """Raises Reject for an image without pixels, or with so many that it must be a decompression bomb."""
+    """Raises Reject for an image without pixels, and for a decompression bomb."""
     if not height or not width or height * width > MAX_PIXELS:
         raise Reject(f"{width}x{height} pixels; allowed are 1 to {MAX_PIXELS:,}")
 
 
 def decode_jpeg(data: bytes, colorspace: Literal["RGB", "GRAY", "CMYK"] | None = None) -> np.ndarray:
-    """uint8 [height, width, channels]; None is grey for a grey image and RGB for others. Raises Reject for any damage.
+    """uint8 [height, width, channels]. colorspace: None for grey or RGB, as in the file. Raises Reject for any damage.
 
-    Pillow takes a file that ends early, but with an end marker, for whole and fills it up with grey."""
+    Pillow would accept a file that ends early with an end marker, and fill the rest with grey."""
     try:
         if colorspace is None:
             colorspace = "GRAY" if simplejpeg.decode_jpeg_header(data)[2] == "Gray" else "RGB"

@@ -1,7 +1,7 @@
-"""Images that are raw pixels in a large file, each a byte range: references to them, and records with lossless PNGs.
+"""Images stored as raw pixels in one large file: references to their byte ranges, and records with lossless PNGs.
 
-idx and cifar use it. The keys are tensorflow/tpu's; a JPEG, which these usually hold, would change the pixels of images
-this small."""
+idx and cifar use it. The keys are tensorflow/tpu's, which usually contain a JPEG; that would change the pixels of such
+small images."""
 
 import io
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _COLORSPACES = {1: b"GRAY", 3: b"RGB"}
 
 
 def pixel_features(channels: int) -> Mapping[str, Feature]:
-    """The features of every record, of grey (1 channel) or RGB (3) images."""
+    """The features of a record. channels: 1 (grey) or 3 (RGB)."""
     return {
         "image/encoded": Feature("bytes", content="image", doc="a PNG of exactly the raw pixels", channels=channels),
         "image/height": Feature("int64", doc="pixels"),
@@ -51,10 +51,10 @@ def pixel_values(pixels: np.ndarray, key: str, label: int, class_name: str) -> d
 def pixel_rows(
     file: File, stem: str, numbers: np.ndarray, ranges: tuple[int, int], columns: Mapping[str, np.ndarray], classes: int
 ) -> References:
-    """References to records of equal size, one after another; those with a label past the classes have an error.
+    """References to consecutive records of equal size; a label past the last class is an error.
 
-    stem: of the keys. numbers: of the images in the raw file. ranges: (offset of record 0, bytes of each).
-    columns: "label" and whatever else a record needs, one value for each number."""
+    stem: of the keys. numbers: of the images in the raw file. ranges: (offset of record 0, bytes per record).
+    columns: "label" and what else a record needs, one value per number."""
     offset, size = ranges
     errors = [f"label {label}; allowed are 0..{classes - 1}" if label >= classes else "" for label in columns["label"]]
     return References(

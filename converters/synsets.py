@@ -1,30 +1,29 @@
-"""Lists of classes by WordNet id: ImageNet's own 1,000, or a file's. The place in the sorted list is the label.
+"""Lists of classes by WordNet id: ImageNet's 1,000, or those of a label file. Labels are places in the sorted list.
 
-A line is an id and, if there are any, words for people: `n01440764 tench, Tinca tinca`."""
+A line has an id and optionally a description: `n01440764 tench, Tinca tinca`."""
 
-import bisect
 import itertools
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from converters.class_names import label_text
+from converters.class_names import label_text, position
 from pipeline.shards.errors import LabelError, did_you_mean
 from pipeline.shards.storage import Storage
 
-__all__ = ["check_known", "ilsvrc2012_synsets", "position", "read_synsets"]
+__all__ = ["check_known", "ilsvrc2012_synsets", "read_synsets"]
 
 
 def ilsvrc2012_synsets() -> Mapping[str, str]:
-    """The 1,000 classes of ILSVRC2012, sorted, and WordNet's words for each."""
+    """The 1,000 classes of ILSVRC2012, sorted, with WordNet's description of each."""
     return dict(_classes(files("converters").joinpath("imagenet_synsets.txt").read_text()))
 
 
 def read_synsets(storage: Storage, label_file: str) -> Mapping[str, str]:
-    """The classes in a label file, sorted, and their words or "". Raises LabelError on an empty or double one."""
+    """Classes -> descriptions or "" of a label file, sorted. Raises LabelError if it has none or repeats one."""
     classes = _classes(label_text(storage.read(label_file), label_file))
-    twice = [a for (a, _), (b, _) in itertools.pairwise(classes) if a == b]
-    if twice or not classes:
-        raise LabelError(f"{label_file}: {f'{twice[0]} stands there twice' if twice else 'there is no class in it'}.")
+    repeated = [a for (a, _), (b, _) in itertools.pairwise(classes) if a == b]
+    if repeated or not classes:
+        raise LabelError(f"{label_file}: {f'{repeated[0]} is listed twice' if repeated else 'it has no classes'}.")
     return dict(classes)
 
 
@@ -34,16 +33,10 @@ def _classes(text: str) -> list[tuple[str, str]]:
 
 
 def check_known(synset: str, synsets: Sequence[str], where: str) -> None:
-    """Raises LabelError, naming where it stands, for a class that is not in the list."""
+    """Raises LabelError for a class that is not in the list. where: its place, for the error."""
     if position(synsets, synset) < 0:
         nearest = did_you_mean(synset, synsets) if len(synsets) <= 20 else ""
         raise LabelError(
             f"{where}: class {synset!r} is not in the label list ({len(synsets)} classes, {synsets[0]}..{synsets[-1]})."
             f"{nearest} Give the full list with --label_file."
         )
-
-
-def position(synsets: Sequence[str], synset: str) -> int:
-    """The place in the sorted list, or -1."""
-    place = bisect.bisect_left(synsets, synset)
-    return place if place < len(synsets) and synsets[place] == synset else -1

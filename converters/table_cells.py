@@ -1,21 +1,21 @@
-"""What stands in the cells of one row of a table: names of classes, and numbers.
+"""Checked cells of one row of a table: texts, class names and numbers.
 
-targets makes features of them, table_layouts lists of classes."""
+targets makes features from them, table_layouts lists of classes. Error texts are part of plan digests."""
 
 import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Cells", "class_cells", "number_cell"]
+__all__ = ["Cells", "class_cells", "number_cell", "text_cell"]
 
 Cells = Mapping[str, Any]
 
 
 def class_cells(cells: Cells, column: str, separator: str | None) -> Sequence[str]:
-    """The names of classes in a row; with a separator (or a list) any number of them, without one exactly one.
+    """The class names in a row: exactly one without a separator, else any number, in a list or separated.
 
-    Raises ValueError for what is no name."""
+    Raises ValueError if one is not a name."""
     cell = _cell(cells, column)
     if separator is None:
         return [_class_name(column, cell)]
@@ -31,9 +31,9 @@ def class_cells(cells: Cells, column: str, separator: str | None) -> Sequence[st
 
 
 def number_cell(cells: Cells, column: str) -> float:
-    """The finite number in a row, as it is once it is float32. Raises ValueError for anything else."""
+    """The finite number in a row, rounded to float32. Raises ValueError for anything else."""
     cell = _cell(cells, column)
-    # Python's own float() takes 1_000, too, which is a slip in a table.
+    # Python's float() also accepts 1_000, which is a slip in a table.
     text = isinstance(cell, str) and "_" not in cell
     try:
         number = (
@@ -47,16 +47,34 @@ def number_cell(cells: Cells, column: str) -> float:
 
 
 def _class_name(column: str, cell: Any) -> str:
-    """Without blanks around it, as in a label file; JSON's integers are names, too."""
-    name = str(cell) if isinstance(cell, int) and not isinstance(cell, bool) else cell
-    name = name.strip() if isinstance(name, str) else name
-    if not isinstance(name, str) or name.splitlines() != [name]:
+    """Stripped, as in a label file. JSON's integers are names too."""
+    name = _text(cell).strip()
+    if name.splitlines() != [name]:
         raise ValueError(f"{column!r} is {cell!r:.60}; a label is a text of one line, or an integer")
+    _check_unicode(column, cell, name)
+    return name
+
+
+def text_cell(cells: Cells, column: str) -> str:
+    """The text, or JSON integer, in a row. Raises ValueError for anything else."""
+    cell = _cell(cells, column)
+    text = _text(cell)
+    if not text or "\0" in text:
+        raise ValueError(f"{column!r} is {cell!r:.60}; it must be text, without zero bytes and not empty")
+    _check_unicode(column, cell, text)
+    return text
+
+
+def _text(cell: Any) -> str:
+    """ "" unless it is text or an integer."""
+    return str(cell) if isinstance(cell, int | str) and not isinstance(cell, bool) else ""
+
+
+def _check_unicode(column: str, cell: Any, text: str) -> None:
     try:
-        name.encode()
+        text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{column!r} is {cell!r:.60}, which is not Unicode text") from None
-    return name
 
 
 def _cell(cells: Cells, column: str) -> Any:

@@ -1,4 +1,4 @@
-"""Tables that lie where a source does not look for them: which they are, and the command that fits."""
+"""Hints for users who have a table of labels in a directory of images: the command that would read it."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ _SPLITS = ("train", "validation", "val", "test")
 
 
 def hint_of_tables(storage: Storage, directory: str, files: Iterable[str]) -> str:
-    """A sentence on the first table among the files in a directory of images, if there is one; else ""."""
+    """A sentence about the first table among the files in a directory of images; "" without tables."""
     tables = [name for name in files if name.endswith(TABLE_SUFFIXES)]
     if not tables:
         return ""
@@ -28,11 +28,11 @@ def hint_of_tables(storage: Storage, directory: str, files: Iterable[str]) -> st
 
 
 def _columns(storage: Storage, path: str) -> tuple[str, str]:
-    """Those of the images and of the labels, by the first row."""
+    """The columns of images and labels, guessed from the first row."""
     try:
         names = column_names(storage, path, None)
         first = next(table_rows(storage, path, None), None)
-    except (RawDataError, StorageError):  # it is the user who wants to read it, not this hint
+    except (RawDataError, StorageError):  # a hint must not fail
         return "IMAGE", "LABEL"
     cells = first.cells if first else {}
     image = next((name for name in names if str(cells.get(name)).lower().endswith(_IMAGE_SUFFIXES)), "IMAGE")

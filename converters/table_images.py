@@ -1,4 +1,4 @@
-"""Tables that name images: records in tensorflow/tpu's keys, with what the table says of each image.
+"""Tables of image paths: records in tensorflow/tpu's keys, with the labels or numbers of each image.
 
 Pure: reads raw data through a Storage, returns values."""
 
@@ -15,7 +15,8 @@ from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References
 from converters.image_files import ToJpeg
 from converters.image_records import IMAGE_FEATURES, image_features, member_error
 from converters.jpeg import Jpeg
-from converters.table import TableConverter, at_line, text_in
+from converters.table import TableConverter
+from converters.table_cells import text_cell
 from converters.table_rows import Row
 from converters.tars import Member
 from pipeline.shards.errors import StorageError
@@ -25,25 +26,26 @@ from pipeline.shards.storage import Stat, Storage, in_parallel, join
 
 __all__ = ["ImageTableConverter"]
 
-# https://cloud.google.com/storage/docs/objects#naming; a bucket asked for another name fails, which is no word on it
+# https://cloud.google.com/storage/docs/objects#naming; a bucket fails on other names, as if it could not be reached
 _OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
 _MAX_OBJECT_NAME_BYTES = 1024
-_LABEL = "image/class/label"  # set by the target, if there is one
+_LABEL = "image/class/label"  # set by the target, if any
 _FEATURES = {key: feature for key, feature in IMAGE_FEATURES.items() if key != _LABEL}
 
 
 @dataclass(frozen=True)
 class ImageTableConverter(TableConverter):
-    """The column names an image: by a path, absolute or relative to the table, or a gs:// address.
+    """The column has paths of images, absolute, relative to the table, or on gs://.
 
-    A key is what the table calls the image: so it depends neither on the order of rows and tables nor on where the data
-    lies, and an image that is named twice is told as a duplicate, because it may stand there with two labels. Where
-    that is meant, key_column names another column."""
+    Keys are the paths as written in the table, so they depend neither on the order of rows and tables nor on where the
+    data is stored. An image listed twice is a duplicate, because it may have two labels; if that is intended, use
+    another key_column."""
 
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
 
     name = "image_table"
     transforms = True
+    _content_is_key = True
 
     @property
     def schema(self) -> Schema:
@@ -55,7 +57,7 @@ class ImageTableConverter(TableConverter):
         return {**super().digest_fields(), **asdict(self.to_jpeg)}
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: right within a few bytes for an image that stays as it is; else its old size."""
+        """See Converter. Accurate to a few bytes for images that stay as they are; for others, uses the size before."""
         name = np.char.str_len(np.char.rpartition(refs.columns["image"], b"/")[:, 2])
         return _BYTES_AROUND + refs.size + name + self._target_bytes(refs)
 
@@ -65,21 +67,17 @@ class ImageTableConverter(TableConverter):
         return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups, image.notes)
 
     def _content(self, row: Row) -> str:
-        name = text_in(row, self.column)
-        if len(name.encode()) > MAX_NAME_BYTES:  # an image itself in base64, say
+        name = text_cell(row.cells, self.column)
+        if len(name.encode()) > MAX_NAME_BYTES:  # for example an image in base64
             raise ValueError(f"{self.column!r} has {len(name):,} characters; it must be the path of an image")
         return name
-
-    def _own_place(self, place: str, content: str) -> str:
-        del place
-        return content
 
     def _columns(self, row: Row, content: str) -> dict[str, int | bytes]:
         del row
         return {"image": content.encode()}
 
     def _located(self, storage: Storage, batch: Sequence[tuple[int, Reference]]) -> Sequence[Reference]:
-        """References to the images. On gs:// it costs a request an image, 32 at once."""
+        """References to the images. On gs:// this makes one request per image, 32 at once."""
         return in_parallel(lambda found: _at_image(storage, *found), batch)
 
 
@@ -95,12 +93,12 @@ def _at_image(storage: Storage, line: int, ref: Reference) -> Reference:
         return ref
     file = _find(storage, ref)
     if isinstance(file, str):
-        return replace(ref, error=at_line(line, file))
+        return replace(ref, error=f"line {line}: {file}")
     return replace(ref, file=file, offset=0, size=file.stat.bytes)
 
 
 def _find(storage: Storage, ref: Reference) -> File | str:
-    """The image's file, or why there is none."""
+    """The file of the image, or the error."""
     name = ref.columns["image"]
     assert isinstance(name, bytes)
     try:
@@ -109,12 +107,12 @@ def _find(storage: Storage, ref: Reference) -> File | str:
         return str(e)
     stat = _stat(storage, uri)
     if stat is None:
-        return f"no file {name.decode()!r} can be found"  # by no whole path: an error is a part of the plan
+        return f"no file {name.decode()!r} can be found"  # not the absolute path: errors are part of plan digests
     return member_error(Member(uri, 0, stat.bytes, "file")) or File(uri, stat)
 
 
 def _absolute(table: str, name: str) -> str:
-    """What a table calls an image, as a whole path. Raises ValueError for one that is not in the table's storage."""
+    """The absolute path of an image in a table. Raises ValueError if it is not in the table's storage."""
     scheme, _, path = table.rpartition("://")
     if "://" in name or name.startswith("/"):
         if name.rpartition("://")[0] != scheme:
@@ -123,18 +121,14 @@ def _absolute(table: str, name: str) -> str:
     else:
         beside = posixpath.normpath(join(posixpath.dirname(path) or ".", name))
         uri = f"{scheme}://{beside}" if scheme else beside
-    if scheme and not _is_object(uri):
+    found = _OBJECT.fullmatch(uri)
+    if scheme and not (found and len(found[1].encode()) <= _MAX_OBJECT_NAME_BYTES):
         raise ValueError(f"{name!r} cannot be the name of a file in a bucket")
     return uri
 
 
-def _is_object(uri: str) -> bool:
-    found = _OBJECT.fullmatch(uri)
-    return bool(found) and len(found[1].encode()) <= _MAX_OBJECT_NAME_BYTES
-
-
 def _stat(storage: Storage, uri: str) -> Stat | None:
-    """None where there is no such file. Raises StorageError where a bucket cannot be asked."""
+    """None if there is no such file. Raises StorageError if a bucket cannot be reached."""
     try:
         return storage.stat(uri)
     except StorageError:

@@ -1,15 +1,18 @@
-"""Where the tables are, which columns they have, and which classes stand in them.
+"""Finds the tables, their columns, and the classes in a column.
 
-tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; train-00.csv, train_1.csv: several a split
-one set of tables   *.csv, ..., of whose rows a fraction is for validation"""
+tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; several per split: train-00.csv, train_1.csv
+one set of tables   *.csv, ...; a fraction of the rows is for validation"""
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
+from converters.raw_directory import check_splits, first_few, open_raw_data
 from converters.table_cells import class_cells
-from converters.table_rows import TABLE_SUFFIXES, Row, column_names, table_rows
+from converters.table_rows import TABLE_SUFFIXES, column_names, table_rows
+from converters.validation_share import check_fraction
 from pipeline.shards.errors import LabelError, OptionError, RawDataError, did_you_mean
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
@@ -23,9 +26,7 @@ _MAX_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class RawTables:
-    """The tables to scan, and the paths of all: also of splits that are not converted now.
-
-    others: those beside them that are of no split."""
+    """The tables to scan, and the paths of all tables, also of splits not chosen. others: tables of no split."""
 
     sources: tuple[Source, ...]
     paths: tuple[str, ...]
@@ -33,23 +34,16 @@ class RawTables:
 
 
 def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None) -> RawTables:
-    """The sources of the chosen splits; of all that there are if none is chosen.
+    """The sources of the chosen splits, or of all splits that exist. validation_fraction: None for tables by split.
 
-    validation_fraction: None for tables by split. Raises RawDataError saying what is missing, OptionError."""
-    storage = open_storage(raw_data_dir)
-    if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
+    Raises RawDataError if something is missing, OptionError."""
+    storage = open_raw_data(raw_data_dir)
     files, _ = storage.entries(raw_data_dir)
     names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
     if not names:
-        raise RawDataError(
-            f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). There is: "
-            f"{', '.join(list(files)[:8]) or 'nothing'}."
-        )
+        raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). There is: {first_few(files)}.")
     tables = _by_split(raw_data_dir, names) if validation_fraction is None else _one_set(names, validation_fraction)
-    for split in splits:
-        if split not in tables:
-            raise RawDataError(f"{raw_data_dir} does not have the {split} split. It has: {', '.join(tables)}.")
+    check_splits(raw_data_dir, splits, tables)
     sources = [
         Source(split, join(raw_data_dir, name), files[name], 0, files[name].bytes, kind="file")
         for split in SPLITS
@@ -69,21 +63,18 @@ def _by_split(raw_data_dir: str, names: Sequence[str]) -> Mapping[str, Sequence[
     if not found:
         raise RawDataError(
             f"{raw_data_dir} has no table of a split, like train.csv or validation-1.jsonl. There is: "
-            f"{', '.join(names[:8])}. If these are all rows, give --validation_fraction (0 for train alone)."
+            f"{first_few(names)}. If these are not split yet, give --validation_fraction (0 for train only)."
         )
     return {split: found[split] for split in SPLITS if split in found}
 
 
 def _one_set(names: Sequence[str], fraction: float) -> Mapping[str, Sequence[str]]:
-    if not 0 <= fraction < 1:
-        raise OptionError(f"--validation_fraction={fraction}: allowed are 0 and above, and less than 1.")
+    check_fraction(fraction)
     return {"train": names, "validation": names} if fraction else {"train": names}
 
 
 def check_columns(paths: Iterable[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None) -> None:
-    """Raises OptionError for a column that a table has not: one of JSON, in its first 1,000 rows.
-
-    wanted: by the option that names them."""
+    """Raises OptionError if a table lacks a column; a JSON table in its first 1,000 rows. wanted: columns by option."""
     for path in paths:
         there = column_names(open_storage(path), path, delimiter)
         for option, columns in wanted.items():
@@ -93,26 +84,20 @@ def check_columns(paths: Iterable[str], wanted: Mapping[str, Sequence[str]], del
 
 
 def find_classes(paths: Iterable[str], column: str, separator: str | None, delimiter: str | None) -> tuple[str, ...]:
-    """All classes that stand in a column of the tables: sorted, as numbers if all are integers.
+    """All classes in a column of the tables, sorted; by number if all are integers. Raises LabelError.
 
-    Reads every table once, a row at a time; bad rows have their turn in the conversion. Raises LabelError."""
+    Reads every row of every table, and ignores bad rows: the conversion reports them."""
     names: set[str] = set()
     for path in paths:
         for row in table_rows(open_storage(path), path, delimiter):
-            names.update(_classes(row, column, separator))
+            with contextlib.suppress(ValueError):
+                names.update(class_cells(row.cells, column, separator))
             if len(names) > _MAX_CLASSES:
                 raise LabelError(
                     f"{path}: column {column!r} has over {_MAX_CLASSES:,} different values by line {row.line}. Is it "
-                    "a label? For numbers there is --target_columns; else give the classes with --label_file."
+                    "a label? For numbers use --target_columns; otherwise list the classes in a --label_file."
                 )
     if not names:
         raise LabelError(f"no table has a label in column {column!r}.")
     integers = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in names)
     return tuple(sorted(names, key=int) if integers else sorted(names))
-
-
-def _classes(row: Row, column: str, separator: str | None) -> Iterable[str]:
-    try:
-        return class_cells(row.cells, column, separator)
-    except ValueError:
-        return ()

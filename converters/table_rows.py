@@ -1,8 +1,8 @@
-"""Rows of csv, tsv and jsonl files as byte ranges: they can be shuffled without being held, and read again alone.
+"""Rows of csv, tsv and jsonl files as byte ranges: they can be shuffled without staying in memory, and read again.
 
-Nothing of a table is held but one row. A csv row may go on over lines, inside quotes; what it is, Python's csv module
-says, one row at a time. A row that makes no sense is given up after its first line, and the next line is tried: a quote
-that is never closed costs its own line, not the rest of the file."""
+Only one row is in memory at a time. Python's csv module parses each csv row, which may continue over lines inside
+quotes. A row that it rejects ends after its first line, and the next line starts another row: a quote that is never
+closed costs one line, not the rest of the file. Texts of row errors are part of plan digests."""
 
 import csv
 import itertools
@@ -17,37 +17,37 @@ __all__ = ["MAX_ROW_BYTES", "TABLE_SUFFIXES", "Row", "column_names", "is_json", 
 
 MAX_ROW_BYTES = 16 * 1024**2
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
-_FIRST_ROWS = 1000  # of JSON: an object may lack what others have
+_FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 _BOM = b"\xef\xbb\xbf"
 
-csv.field_size_limit(MAX_ROW_BYTES)  # of the process, and Python's own is 128 KiB: long texts are longer
+csv.field_size_limit(MAX_ROW_BYTES)  # for the process; Python's default of 128 KiB is too small for long texts
 
 
 class Row(NamedTuple):
-    """One row: where it stands, and its cells by column; of csv all are strings. error: why it is none, or ""."""
+    """One row: its place, and its cells by column (strings in csv). error: why it cannot be read, or ""."""
 
-    line: int  # on which it begins, from 1
+    line: int  # its first, counted from 1
     offset: int
-    size: int  # bytes, with the end of the line
+    size: int  # bytes, including the line break
     cells: Mapping[str, Any]
     error: str = ""
 
 
 class _RowError(ValueError):
-    """What is wrong with a row."""
+    """A row cannot be read. The text is the error of its record."""
 
 
 class _TooLongError(_RowError):
-    """It has no end within its limit."""
+    """A row exceeds the limit."""
 
 
 def is_json(uri: str) -> bool:
-    """Whether a table has a JSON object on each line."""
+    """Whether a table has one JSON object per line."""
     return uri.endswith((".jsonl", ".ndjson"))
 
 
 def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[Row]:
-    """All rows but empty lines and the header. delimiter: of csv; None is the usual one of the file's suffix.
+    """All rows except empty lines and the header. delimiter: of csv; None for the default of the file's suffix.
 
     Raises RawDataError for a csv file without a header."""
     with storage.open(uri) as file:
@@ -60,7 +60,7 @@ def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[Ro
 
 
 def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
-    """The columns by a csv file's header, or all that are in the first 1,000 rows of a JSON file; none of an empty one.
+    """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file.
 
     Raises RawDataError for a csv file without a header."""
     with storage.open(uri) as file:
@@ -72,7 +72,7 @@ def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[
 
 
 def parse_row(uri: str, data: bytes, delimiter: str | None) -> Any:
-    """The cells of one row from its bytes alone: a list in the order of the columns, or the object of a JSON line."""
+    """The cells of one row from its bytes: a list in the order of the columns, or the object of a JSON line."""
     lines = iter([data])
     return _parse_json(lines) if is_json(uri) else list(_parse_csv(lines, _delimiter(uri, delimiter)).values())
 
@@ -88,32 +88,31 @@ def _all_rows(file: BinaryIO, uri: str, delimiter: str | None) -> Iterator[Row]:
 
 
 def _header(rows: Iterator[Row], uri: str) -> Sequence[str]:
-    """The first row. One name may be empty, as that of pandas' index is."""
+    """The first row. One name may be empty, as pandas writes for its index."""
     header = next(rows, None)
     if header is None or header.error:
         what = header.error if header else "it is empty"
         raise RawDataError(f"{uri} has no header with the names of its columns: {what}.")
     names = list(header.cells.values())
-    twice = next((a for a, b in itertools.pairwise(sorted(names)) if a == b), None)
-    if twice is not None:
-        raise RawDataError(f"{uri} has two columns {twice!r}. Rename one of them.")
+    repeated = [a for a, b in itertools.pairwise(sorted(names)) if a == b]
+    if repeated:
+        raise RawDataError(f"{uri} has two columns {repeated[0]!r}. Rename one of them.")
     return names
 
 
 def _named(row: Row, names: Sequence[str]) -> Row:
     if not row.error and len(row.cells) != len(names):
-        error = f"{len(row.cells)} cells; the header has {len(names)}"
-        return Row(row.line, row.offset, row.size, {}, error)
-    return Row(row.line, row.offset, row.size, dict(zip(names, row.cells.values(), strict=False)), row.error)
+        return row._replace(cells={}, error=f"{len(row.cells)} cells; the header has {len(names)}")
+    return row._replace(cells=dict(zip(names, row.cells.values(), strict=False)))
 
 
 class _Lines:
-    """The lines of a file from the current one on. The byte order mark that some programs write first is none of it."""
+    """The lines of a file, after its byte order mark if it has one."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
         self.offset, self.line = (len(_BOM) if file.read(len(_BOM)) == _BOM else 0), 0
-        self.begin = self.offset  # of the line that was read last; at the end, the end
+        self.begin = self.offset  # of the last line read; at the end of the file, its size
         file.seek(self.offset)
 
     def go_to(self, offset: int, line: int) -> None:
@@ -121,7 +120,7 @@ class _Lines:
         self._file.seek(offset)
 
     def read(self, limit: int) -> bytes:
-        """The next line; b"" at the end. Of a line over the limit all is passed over; then it raises _TooLongError."""
+        """The next line; b"" at the end. Skips a line over the limit, then raises _TooLongError."""
         self.begin = self.offset
         data = piece = self._file.readline(limit + 1)
         self.line += bool(data)
@@ -135,11 +134,11 @@ class _Lines:
 
 
 def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) -> Iterator[Row]:
-    """Rows with numbers for column names (csv) or as they are (JSON).
+    """Rows with numbers as column names (csv) or with their own (JSON).
 
-    A row that fails some lines on was inside quotes at the end of each line before. Whatever begins on one of these and
-    is inside quotes at its end fails there too, so it is not read to that place again: that would take as many times
-    the table as it has lines. Of one that is too long this holds for its first half, nearly."""
+    A row that fails on a later line was inside quotes at the end of each line before. A row that begins on one of these
+    lines, and is inside quotes at the end of it, fails at the same place. It is rejected without reading that far
+    again, which would make the time quadratic. For over-long rows this holds for roughly the first half."""
     doomed_to, why = 0, ""
     while True:
         offset, line = lines.offset, lines.line
@@ -160,7 +159,7 @@ def _rows(lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]) 
 
 
 def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[bytes]:
-    """The lines of one row, as its parser asks for them. more: what is wrong with it if it is more than one."""
+    """The lines of one row, as its parser requests them. more: the error if it needs more than one, or ""."""
     left = MAX_ROW_BYTES
     while True:
         if more and after_first:
@@ -174,7 +173,7 @@ def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[bytes]:
 
 
 def _parse_csv(taken: Iterator[bytes], delimiter: str) -> Mapping[int, str]:
-    """The cells by number; none of an empty line. Raises StopIteration at the end of the file, _RowError."""
+    """The cells by number; {} for an empty line. Raises StopIteration at the end of the file, _RowError."""
     reader = csv.reader(map(_text, taken), delimiter=delimiter, strict=True)
     try:
         cells = next(reader)
@@ -184,7 +183,7 @@ def _parse_csv(taken: Iterator[bytes], delimiter: str) -> Mapping[int, str]:
 
 
 def _parse_json(taken: Iterator[bytes]) -> Mapping[str, Any]:
-    """The object; none of an empty line. Raises StopIteration at the end of the file, _RowError."""
+    """The object; {} for an empty line. Raises StopIteration at the end of the file, _RowError."""
     text = _text(next(taken))
     if not text.strip():
         return {}

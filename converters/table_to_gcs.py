@@ -1,6 +1,6 @@
 """python -m converters.table_to_gcs: csv, tsv or jsonl tables of images or texts -> ~100 MB TFRecord shards.
 
-On Apache Beam: run the same command again and it goes on where it stopped."""
+Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -8,13 +8,12 @@ if __name__ == "__main__":
     leave_at_once()  # before the imports: they take seconds
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 
 from beam_jobs.launch import exit_with
 from beam_jobs.plausible import check_places
 from converters.class_names import read_class_names
-from converters.command_line import add_conversion_options, chosen_splits, run
+from converters.command_line import chosen_splits, conversion_parser, run
 from converters.image_options import add_image_options, to_jpeg_of
 from converters.table_images import ImageTableConverter
 from converters.table_layouts import SPLITS, check_columns, find_classes, find_tables
@@ -28,15 +27,15 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     wanted = _wanted_columns(args)
     to_jpeg = to_jpeg_of(args)
-    splits = chosen_splits(args.splits, SPLITS) if args.splits is not None else []
+    splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.gcs_output_path)
     tables = find_tables(args.raw_data_dir, splits, args.validation_fraction)
     check_columns(tables.paths, wanted, args.delimiter)
-    with Console().status("looking for classes"):  # in every row of every table
+    with Console().status("looking for classes"):  # reads every row of every table
         target = _target(args, wanted["--target_columns"], tables.paths)
     shared = (target, args.key_column, args.delimiter, args.validation_fraction)
     if args.text_column:
@@ -49,36 +48,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _not_converted(path: str) -> str:
     return (
-        f"{path} is not converted: its name begins with no split. If it lists the classes, one a line, give "
-        f"--label_file={path}; if its rows are records, rename it (train-1.csv), or give --validation_fraction to take "
-        "all tables as one set."
+        f"{path} is not converted: its name does not begin with a split. If it lists the classes, one per line, give "
+        f"--label_file={path}. If its rows are records, rename it (train-1.csv), or give --validation_fraction to "
+        "convert all tables as one set."
     )
 
 
 def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
-    """By option. Raises OptionError for options that contradict each other."""
+    """The columns by option. Raises OptionError for contradictory options."""
     one = {f"--{name}": getattr(args, name) for name in ("image_column", "text_column")}
     if sum(map(bool, one.values())) != 1:
-        raise OptionError("give one of --image_column and --text_column: what a record is.")
+        raise OptionError("give one of --image_column and --text_column, for the content of records.")
     targets = {f"--{name}": getattr(args, name) for name in ("label_column", "labels_column", "target_columns")}
     if sum(map(bool, targets.values())) > 1:
         raise OptionError("give one of --label_column, --labels_column and --target_columns, or none.")
     if args.label_file and not (args.label_column or args.labels_column):
-        raise OptionError("--label_file names the classes of --label_column or --labels_column; there is neither.")
+        raise OptionError("--label_file names the classes of --label_column or --labels_column: give one of these.")
     if args.delimiter is not None and (len(args.delimiter) != 1 or args.delimiter in '\r\n"'):
-        raise OptionError(f"--delimiter={args.delimiter!r}: it must be one character, and no quote.")
+        raise OptionError(f"--delimiter={args.delimiter!r}: it must be one character other than a quote.")
     if not args.label_separator:
-        raise OptionError("--label_separator is empty; it must be one character or more.")
+        raise OptionError("--label_separator is empty; it must have at least one character.")
     numbers = [name.strip() for name in (args.target_columns or "").split(",")] if args.target_columns else []
     if len(set(numbers)) < len(numbers) or "" in numbers:
-        raise OptionError(f"--target_columns={args.target_columns}: a column is empty, or stands there twice.")
+        raise OptionError(f"--target_columns={args.target_columns}: a column is empty, or is listed twice.")
     single = {**one, "--key_column": args.key_column, **targets}
     del single["--target_columns"]
     return {**{option: [name] for option, name in single.items() if name}, "--target_columns": numbers}
 
 
 def _target(args: argparse.Namespace, numbers: Sequence[str], paths: Sequence[str]) -> Target:
-    """The labels or numbers, under keys that readers of images, or of texts, expect."""
+    """The labels or numbers, under the keys that readers of images or of texts expect."""
     images = bool(args.image_column)
     if numbers:
         return Numbers(tuple(numbers))
@@ -97,36 +96,38 @@ def _target(args: argparse.Namespace, numbers: Sequence[str], paths: Sequence[st
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m converters.table_to_gcs",
-        description="Converts csv, tsv or jsonl tables of images or texts, with labels or numbers, into shards.",
-        allow_abbrev=False,
+    parser = conversion_parser(
+        "table_to_gcs",
+        "Converts csv, tsv or jsonl tables of images or texts, with labels or numbers, into shards.",
+        SPLITS,
+        "directory of train.csv, validation.jsonl, test-1.csv, ...",
     )
-    add_conversion_options(parser, SPLITS, "directory of train.csv, validation.jsonl, test-1.csv, ...")
     parser.add_argument(
         "--validation_fraction",
         type=float,
-        help="all tables are one set: this part of their rows, by a hash of their keys, becomes the validation split, "
-        "the rest train (0: all is train)",
+        help="convert all tables as one set: this fraction of their rows, chosen by a hash of their keys, becomes the "
+        "validation split, the rest train (0: train only)",
     )
-    parser.add_argument("--delimiter", help="of csv (default: a comma, in .tsv a tab)")
-    content = parser.add_argument_group("what a record is", "one of")
-    content.add_argument("--image_column", help="column of images: paths, also relative to the table, or gs:// ones")
+    parser.add_argument("--delimiter", help="of csv (default: comma; tab in .tsv)")
+    content = parser.add_argument_group("content of a record", "one of")
+    content.add_argument("--image_column", help="column of image paths: relative to the table, absolute, or gs://")
     content.add_argument("--text_column", help="column of texts")
     content.add_argument(
-        "--key_column", help="column of keys (default: the name of the image, file and line of the text)"
+        "--key_column", help="column of keys (default: the path of the image; for a text, file and line)"
     )
-    target = parser.add_argument_group("what is said of it", "one of, or nothing")
-    target.add_argument("--label_column", help="column of the name of a class")
-    target.add_argument("--labels_column", help="column of any number of classes: a list in JSON, else a|b|c")
+    target = parser.add_argument_group("labels or numbers", "one of, or none")
+    target.add_argument("--label_column", help="column of class names, one per row")
+    target.add_argument(
+        "--labels_column", help="column of any number of class names per row: a list in JSON, else a|b|c"
+    )
     target.add_argument("--target_columns", help="comma-separated columns of numbers")
-    target.add_argument("--label_separator", default="|", help="between the names in --labels_column (default: |)")
-    target.add_argument("--label_file", help="all classes, one a line, in order (default: all in the tables, sorted)")
+    target.add_argument("--label_separator", default="|", help="separates the names in --labels_column (default: |)")
+    target.add_argument(
+        "--label_file", help="all classes in order, one per line (default: those in the tables, sorted)"
+    )
     add_image_options(parser)
     return parser
 
 
 if __name__ == "__main__":
-    # DoFns and converters live in modules of their own: a class of __main__ would not be found by worker processes.
-    sys.argv[0] = "table_to_gcs"
     exit_with(main)

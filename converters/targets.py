@@ -1,11 +1,11 @@
-"""What a table says about each record: one label, several labels, numbers, or nothing.
+"""Targets of tables: one label per record, several labels, numbers, or nothing.
 
-Each kind turns a row's cells into numbers, which travel with the reference as text, and those into features."""
+Each kind converts the cells of a row to numbers, which references store as text, and these to features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,41 +18,55 @@ from pipeline.shards.schema import Feature, Labels
 __all__ = ["MultiLabel", "Numbers", "SingleLabel", "Target", "Unlabelled"]
 
 
-class Target(Protocol):
-    """One kind. A cell that it cannot take is a ValueError that says why."""
-
-    @property
-    def features(self) -> Mapping[str, Feature]:
-        """That it sets."""
-        ...
+class Target:
+    """A kind of target; this base class adds nothing to a record."""
 
     @property
     def labels(self) -> Labels | None:
-        """Names of the label numbers, if there are labels."""
-        ...
+        """The names of the label numbers, if there are labels."""
+        return None
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """The features it adds to a record."""
+        return {}
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """Everything in it that changes bytes."""
-        ...
+        """JSON values of everything in it that changes bytes."""
+        return {}
 
     def numbers(self, cells: Cells) -> Sequence[int | float]:
-        """What a row says."""
-        ...
+        """The numbers in a row. Raises ValueError, whose text is part of plan digests, for a cell that does not fit."""
+        del cells
+        return []
 
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
-        """A value for each feature, from the numbers as text."""
-        ...
+        """A value for each feature from the numbers as text."""
+        del numbers
+        return {}
 
     def sizes(self, numbers: np.ndarray) -> np.ndarray:
-        """int64: how many bytes the values of each record take, nearly. numbers: S, the numbers of each as text."""
-        ...
+        """int64: approximate bytes of the values of each record. numbers: S, the numbers of each record as text."""
+        return np.zeros(len(numbers), np.int64)
 
 
-class _Named:
-    """Classes by name, shared by both kinds of labels."""
+class _Named(Target):
+    """Labels by name: the base of both kinds."""
 
+    column: str
     names: tuple[str, ...]
-    base: int
+    key: str
+    base = 0
+    separator: str | None = None
+
+    @property
+    def labels(self) -> Labels:
+        """See Target."""
+        return Labels(self.key, self.base, self.names)
+
+    def numbers(self, cells: Cells) -> Sequence[int]:
+        """See Target."""
+        return [self._number(name) for name in class_cells(cells, self.column, self.separator)]
 
     @cached_property
     def _number_of(self) -> Mapping[str, int]:
@@ -67,9 +81,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class SingleLabel(_Named):
-    """The name of a class in each row. key: the feature. base: number of the first class.
-
-    text_key: a feature for the name, "" for none."""
+    """One class name per row. key: the feature. base: number of the first class. text_key: the feature of the name."""
 
     column: str
     names: tuple[str, ...]
@@ -84,19 +96,9 @@ class SingleLabel(_Named):
         text = {self.text_key: Feature("bytes", content="text", doc="name of the class")} if self.text_key else {}
         return {self.key: Feature("int64", doc=f"{self.base}..{last}, a class"), **text}
 
-    @property
-    def labels(self) -> Labels:
-        """See Target."""
-        return Labels(self.key, self.base, self.names)
-
     def digest_fields(self) -> Mapping[str, Any]:
         """See Target."""
         return {"label_column": self.column, "classes": names_digest(self.names)}
-
-    def numbers(self, cells: Cells) -> Sequence[int]:
-        """See Target."""
-        (name,) = class_cells(cells, self.column, None)
-        return [self._number(name)]
 
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
         """See Target."""
@@ -105,40 +107,30 @@ class SingleLabel(_Named):
         return {self.key: label, **text}
 
     def sizes(self, numbers: np.ndarray) -> np.ndarray:
-        """See Target. Rows that the scan rejects have no number."""
+        """See Target. Rejected rows have no number."""
         if not self.text_key:
-            return np.zeros(len(numbers), np.int64)
+            return super().sizes(numbers)
         names = np.array([len(name.encode()) for name in self.names], np.int64)
         return names[np.where(numbers == b"", str(self.base).encode(), numbers).astype(np.int64) - self.base]
 
 
 @dataclass(frozen=True)
 class MultiLabel(_Named):
-    """Any number of classes in each row: a list in JSON, or names with a separator between them."""
+    """Any number of class names per row: a list in JSON, or separated names."""
 
     column: str
     names: tuple[str, ...]
-    separator: str = "|"
+    separator: str | None = "|"
     key: str = "labels"
-    base = 0
 
     @property
     def features(self) -> Mapping[str, Feature]:
         """See Target."""
         return {self.key: Feature("int64", (None,), doc=f"0..{len(self.names) - 1}, any number of classes")}
 
-    @property
-    def labels(self) -> Labels:
-        """See Target."""
-        return Labels(self.key, 0, self.names)
-
     def digest_fields(self) -> Mapping[str, Any]:
         """See Target."""
         return {"labels_column": self.column, "separator": self.separator, "classes": names_digest(self.names)}
-
-    def numbers(self, cells: Cells) -> Sequence[int]:
-        """See Target."""
-        return [self._number(name) for name in class_cells(cells, self.column, self.separator)]
 
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
         """See Target."""
@@ -146,16 +138,16 @@ class MultiLabel(_Named):
 
     def sizes(self, numbers: np.ndarray) -> np.ndarray:
         """See Target."""
-        return (np.char.count(numbers, b" ") + (numbers != b"")) * _varint_bytes(len(self.names) - 1)
+        varint_bytes = max(1, -(-(len(self.names) - 1).bit_length() // 7))  # of the largest label
+        return (np.char.count(numbers, b" ") + (numbers != b"")) * varint_bytes
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """A finite number from each of some columns, as float32."""
+class Numbers(Target):
+    """One finite float32 number per column."""
 
     columns: tuple[str, ...]
     key: str = "target"
-    labels = None
 
     @property
     def features(self) -> Mapping[str, Feature]:
@@ -180,34 +172,5 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Unlabelled:
-    """Nothing."""
-
-    labels = None
-
-    @property
-    def features(self) -> Mapping[str, Feature]:
-        """See Target."""
-        return {}
-
-    def digest_fields(self) -> Mapping[str, Any]:
-        """See Target."""
-        return {}
-
-    def numbers(self, cells: Cells) -> Sequence[int]:
-        """See Target."""
-        del cells
-        return []
-
-    def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
-        """See Target."""
-        del numbers
-        return {}
-
-    def sizes(self, numbers: np.ndarray) -> np.ndarray:
-        """See Target."""
-        return np.zeros(len(numbers), np.int64)
-
-
-def _varint_bytes(largest: int) -> int:
-    return max(1, -(-largest.bit_length() // 7))
+class Unlabelled(Target):
+    """No target."""

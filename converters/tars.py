@@ -1,9 +1,8 @@
-"""Members of an uncompressed tar as byte ranges of the file it lies in, also of a tar inside a tar.
+"""Members of an uncompressed tar, or of a tar inside a tar, as byte ranges of the outer file.
 
-Nothing is extracted: only headers are read. Member names are data here, never paths. A damaged header is an error,
-never a crash, a hang or gigabytes of memory: tarfile alone takes its numbers at their word."""
+Reads headers only and extracts nothing. Member names are data here, never paths. A damaged header is an error, never a
+crash, a hang or gigabytes of memory: tarfile alone trusts the numbers in it. Error texts are part of plan digests."""
 
-import io
 import re
 import tarfile
 import zlib
@@ -19,46 +18,38 @@ __all__ = ["Member", "TarError", "entries", "members"]
 _ADLER = 65521  # the modulus of adler32
 _OCTAL = re.compile(rb"[0-7]+").fullmatch
 _PLAIN = {b"0": "file", b"\0": "file", b"5": "folder"}
-_MAX_HEADER_BYTES = 1 << 20  # of one long name, say: it is read into memory
+_MAX_HEADER_BYTES = 1 << 20  # such as a long name, which is read into memory
 _PIECE_BYTES = 1 << 16
 
-# What tarfile raises over a header whose checksum holds and whose content makes no sense.
+# Raised by tarfile for a header with a correct checksum and impossible content.
 _NONSENSE = (tarfile.TarError, ArithmeticError, LookupError, RecursionError, ValueError)
 
 
 class TarError(RawDataError):
-    """A tar is truncated or damaged: the members after this place are out of reach."""
+    """A tar is truncated or damaged: the members after this place cannot be reached."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One member: its name as it stands in the tar, and where its bytes lie in the outer file, within the tar."""
+    """One member: its name in the tar, and the range of its bytes in the outer file."""
 
     name: str
     offset: int
     size: int
-    kind: str  # "file", or what else it is
+    kind: str  # "file", "folder", "link", ...
 
 
-class _Section(io.RawIOBase):
-    """A byte range of a file, as a file of its own."""
+class _Section:
+    """A byte range of a file, as the file that tarfile reads."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int):
         self._file, self._offset, self._size, self._position = file, offset, size, 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def tell(self) -> int:
         return self._position
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
+    def seek(self, position: int) -> None:
+        self._position = position
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MAX_HEADER_BYTES:
@@ -71,23 +62,23 @@ class _Section(io.RawIOBase):
 
 
 def members(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Member]:
-    """The members of the tar in bytes offset..offset+size of a file, in order, directories left out.
+    """The members of the tar in bytes offset..offset+size of a file, in order and without folders.
 
-    Raises TarError where the tar breaks off, after everything before that place."""
+    Raises TarError where the tar breaks off, after it has yielded every member before that place."""
     return (member for member in entries(storage, uri, offset, size) if member.kind != "folder")
 
 
 def entries(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Member]:
-    """The same with its directories, which are of kind "folder"."""
+    """The same with its folders, which are of kind "folder"."""
     with storage.open(uri) as file:
         section = _Section(file, offset, size)
         yield from _plain_files(section, offset, size)
         try:
-            with tarfile.open(fileobj=section, mode="r:") as tar:
+            with tarfile.open(fileobj=section, mode="r:") as tar:  # pyright: ignore - needs only read, seek, tell
                 end = section.tell() - 1
                 for info in tar:
-                    tar.members = []  # pyright: ignore - tarfile keeps every header; a class tar has thousands, a web-scale one millions
-                    if tar.offset <= end:  # a negative size: the same headers would come for ever
+                    tar.members = []  # pyright: ignore - tarfile would keep every header: millions in a web-scale tar
+                    if tar.offset <= end:  # a negative size: tarfile would read the same headers forever
                         raise tarfile.ReadError(f"the header at byte {info.offset} has {info.size} bytes")
                     end = tar.offset
                     yield _member(info, offset, size)
@@ -99,9 +90,9 @@ def entries(storage: Storage, uri: str, offset: int, size: int) -> Iterator[Memb
 
 
 def _plain_files(section: _Section, offset: int, size: int) -> Iterator[Member]:
-    """What is there up to the first header that says more than a name and a size, at which the section is left.
+    """The members before the first header that has more than a name and a size; leaves the section at that header.
 
-    Five times as fast as tarfile, which then reads the rest; most tars have no such header but the end mark."""
+    Five times as fast as tarfile, which reads the rest. In most tars only the end mark is left."""
     position = 0
     while found := _plain_file(section.read(tarfile.BLOCKSIZE)):
         name, file_size, kind = found
@@ -123,11 +114,11 @@ def _plain_file(header: bytes) -> tuple[str, int, str] | None:
     size, checksum = size.rstrip(b"\0 "), checksum.rstrip(b"\0 ")
     if not _OCTAL(size) or not _OCTAL(checksum):
         return None
-    # The sum of all bytes, the checksum itself taken for spaces: the lower half of adler32 is a sum of bytes, plus 1.
+    # The sum of all bytes, with spaces for the checksum itself: the lower half of adler32 is the sum of bytes plus 1.
     total = (zlib.adler32(header[156:], zlib.adler32(header[:148])) & 0xFFFF) + 8 * ord(" ") - 1
     if total % _ADLER != int(checksum, 8) % _ADLER:
         return None
-    if kind == "folder" and int(size, 8):  # which no bytes follow
+    if kind == "folder" and int(size, 8):  # no content may follow a folder
         return None
     return name.decode("utf-8", "surrogateescape"), int(size, 8), kind
 
@@ -141,7 +132,7 @@ def _member(info: tarfile.TarInfo, offset: int, size: int) -> Member:
 
 
 def _check_end(section: _Section, at: int) -> None:
-    """tarfile takes a damaged header, a zeroed one, or a cut between two members, for the end."""
+    """Raises ReadError where tarfile mistook a damaged or zeroed header, or a cut between two members, for the end."""
     section.seek(at)
     if section.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError(f"no header and no end mark at byte {at}")

@@ -1,7 +1,7 @@
-"""Any prepared TFDS dataset: where it is, and what its records hold. Its files then go the way of all TFRecords.
+"""Finds any dataset that TFDS has prepared, with its schema. Its files are then converted like other TFRecord files.
 
-The one converter that needs TFDS (and TensorFlow with it), for TFDS alone knows how a feature stands in a record. Only
-the launcher does; workers pass records on. The data directory is read through our Storage."""
+The only converter that needs TFDS, and so TensorFlow: only TFDS knows how a record encodes a feature. The launcher
+imports it, workers do not. The data directory is read through our Storage."""
 
 import json
 import re
@@ -26,7 +26,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True)
 class DatasetName:
-    """name[/config][:version], as TFDS writes it."""
+    """name[/config][:version], as in TFDS."""
 
     name: str
     config: str | None = None
@@ -34,7 +34,7 @@ class DatasetName:
 
     @staticmethod
     def parse(text: str) -> "DatasetName":
-        """Raises OptionError."""
+        """The parts of --dataset. Raises OptionError."""
         match = _NAME.fullmatch(text)
         if not match:
             raise OptionError(f"--dataset={text}: write name, name/config, name:1.0.0 or name/config:1.0.0.")
@@ -45,9 +45,9 @@ class DatasetName:
 
 
 def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch: Scratch | None) -> RawTfrecords:
-    """The sources, schema and labels of a dataset that TFDS has prepared. Splits and scratch: see find_raw.
+    """The sources, schema and labels of a prepared dataset. splits, scratch: see tfrecord_layouts.find_raw.
 
-    Raises RawDataError when it is not there or not whole, OptionError, InfeedError without TFDS."""
+    Raises RawDataError if it is missing or incomplete, OptionError, InfeedError without TFDS."""
     storage = open_storage(data_dir)
     directory = _directory(storage, data_dir, dataset)
     listed = storage.list(directory)
@@ -57,8 +57,8 @@ def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratc
     form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
     if form != "tfrecord":
         raise RawDataError(
-            f"{directory} is in TFDS's format {form!r}; only tfrecord can be read record by record. Give another "
-            "--data_dir, and --download, which prepares it as tfrecord."
+            f"{directory} is in TFDS's format {form!r}; only tfrecord can be re-sharded. Give another --data_dir, and "
+            "--download, which prepares it as tfrecord."
         )
     described = described_by_tfds(directory, tfds)
     files = chosen_files(directory, _files(directory, described.splits, listed), splits)
@@ -67,14 +67,14 @@ def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratc
 
 
 def _directory(storage: Storage, data_dir: str, dataset: DatasetName) -> str:
-    """<data_dir>/<name>[/<config>]/<version>, the newest version if none is named."""
+    """<data_dir>/<name>[/<config>]/<version>, by default the newest version."""
     there = join(data_dir, dataset.name)
     _, folders = storage.entries(there)
     configs = [folder for folder in folders if not _VERSION.fullmatch(folder) and not folder.startswith("incomplete")]
     config = dataset.config
     if config is None and configs and len(configs) == len(folders):
         if len(configs) > 1:
-            raise OptionError(f"{there} has several configs. Say which: --dataset={dataset.name}/CONFIG, CONFIG being "
+            raise OptionError(f"{there} has several configs. Choose one: --dataset={dataset.name}/CONFIG, CONFIG being "
                               f"one of {', '.join(configs)}.")  # fmt: skip
         config = configs[0]
     if config is not None:
@@ -90,7 +90,7 @@ def _directory(storage: Storage, data_dir: str, dataset: DatasetName) -> str:
 
 def _not_prepared(dataset: DatasetName, data_dir: str, found: str) -> str:
     return (
-        f"{dataset} is not prepared: {found}. Give --download, which lets TFDS prepare it first; or do that in Python: "
+        f"{dataset} is not prepared: {found}. Give --download to let TFDS prepare it, or prepare it in Python: "
         f"tfds.builder({str(dataset)!r}, data_dir={data_dir!r}).download_and_prepare()"
     )
 
@@ -101,16 +101,16 @@ def _files(directory: str, names: Mapping[str, Collection[str]], listed: Mapping
         missing = [name for name in files if name not in listed]
         if missing:
             raise RawDataError(
-                f"{directory}: of {len(files)} files of {split!r} {len(missing)} are missing, {missing[0]} first. Copy "
-                "the dataset again, or prepare it again."
+                f"{directory}: {len(missing)} of {len(files)} files of {split!r} are missing, the first is "
+                f"{missing[0]}. Copy or prepare the dataset again."
             )
     return {split: {name: listed[name] for name in files} for split, files in names.items()}
 
 
 def prepare(dataset: DatasetName, data_dir: str) -> None:
-    """Downloads and prepares a dataset with TFDS, if that was not done yet. Raises RawDataError, InfeedError."""
+    """Downloads and prepares a dataset with TFDS, unless it is prepared. Raises RawDataError, InfeedError."""
     module = load_tfds()
     try:
         module.builder(str(dataset), data_dir=data_dir).download_and_prepare(file_format="tfrecord")
-    except Exception as e:  # of any class: a builder is a program of its own
+    except Exception as e:  # of any class: a builder runs its own code
         raise RawDataError(f"TFDS cannot prepare {dataset} in {data_dir}: {type(e).__name__}: {str(e)[:1000]}") from e

@@ -1,7 +1,7 @@
 """python -m converters.tfds_to_gcs: any dataset that TFDS has prepared -> ~100 MB shards of the same records.
 
-tfds.builder_from_directory reads the result with the features that it had. On Apache Beam: run the same command again
-and it goes on where it stopped."""
+tfds.builder_from_directory reads the result with the original features. Runs on Apache Beam. The same command resumes
+an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -10,30 +10,29 @@ if __name__ == "__main__":
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from beam_jobs.launch import exit_with
 from beam_jobs.options import add_options
-from converters.command_line import run, scratch_of
+from converters.command_line import chosen_splits, run, scratch_of
 from converters.tfds import DatasetName, find_tfds, prepare
 from converters.tfrecord import TfrecordConverter
-from converters.tfrecord_to_gcs import add_check_option, add_num_shards_option, set_num_shards, split_names
+from converters.tfrecord_options import add_record_options, set_num_shards
 from pipeline.shards.storage import join
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     dataset = DatasetName.parse(args.dataset)
     data_dir = args.data_dir or os.environ.get("TFDS_DATA_DIR") or str(Path("~/tensorflow_datasets").expanduser())
     if args.download:
         prepare(dataset, data_dir)
     with scratch_of(args, join(data_dir, dataset.name)) as scratch:
-        raw = find_tfds(dataset, data_dir, split_names(args), scratch)
+        raw = find_tfds(dataset, data_dir, chosen_splits(args), scratch)
         set_num_shards(args, raw.sources)
         return run(args, rest, TfrecordConverter(raw.name, raw.schema, raw.labels, args.check), raw.sources, scratch)
 
@@ -41,21 +40,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m converters.tfds_to_gcs",
-        description="Re-shards a dataset of TensorFlow Datasets. Records are passed on byte by byte.",
+        description="Re-shards a dataset of TensorFlow Datasets. Records are copied byte for byte.",
         allow_abbrev=False,
     )
     parser.add_argument("--dataset", required=True, help="name, name/config, name:1.0.0 or name/config:1.0.0")
     parser.add_argument("--data_dir", help="where TFDS prepared it (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)")
-    parser.add_argument("--download", action="store_true", help="let TFDS download and prepare it first, if need be")
+    parser.add_argument("--download", action="store_true", help="let TFDS download and prepare it first, if necessary")
     parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
     parser.add_argument("--splits", help="comma-separated (default: all)")
-    add_num_shards_option(parser)
-    add_check_option(parser)
+    add_record_options(parser)
     add_options(parser)
     return parser
 
 
 if __name__ == "__main__":
-    # DoFns and converters live in modules of their own: a class of __main__ would not be found by worker processes.
-    sys.argv[0] = "tfds_to_gcs"
     exit_with(main)

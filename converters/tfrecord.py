@@ -1,7 +1,7 @@
-"""Records that are in TFRecord files already: re-sharded as they are, payload byte by byte, whatever it is.
+"""Existing TFRecord files: re-shards their records, copying payloads byte for byte.
 
 tfrecord_layouts finds the files, tfds those of a TFDS dataset. Pure: reads raw data through a Storage, returns
-values. A record has no name of its own: its key is made of split, file and number (naming.record_key)."""
+values. Records have no names, so keys consist of split, file and number (naming.record_key)."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ Check = Literal["schema", "none"]
 CHECKS: tuple[Check, ...] = ("schema", "none")
 
 _ROWS_PER_BATCH = 4096
-_MAX_RECORD_BYTES = 2**31 - 1  # of a protobuf; a worker holds one record in memory
+_MAX_RECORD_BYTES = 2**31 - 1  # the limit of protobuf; a worker has one record in memory
 
 
 @dataclass(frozen=True)
 class TfrecordConverter:
-    """name, schema, labels: of the dataset as it came. check: "schema" rejects records that do not fit it (~3 us a
-    feature); "none" looks at checksums alone. Records of an opaque schema always fit."""
+    """name, schema, labels: of the raw dataset. check: "schema" rejects records that do not fit it (~3 us per feature),
+    "none" checks only checksums. All records fit an opaque schema."""
 
     name: str
     schema: Schema
@@ -44,25 +44,25 @@ class TfrecordConverter:
     worker_files = ()
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter. Labels are not among them: no record holds their names."""
+        """See Converter. Without labels: records do not contain their names."""
         return {"converter": "tfrecord/1", "check": self.check}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is a file, its tag the name in keys.
+        """See Converter. A source is a file; its tag is the file's name in keys.
 
-        The masked crc32c that stands behind each payload is a column: so the plan covers the content, also on a disk,
-        and it costs nothing, since it stands before the next header."""
+        The masked crc32c after each payload is a column, so the plan covers the content, even on a disk. Reading it is
+        free: the next header follows it."""
         with storage.open(source.uri) as file:
             places = enumerate(walk_frames(file, source.bytes))
             while batch := list(itertools.islice(places, _ROWS_PER_BATCH)):
                 yield _references(source, batch)
 
     def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter: exact."""
+        """See Converter. Exact."""
         return refs.size - FRAME_BYTES
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter. data: the whole frame. Raises RawDataError if it is not the one that was scanned."""
+        """See Converter. data: the complete frame. Raises RawDataError if it changed since the scan."""
         if int.from_bytes(data[-FOOTER_BYTES:], "little") != ref.columns["crc"]:
             raise RawDataError(f"{ref.file.uri} changed during the conversion. Put it back, or run again to scan it.")
         payload, problem = payload_of_frame(data)
@@ -74,7 +74,7 @@ class TfrecordConverter:
             except SchemaError as e:
                 problem = str(e).rstrip(".")
             if problem:
-                raise Reject(f"{problem} (--schema_file gives another schema, --check=none takes every record)")
+                raise Reject(f"{problem} (--schema_file replaces the schema, --check=none accepts every record)")
         return Converted(payload)
 
 

@@ -1,12 +1,11 @@
-"""Where TFRecord files are, and what is known of their records:
+"""Finds TFRecord files and the schema of their records:
 
-    a directory of ours      manifest.json names the files and gives schema and labels
-    files by name            see pipeline.sources.named_splits; TFDS's features.json and dataset_info.json are used
-    files by pattern         split=glob, for anything else
+    a directory of ours      manifest.json lists the files and has schema and labels
+    files by name            see pipeline.sources.named_splits; uses TFDS's features.json and dataset_info.json
+    files by pattern         split=glob, for all others
 
-Compressed files (GZIP and ZLIB as TensorFlow writes them, told by content) are uncompressed to scratch first."""
+Files that TensorFlow compressed (GZIP and ZLIB, recognized by content) are uncompressed to scratch first."""
 
-import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,35 +14,30 @@ from pathlib import Path
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch, read_compressed
-from converters.compressed import stat_of, to_scratch
+from converters.compressed import readable
+from converters.raw_directory import open_raw_data
 from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
-from pipeline.shards.frames import Compression, Frame, compression_of, read_frames
+from pipeline.shards.frames import Frame, compression_of, read_frames
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Labels, Schema
-from pipeline.shards.schemes import is_remote, open_storage
+from pipeline.shards.schemes import is_remote
 from pipeline.shards.storage import Stat, Storage, in_parallel, join
 from pipeline.sources.infer import SchemaGuess, read_schema
 from pipeline.sources.named_splits import Files, files_by_name, files_by_pattern
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_files, tfds_labels
 
-__all__ = [
-    "RawTfrecords",
-    "chosen_files",
-    "find_raw",
-    "infer_schema",
-    "sources_of",
-]
+__all__ = ["RawTfrecords", "chosen_files", "find_raw", "infer_schema", "sources_of"]
 
-SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files of a split, evenly spaced; the first records of each
+SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files per split, evenly spaced; their first records
 _PIECE_BYTES = 1 << 18
-_MAX_SAMPLED_BYTES = 1 << 28  # of a record: it is held in memory; a larger one, and what follows, is not in the sample
+_MAX_SAMPLED_BYTES = 1 << 28  # per record, in memory; the sample of a file ends before a larger record
 
 
 @dataclass(frozen=True)
 class RawTfrecords:
-    """What was found, and what is known of it."""
+    """The files to scan, and the name, schema and labels of their dataset."""
 
     sources: tuple[Source, ...]
     name: str
@@ -58,14 +52,11 @@ def find_raw(
     scratch: Scratch | None,
     schema_file: str | None = None,
 ) -> RawTfrecords:
-    """The sources of the chosen splits, or of all that there are if none is chosen.
+    """The sources of the chosen splits, or of all splits that exist.
 
-    scratch: where compressed files are uncompressed; None forbids writing.
-    schema_file: in place of the schema that is there, or is seen in a sample of the records.
-    Raises RawDataError saying what is missing, OptionError."""
-    storage = open_storage(raw_data_dir)
-    if not storage.exists(raw_data_dir):
-        raise RawDataError(f"--raw_data_dir={raw_data_dir} does not exist. Give the directory of the raw data.")
+    scratch: for compressed files, None forbids writing. schema_file: replaces the schema that is found, or inferred
+    from a sample of the records. Raises RawDataError if something is missing, OptionError."""
+    storage = open_raw_data(raw_data_dir)
     listed = storage.list(raw_data_dir)
     manifest = read_manifest(raw_data_dir, storage) if MANIFEST_FILE in listed else None
     if patterns:
@@ -95,8 +86,8 @@ def _refuse_own_place(directory: str, files: Files, scratch: Scratch | None) -> 
     folders = {join(directory, path).rpartition("/")[0] or "/" for named in files.values() for path in named}
     if scratch and any(_same_place(folder, scratch.output_dir) for folder in {directory, *folders}):
         raise OptionError(
-            f"--gcs_output_path={scratch.output_dir} is where the raw data is: shards and dataset_info.json would "
-            "replace what is read. Give another directory."
+            f"--gcs_output_path={scratch.output_dir} is the directory of the raw data: shards and "
+            "dataset_info.json would replace raw files. Give another directory."
         )
 
 
@@ -107,22 +98,22 @@ def _same_place(one: str, other: str) -> bool:
 
 
 def _of_manifest(manifest: Manifest, listed: Mapping[str, Stat]) -> Files:
-    """As the manifest says; a file that is not as it says is an error now, rather than a short split later."""
+    """The files in the manifest. A wrong size or checksum is an error now, not a short split later."""
     for shard in (shard for entry in manifest.splits.values() for shard in entry.shards):
         there = listed.get(shard.file)
         if there is None or not there.agrees_with(Stat(shard.bytes, shard.crc32c)):
             raise RawDataError(
                 f"{join(manifest.directory, shard.file)} {f'has {there}' if there else 'is missing'}, but its manifest "
-                f"says {Stat(shard.bytes, shard.crc32c)}. Copy it again, or give --pattern to go by names alone."
+                f"lists {Stat(shard.bytes, shard.crc32c)}. Copy it again, or give --pattern to ignore the manifest."
             )
     return {split: {s.file: listed[s.file] for s in entry.shards} for split, entry in manifest.splits.items()}
 
 
 def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> Files:
-    """The files of the chosen splits, or of all if none is chosen. Raises RawDataError, OptionError."""
+    """The files of the chosen splits, or of all splits. Raises RawDataError, OptionError."""
     if not files:
         raise RawDataError(
-            f"{raw_data_dir} has no files that look like TFRecords of a split (train-00000-of-00010, "
+            f"{raw_data_dir} has no files with names of TFRecord files of a split (train-00000-of-00010, "
             "imagenet2012-train.tfrecord-00000-of-00016, train.tfrecord, ...). Name them: --pattern train=PATTERN."
         )
     for split in splits:
@@ -132,25 +123,10 @@ def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> File
 
 
 def sources_of(storage: Storage, directory: str, files: Files, scratch: Scratch | None) -> tuple[Source, ...]:
-    """A source for each file.
-
-    Raises RawDataError; OptionError also if the output directory is one that is read."""
+    """A source for each file. Raises RawDataError; OptionError also if the output would replace raw files."""
     _refuse_own_place(directory, files, scratch)
     places = [(split, path, stat) for split, named in files.items() for path, stat in named.items()]
-    heads = storage.read_ranges(
-        (join(directory, path), 0, min(HEADER_BYTES, stat.bytes)) for _, path, stat in places if stat.bytes
-    )
-    forms: list[Compression | None] = [compression_of(next(heads)) if stat.bytes else None for _, _, stat in places]
-    expand = functools.partial(_expanded, storage, directory, scratch)
-    wanted: list[tuple[str, Compression | None]] = [
-        (path, form) for (_, path, _), form in zip(places, forms, strict=True)
-    ]
-    sources: list[Source] = []
-    for (split, name, stat), form, path in zip(places, forms, in_parallel(expand, wanted), strict=True):
-        if form:
-            stat = stat_of(storage, join(directory, name), path)  # noqa: PLW2901 - of the file that is read
-        origin = join(directory, name) if form else ""
-        sources.append(Source(split, path, stat, 0, stat.bytes, name, "file", origin))
+    sources = in_parallel(lambda place: _source(storage, directory, scratch, *place), places)
     for split in files:
         if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:  # a shard reads from one
             raise OptionError(
@@ -160,16 +136,18 @@ def sources_of(storage: Storage, directory: str, files: Files, scratch: Scratch 
     return tuple(sources)
 
 
-def _expanded(storage: Storage, directory: str, scratch: Scratch | None, file: tuple[str, Compression | None]) -> str:
-    name, compression = file
-    path = join(directory, name)
-    return to_scratch(storage, path, scratch, compression) if compression else path
+def _source(storage: Storage, directory: str, scratch: Scratch | None, split: str, name: str, stat: Stat) -> Source:
+    uri, origin = join(directory, name), ""
+    head = b"".join(storage.read_ranges([(uri, 0, min(HEADER_BYTES, stat.bytes))])) if stat.bytes else b""
+    if compression := compression_of(head):
+        uri, stat, origin = readable(storage, uri, scratch, compression)
+    return Source(split, uri, stat, 0, stat.bytes, name, "file", origin)
 
 
 def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:
-    """What a sample of the records has in common: the first 32 of up to 8 files of each split, evenly spaced.
+    """The schema of a sample: the first 32 records of up to 8 files of each split, evenly spaced.
 
-    Of all splits, so that one which is converted later has the same schema. Opaque if there is a record that is no
+    Samples all splits, so that one converted later gets the same schema. The schema is opaque if any record is not a
     tf.train.Example. Raises SchemaError for a feature of two kinds."""
     guess = SchemaGuess()
     for named in files.values():

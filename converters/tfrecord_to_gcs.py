@@ -1,6 +1,6 @@
 """python -m converters.tfrecord_to_gcs: existing TFRecord files -> ~100 MB shards of the same records.
 
-On Apache Beam: run the same command again and it goes on where it stopped."""
+Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -9,31 +9,30 @@ if __name__ == "__main__":
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 
-from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
-from converters.command_line import add_conversion_options, run, scratch_of
-from converters.tfrecord import CHECKS, TfrecordConverter
+from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
+from converters.tfrecord import TfrecordConverter
 from converters.tfrecord_layouts import find_raw
+from converters.tfrecord_options import add_record_options, set_num_shards
 from pipeline.command import Console
-from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.shards.errors import OptionError
 from pipeline.shards.schema import Schema
 from pipeline.sources.infer import read_labels
 from pipeline.sources.named_splits import parse_assignment
 
-__all__ = ["add_check_option", "add_num_shards_option", "main", "report_schema", "set_num_shards", "split_names"]
+__all__ = ["main", "report_schema"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converts, or with --dry_run says what it would do. Returns the exit status. Raises InfeedError."""
+    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
     patterns = [parse_assignment("--pattern", text) for text in args.pattern]
     if (args.labels_file is None) != (args.label_key is None):
         raise OptionError("--labels_file and --label_key belong together: give both, or neither.")
     with scratch_of(args, args.raw_data_dir) as scratch:
-        raw = find_raw(args.raw_data_dir, split_names(args), patterns, scratch, args.schema_file)
+        raw = find_raw(args.raw_data_dir, chosen_splits(args), patterns, scratch, args.schema_file)
         set_num_shards(args, raw.sources)
         report_schema(raw.schema, args.dry_run)
         labels = raw.labels
@@ -44,89 +43,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report_schema(schema: Schema, whole: bool) -> None:
-    """One line on stderr where records are not looked into; with `whole`, the schema as --schema_file takes it."""
+    """Prints the schema on stderr in the form that --schema_file takes, if `whole`; a note if it is opaque."""
     console = Console(stderr=True)
     if schema.opaque:
-        console.print("note: the records are no tf.train.Example: they are passed on, and never looked into.")
+        console.print("note: the records are not tf.train.Examples: they are copied without looking into them.")
     elif whole:
         features = {"name": schema.name, "features": schema.to_json()["features"]}
         console.print(f"schema: {json.dumps(features)}", markup=False, highlight=False, soft_wrap=True)
 
 
-def split_names(args: argparse.Namespace) -> list[str]:
-    """Those of --splits; [] if it was not given. Raises OptionError if it names none."""
-    if args.splits is None:
-        return []
-    splits = [split.strip() for split in args.splits.split(",") if split.strip()]
-    if not splits:
-        raise OptionError(f"--splits={args.splits}: nothing to convert: no split was chosen.")
-    return splits
-
-
-def add_num_shards_option(parser: argparse.ArgumentParser) -> None:
-    """The option of sources whose splits have any names."""
-    parser.add_argument(
-        "--num_shards",
-        action="append",
-        default=[],
-        metavar="SPLIT=N",
-        help="overrides --target_shard_bytes; may be repeated",
-    )
-
-
-def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Puts --num_shards where `run` looks for them. Raises OptionError, also for a split that no source is of.
-
-    One that --splits leaves out is only noted: a command may be repeated with some of its splits."""
-    splits, chosen = {source.split for source in sources}, split_names(args)
-    for split, number in (parse_assignment("--num_shards", text) for text in args.num_shards):
-        if not number.isdecimal():
-            raise OptionError(f"--num_shards={split}={number}: {number!r} is not a number.")
-        if chosen and split not in chosen:
-            Console(stderr=True).print(f"note: --num_shards={split}={number} has no effect: --splits leaves it out.")
-        elif split not in splits:
-            raise OptionError(
-                f"--num_shards={split}={number}: no split {split!r} is here.{did_you_mean(split, splits)}"
-            )
-        setattr(args, f"num_{split}_shards", int(number))
-
-
-def add_check_option(parser: argparse.ArgumentParser) -> None:
-    """The option of records that are passed on."""
-    parser.add_argument(
-        "--check",
-        choices=CHECKS,
-        default="schema",
-        help="what a record must fit beside its checksums: the schema (~3 us a feature), or nothing (default: schema)",
-    )
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m converters.tfrecord_to_gcs",
-        description="Re-shards TFRecord files, compressed or not. Records are passed on byte by byte.",
-        allow_abbrev=False,
+    parser = conversion_parser(
+        "tfrecord_to_gcs",
+        "Re-shards TFRecord files, compressed or not. Records are copied byte for byte.",
+        (),
+        "directory of the files, and of a manifest or TFDS's features.json if there is one",
     )
-    add_conversion_options(parser, (), "directory of the files; a manifest or TFDS's features.json there is used")
     parser.add_argument(
         "--pattern",
         action="append",
         default=[],
         metavar="SPLIT=GLOB",
-        help="the files of a split, by names below the directory, where their names do not tell it; may be repeated",
+        help="files of a split, relative to the directory, if their names do not show the split; may be repeated",
     )
-    add_num_shards_option(parser)
-    add_check_option(parser)
+    add_record_options(parser)
     records = parser.add_argument_group("records")
-    records.add_argument("--schema_file", help="JSON of the schema, or a manifest (default: from a sample of records)")
-    records.add_argument("--labels_file", help="names of the labels, one a line")
-    records.add_argument("--label_key", help="the feature that these name")
-    records.add_argument("--label_base", type=int, default=0, help="the number of the first name (default: 0)")
+    records.add_argument(
+        "--schema_file", help="JSON of the schema, or a manifest (default: inferred from a sample of records)"
+    )
+    records.add_argument("--labels_file", help="names of the labels, one per line")
+    records.add_argument("--label_key", help="the feature that contains the labels")
+    records.add_argument("--label_base", type=int, default=0, help="number of the first name (default: 0)")
     records.add_argument("--name", help="of the dataset (default: the source's own, or tfrecord)")
     return parser
 
 
 if __name__ == "__main__":
-    # DoFns and converters live in modules of their own: a class of __main__ would not be found by worker processes.
-    sys.argv[0] = "tfrecord_to_gcs"
     exit_with(main)

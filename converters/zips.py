@@ -1,7 +1,8 @@
-"""Members of a zip as byte ranges of the file that it is.
+"""Members of a zip as byte ranges of its file.
 
-Nothing is extracted: a scan reads the central directory alone, however large the members are. It streams: zipfile keeps
-640 bytes of each member in memory, 800 MB for ImageNet's. Member names are data here, never paths. Layout: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT"""
+Extracts nothing: a scan streams the central directory only, however large the members are. (zipfile keeps 640 bytes per
+member in memory, 800 MB for ImageNet.) Member names are data here, never paths.
+Layout: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT"""
 
 import contextlib
 import itertools
@@ -22,7 +23,7 @@ __all__ = ["ZipError", "ZipMember", "unpacked", "zip_members"]
 _STORED, _DEFLATED = 0, 8
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd", 99: "AES encryption"}
 _ENCRYPTED, _UTF8 = 1 << 0, 1 << 11  # flags
-_FAT, _UNIX = 0, 3  # systems that a member comes from
+_FAT, _UNIX = 0, 3  # systems that wrote a member
 _ZIP64_EXTRA = 1
 
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
@@ -31,7 +32,7 @@ _END = struct.Struct("<4sHHHHIIH")
 _ZIP64_LOCATOR_BYTES = 20
 _ZIP64_END = struct.Struct("<4sQHHIIQQQQ")
 _MAX_COMMENT_BYTES = _MAX_EXTRA_BYTES = (1 << 16) - 1
-_NOT_HERE_32 = (1 << 32) - 1  # a zip64 field has the number
+_NOT_HERE_32 = (1 << 32) - 1  # the number is in a zip64 field
 
 
 class ZipError(RawDataError):
@@ -40,16 +41,16 @@ class ZipError(RawDataError):
 
 @dataclass(frozen=True)
 class ZipMember(Member):
-    """offset: of the member's own header. size: of its content. span: bytes from offset on that hold both.
+    """offset: of the member's header. size: of its content. span: bytes from offset that contain both.
 
-    Only the header itself says how long it is, so `unpacked` takes the span as it was read."""
+    The length of the header is known only from the header, so `unpacked` takes the bytes of the span."""
 
     span: int
     crc32: int
 
 
 class _Directory(NamedTuple):
-    """Where the central directory is. shift: bytes before the zip itself, such as a program that unpacks it."""
+    """Where the central directory is. shift: bytes before the zip, such as those of a self-extracting program."""
 
     begin: int
     size: int
@@ -60,32 +61,31 @@ class _Directory(NamedTuple):
 class _Entry(NamedTuple):
     name: str
     begin: int
-    packed: int
     size: int
     crc32: int
     kind: str
-    least: int  # bytes of the member's header and content, without what its header may add
+    least: int  # bytes of the member's header and packed content, without extra fields of the header
 
 
 def zip_members(storage: Storage, uri: str) -> Iterator[ZipMember]:
     """The members of a zip in the order of its central directory; folders are of kind "folder".
 
-    Raises ZipError for a damaged zip, and for a member that is encrypted or neither stored nor deflated."""
+    Raises ZipError if the zip is damaged, or has a member that is encrypted or neither stored nor deflated."""
     size = storage.stat(uri).bytes
     with storage.open(uri) as file:
         directory = _directory(file, uri, size)
         for entry, after in itertools.pairwise(itertools.chain(_entries(file, uri, directory), (None,))):
             assert entry
-            # What lies between two members, a descriptor or what an update left, is read with the first.
+            # The span includes what follows the member: a data descriptor, or bytes left by an update.
             end = after.begin if after and after.begin > entry.begin else directory.begin
             span = min(end - entry.begin, entry.least + _MAX_EXTRA_BYTES)
             if span < entry.least:
-                raise _damaged(uri, f"member {entry.name!r} reaches into what comes after it")
+                raise _damaged(uri, f"member {entry.name!r} overlaps what follows it")
             yield ZipMember(entry.name, entry.begin, entry.size, entry.kind, span, entry.crc32)
 
 
 def unpacked(data: bytes, size: int, crc32: int) -> bytes:
-    """The content of a member, `size` bytes, from its span. Raises Reject where that is damaged."""
+    """The content of a member, `size` bytes, from its span. Raises Reject if it is damaged."""
     try:
         magic, _, _, method, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data)
     except struct.error:
@@ -98,12 +98,12 @@ def unpacked(data: bytes, size: int, crc32: int) -> bytes:
     except zlib.error as e:
         raise Reject(f"damaged in its zip: {e}") from None
     if len(content) != size or zlib.crc32(content) != crc32:
-        raise Reject("damaged in its zip: its content has another size or checksum than the zip's directory says")
+        raise Reject("damaged in its zip: its content has another size or checksum than in the zip's directory")
     return content
 
 
 def _inflated(packed: memoryview, size: int) -> bytes:
-    """At most one byte more than the size, so that a bomb takes no memory."""
+    """At most one byte more than the size, so that a decompression bomb takes no memory."""
     return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, size + 1)
 
 
@@ -129,7 +129,7 @@ def _directory(file: BinaryIO, uri: str, size: int) -> _Directory:
         raise ZipError(f"{uri} is the last of {disk + 1} parts of a zip. Join them, or unpack them all.")
     shift = begin + at - length - offset
     if shift < 0:
-        raise _damaged(uri, f"it is {-shift:,} bytes shorter than its directory says")
+        raise _damaged(uri, f"it is {-shift:,} bytes shorter than its directory requires")
     return _Directory(shift + offset, length, entries, shift)
 
 
@@ -139,16 +139,16 @@ def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[_Entry
     while left:
         header = file.read(min(_ENTRY.size, left))
         if len(header) < _ENTRY.size or not header.startswith(b"PK\1\2"):
-            raise _damaged(uri, f"entry {found + 1:,} of its directory makes no sense")
+            raise _damaged(uri, f"entry {found + 1:,} of its directory is not an entry")
         fields = _ENTRY.unpack(header)
         length = sum(fields[11:14])
         rest = file.read(min(length, left - len(header)))
         if len(rest) < length:
-            raise _damaged(uri, f"entry {found + 1:,} of its directory breaks off")
+            raise _damaged(uri, f"entry {found + 1:,} of its directory is truncated")
         left, found = left - len(header) - length, found + 1
         yield _entry(uri, directory.shift, fields, rest)
-    if found != directory.entries and found & 0xFFFF != directory.entries:  # some writers know no zip64
-        raise _damaged(uri, f"its directory has {found:,} entries and should have {directory.entries:,}")
+    if found != directory.entries and found & 0xFFFF != directory.entries:  # some writers lack zip64 and wrap around
+        raise _damaged(uri, f"its directory has {found:,} entries instead of {directory.entries:,}")
 
 
 def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> _Entry:
@@ -160,13 +160,15 @@ def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> _Entry:
     kind = "folder" if name.endswith("/") else "link" if system == _UNIX and stat.S_ISLNK(mode >> 16) else "file"
     if kind == "file":
         _check_readable(uri, name, flags, method)
-        if packed > 2 * size + 1024 or (method == _STORED and packed != size):  # nobody would read that much for it
-            raise _damaged(uri, f"member {name!r} has {size:,} bytes and takes {packed:,}")
-    return _Entry(name, shift + offset, packed, size, crc32, kind, _LOCAL.size + name_bytes + packed)
+        if packed > 2 * size + 1024 or (
+            method == _STORED and packed != size
+        ):  # a span that large would be read for nothing
+            raise _damaged(uri, f"member {name!r} has {size:,} bytes but takes {packed:,}")
+    return _Entry(name, shift + offset, size, crc32, kind, _LOCAL.size + name_bytes + packed)
 
 
 def _name(data: bytes, flags: int, system: int) -> str:
-    """Programs on Unix write UTF-8 without the flag for it; what is not UTF-8 is in the PC's old code page."""
+    """Programs on Unix write UTF-8 without its flag. Other names that are not UTF-8 are in the PC's old code page."""
     try:
         name = data.decode()
     except UnicodeDecodeError:
@@ -175,7 +177,7 @@ def _name(data: bytes, flags: int, system: int) -> str:
 
 
 def _zip64_numbers(uri: str, name: str, extra: bytes, numbers: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Size, packed size and offset, those that do not fit into 32 bits from the extra field."""
+    """Size, packed size and offset; those that do not fit into 32 bits are read from the extra field."""
     while len(extra) >= 4:
         kind, length = struct.unpack_from("<HH", extra)
         field, extra = extra[4 : 4 + length], extra[4 + length :]
@@ -192,8 +194,8 @@ def _check_readable(uri: str, name: str, flags: int, method: int) -> None:
     if method not in (_STORED, _DEFLATED):
         what = _METHODS.get(method, f"compression method {method}")
         raise ZipError(
-            f"{uri} has member {name!r} in {what}; stored and deflated members can be read in place. Unpack it, or "
-            "pack it again without (zip -0)."
+            f"{uri} has member {name!r} in {what}; only stored and deflated members can be read in place. Unpack "
+            "it, or pack it again without compression (zip -0)."
         )
 
 

@@ -65,14 +65,14 @@ def test_the_command_line_puts_them_into_the_records(raw_imagenet, tables, tmp_p
 
 
 BAD = {
-    "other cells": ("a.JPEG,1,2\n", "line 1: 'a.JPEG,1,2' holds no bounding boxes (3 cells instead of 5)"),
-    "no numbers": ("a.JPEG,1,2,3,x\n", "line 1: 'a.JPEG,1,2,3,x' holds no"),
+    "other cells": ("a.JPEG,1,2\n", "line 1: 'a.JPEG,1,2' has no bounding boxes (3 cells instead of 5)"),
+    "no numbers": ("a.JPEG,1,2,3,x\n", "line 1: 'a.JPEG,1,2,3,x' has no"),
     "no number": (
         "\na.JPEG,nan,0.1,0.2,0.9\n",
-        "line 2: 'a.JPEG,nan,0.1,0.2,0.9' holds no bounding boxes (numbers that",
+        "line 2: 'a.JPEG,nan,0.1,0.2,0.9' has no bounding boxes (numbers that",
     ),
-    "infinity": ("a.JPEG,0,0,1e999,1\n", "holds no bounding boxes (numbers that are not finite)"),
-    "half a box": ("ImageId,PredictionString\na,n1 1 2 3\n", "line 2: 'a,n1 1 2 3' holds no bounding boxes (4 words"),
+    "infinity": ("a.JPEG,0,0,1e999,1\n", "has no bounding boxes (numbers that are not finite)"),
+    "half a box": ("ImageId,PredictionString\na,n1 1 2 3\n", "line 2: 'a,n1 1 2 3' has no bounding boxes (4 words"),
 }
 
 
@@ -83,16 +83,14 @@ def test_a_table_of_another_kind_is_named_with_its_line(tmp_path, bad):
     with pytest.raises(RawDataError) as error:
         read_boxes((str(tmp_path / "t.csv"),))
     assert message in str(error.value)
-    assert "Known are Kaggle's table" in str(error.value)
+    assert "Use Kaggle's table" in str(error.value)
 
 
 def test_a_quote_that_is_never_closed_is_named(tmp_path):
     (tmp_path / "t.csv").write_text('a.JPEG,0,0,1,1\nb.JPEG,"0.1,0.1,0.9,0.9\n' + "x" * 2000)
     limit = csv.field_size_limit(1000)  # of the process: tables have set another
     try:
-        with pytest.raises(
-            RawDataError, match=r"t\.csv, after line \d: no table of commas: field larger than field lim"
-        ):
+        with pytest.raises(RawDataError, match=r"t\.csv, after line \d: not a csv table: field larger than field lim"):
             read_boxes((str(tmp_path / "t.csv"),))
     finally:
         csv.field_size_limit(limit)
@@ -105,7 +103,7 @@ def test_blank_lines_of_a_table_are_passed_over(tmp_path, head):
 
 
 def test_tfds_has_no_place_for_boxes(raw_imagenet, tables, tmp_path):
-    with pytest.raises(OptionError, match="--schema=tfds has no place for them"):
+    with pytest.raises(OptionError, match="--schema=tfds has no features for them"):
         raw_imagenet.convert(tmp_path, f"--bounding_boxes={tables}", "--schema=tfds")
 
 

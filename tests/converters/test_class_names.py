@@ -17,7 +17,7 @@ def test_lines_are_classes_in_their_order_whatever_ends_them(tmp_path):
     [
         (b"", "line 1 is empty; it must name a class"),
         (b"a\n\nb\n", "line 2 is empty; it must name a class"),
-        (b"a\nb\na\n", "a stands there twice"),
+        (b"a\nb\na\n", "a is listed twice"),
         (b"a\n\xff\n", "not UTF-8 text"),
     ],
 )

@@ -116,7 +116,7 @@ def test_of_several_data_sets_one_must_be_chosen(raw_mnist, tmp_path):
         for path in list(raw_mnist.directory.iterdir()):
             if path.name.startswith(("train", "t10k")):
                 path.rename(path.with_name(f"{name}-{path.name}"))
-    with pytest.raises(OptionError, match="has several data sets: emnist-digits, emnist-letters. Choose one with --p"):
+    with pytest.raises(OptionError, match="has several datasets: emnist-digits, emnist-letters. Choose one with --p"):
         raw_mnist.convert(tmp_path / "out")
     with pytest.raises(OptionError, match="--prefix=emnist-letter: .* Did you mean 'emnist-letters'"):
         raw_mnist.convert(tmp_path / "out", "--prefix=emnist-letter")
@@ -134,17 +134,17 @@ def spoil(name, change):
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 DAMAGES = [
-    (spoil(IMAGES, lambda d: d[:-1]), r"ubyte has 495 bytes; 24 images of 5 x 4 pixels, as it says itself, make 496\."),
-    (spoil(IMAGES, lambda d: d + b"x"), r"ubyte has 497 bytes; 24 images of 5 x 4 pixels"),
-    (spoil(IMAGES, lambda d: d[:7]), r"ubyte is no idx file of images: it ends after 7 bytes\. Copy"),
-    (spoil(IMAGES, lambda d: b"\x89PNG" + d), r"no idx file of images: it begins with 89 50 4e 47, which must be 00"),
-    (spoil(IMAGES, lambda d: d[:8] + b"\xff" * 8), r"holds 24 images of 4294967295 x 4294967295 pixels; allowed are 1"),
-    (spoil(IMAGES, lambda d: d[:4] + b"\0\0\0\0" + d[8:]), r"it holds 0 images of 5 x 4 pixels; allowed are 1 image"),
-    (spoil(IMAGES, lambda d: d[:4] + b"\xff" * 4 + d[8:]), r"has 496 bytes; 4294967295 images of 5 x 4 pixels, .* m"),
-    (spoil(LABELS, lambda d: b""), r"idx1-ubyte is no idx file of labels: it begins with nothing, which must be"),
-    (spoil(LABELS, lambda d: d[:-2]), r"labels-idx1-ubyte says that it has 24 labels and has 22\. It is damaged"),
-    (spoil(LABELS, lambda d: d + b"1"), r"says that it has 24 labels and has more\. It is damaged"),
-    (spoil(LABELS, lambda d: d[:7] + b"\x17" + d[8:]), r"has 23 labels, .*train-images-idx3-ubyte 24 images\. They"),
+    (spoil(IMAGES, lambda d: d[:-1]), r"ubyte has 495 bytes, but its header requires 496: 24 images of 5 x 4 pixels\."),
+    (spoil(IMAGES, lambda d: d + b"x"), r"ubyte has 497 bytes, .*: 24 images of 5 x 4 pixels"),
+    (spoil(IMAGES, lambda d: d[:7]), r"ubyte is not an idx file of images: it ends after 7 bytes\. Copy"),
+    (spoil(IMAGES, lambda d: b"\x89PNG" + d), r"not an idx file of images: it begins with 89 50 4e 47 instead of 00"),
+    (spoil(IMAGES, lambda d: d[:8] + b"\xff" * 8), r"24 images of 4294967295 x 4294967295 pixels; .* sides of 1 to"),
+    (spoil(IMAGES, lambda d: d[:4] + b"\0\0\0\0" + d[8:]), r"for 0 images of 5 x 4 pixels; .* at least 1 image"),
+    (spoil(IMAGES, lambda d: d[:4] + b"\xff" * 4 + d[8:]), r"has 496 bytes, but .*: 4294967295 images of 5 x 4 pixels"),
+    (spoil(LABELS, lambda d: b""), r"idx1-ubyte is not an idx file of labels: it begins with nothing instead of"),
+    (spoil(LABELS, lambda d: d[:-2]), r"labels-idx1-ubyte has a header for 24 labels and has 22\. It is damaged"),
+    (spoil(LABELS, lambda d: d + b"1"), r"has a header for 24 labels and has more\. It is damaged"),
+    (spoil(LABELS, lambda d: d[:7] + b"\x17" + d[8:]), r"has 23 labels, .*train-images-idx3-ubyte has 24 images\."),
     (lambda d: (d / LABELS).unlink(), r"has no labels for .*images-idx3-ubyte\. It needs train-labels-idx1-ubyte"),
     (lambda d: [p.rename(p.with_name(f"x{i}")) for i, p in enumerate(d.iterdir())], r"has no file of images .* x0"),
 ]  # fmt: skip
@@ -172,7 +172,7 @@ def test_a_split_that_is_not_there_and_a_label_file_that_is_none_are_refused(raw
         path.unlink()
     with pytest.raises(RawDataError, match="does not have the test split. It has: train"):
         raw_mnist.convert(tmp_path / "out", "--splits=test")
-    with pytest.raises(LabelError, match="doubles: b stands there twice"):
+    with pytest.raises(LabelError, match="doubles: b is listed twice"):
         (raw_mnist.directory / "doubles").write_text("a\nb\nb\n")
         raw_mnist.convert(tmp_path / "out", f"--label_file={raw_mnist.directory}/doubles")
 
@@ -207,5 +207,5 @@ def test_more_images_than_one_batch_of_references_holds_are_all_found_at_their_p
 
 def test_the_largest_headers_do_not_overflow():
     header = ImagesHeader.parse(bytes.fromhex("00000803 ffffffff 00001000 00001000"), "x")
-    with pytest.raises(RawDataError, match="make 72057594021150736"):
+    with pytest.raises(RawDataError, match="requires 72057594021150736"):
         header.check_size(10, "x")

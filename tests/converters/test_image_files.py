@@ -178,7 +178,7 @@ REFUSED = [
     (animation("WEBP"), "an animation, not one image"),
     (png_of(60_000, 60_000), "60000x60000 pixels; allowed are 1 to 100,000,000"),
     (webp_of(16_000, 16_000), "16000x16000 pixels; allowed are 1 to 100,000,000"),
-    (encode(Image.new("1", (70_000, 1)), "PNG"), "70000x1 pixels; a JPEG has at most 65,500 a side"),
+    (encode(Image.new("1", (70_000, 1)), "PNG"), "70000x1 pixels; a JPEG has at most 65,500 per side"),
 ]
 
 

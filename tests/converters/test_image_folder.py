@@ -8,8 +8,9 @@ import sys
 import pytest
 from PIL import Image
 
-from converters.image_folder import ImageFolderConverter, is_validation
+from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import find_folders
+from converters.validation_share import is_validation
 from pipeline.shards.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
@@ -168,12 +169,12 @@ def test_with_one_shard_unfinished_it_goes_on_and_keeps_the_others(raw_image_fol
 WRONG = [
     (["--raw_data_dir=/nowhere"], RawDataError, "--raw_data_dir=/nowhere does not exist"),
     ([], RawDataError, r"no folder of a split \(train, .*There is: cat, dog, grey eel\. .*--validation_fraction"),
-    (["--validation_fraction=1"], OptionError, "--validation_fraction=1.0: allowed are 0 and above, and less than 1"),
-    (["--validation_fraction=nan"], OptionError, "--validation_fraction=nan: allowed are"),
+    (["--validation_fraction=1"], OptionError, "--validation_fraction=1.0: must be at least 0 and less than 1"),
+    (["--validation_fraction=nan"], OptionError, "--validation_fraction=nan: must be at least 0"),
     (["--validation_fraction=0", "--splits=test"], RawDataError, r"does not have the test split. It has: train\."),
     (["--splits=tset"], OptionError, "unknown split 'tset'. Did you mean 'test'"),
-    (["--max_side=0"], OptionError, "--max_side=0: allowed are 1 and above"),
-    (["--jpeg_quality=101"], OptionError, "--jpeg_quality=101: allowed are 1 to 100"),
+    (["--max_side=0"], OptionError, "--max_side=0: must be at least 1"),
+    (["--jpeg_quality=101"], OptionError, "--jpeg_quality=101: must be 1 to 100"),
     (["--validation_fraction=0", "--max_sid=9"], OptionError, "--max_sid is neither .* Did you mean 'max_side'"),
 ]
 

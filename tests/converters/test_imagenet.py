@@ -155,10 +155,10 @@ def test_a_label_file_may_have_names_behind_the_classes_but_no_class_twice(tmp_p
     path.write_text("n1\nn2\n", encoding="utf-8-sig")  # Notepad's mark is no part of the first class
     assert tuple(read_synsets(STORAGE, str(path))) == ("n1", "n2")
     path.write_text("n1\nn2\nn1\n")
-    with pytest.raises(LabelError, match="n1 stands there twice"):
+    with pytest.raises(LabelError, match="n1 is listed twice"):
         read_synsets(STORAGE, str(path))
     path.write_text("\n")
-    with pytest.raises(LabelError, match="there is no class in it"):
+    with pytest.raises(LabelError, match="it has no classes"):
         read_synsets(STORAGE, str(path))
 
 

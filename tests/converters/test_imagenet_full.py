@@ -59,5 +59,5 @@ def test_the_original_numbers_of_shards_are_a_flag(raw_imagenet, tmp_path, capsy
 
 
 def test_the_original_numbers_of_shards_and_a_demand_of_ones_own_exclude_each_other(raw_imagenet, tmp_path):
-    with pytest.raises(OptionError, match="--original_shards and --num_train_shards: give one of them"):
+    with pytest.raises(OptionError, match="--original_shards and --num_train_shards: give only one of them"):
         raw_imagenet.convert(tmp_path, "--original_shards", "--num_train_shards=3")

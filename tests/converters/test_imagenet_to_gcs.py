@@ -186,7 +186,7 @@ BAD_OPTIONS = [
     ("--splits=tarin", OptionError, "unknown split 'tarin'. Did you mean 'train'"),
     ("--splits=,", OptionError, "nothing to convert"),
     ("--target_shard_bytes=10 parsecs", OptionError, "is not a size in bytes"),
-    ("--num_train_shards=0", OptionError, "--num_train_shards=0: allowed are 1 and above"),
+    ("--num_train_shards=0", OptionError, "--num_train_shards=0: must be at least 1"),
     ("--gcs_output_path=", OptionError, r"--gcs_output_path is empty. Give a directory; the current one is '\.'"),
     ("--seed=-1", OptionError, "--seed=-1: allowed are 0 and above"),
     ("--max_bad_records=-1", OptionError, "allowed are 0 and above"),
@@ -243,8 +243,8 @@ def test_flags_of_the_ancestor_are_accepted_with_a_word_on_each(raw_imagenet, tm
     old = ["--project=p", "--local_scratch_dir=/nowhere", "--nogcs_upload"]
     raw_imagenet.convert(tmp_path / "out", *old, "--splits=train")
     notes = capsys.readouterr().err
-    assert "note: --local_scratch_dir: nothing is extracted or staged any more" in notes
-    assert "note: --nogcs_upload: give a local directory" in notes
+    assert "note: --local_scratch_dir: ignored: nothing is extracted or staged any more" in notes
+    assert "note: --nogcs_upload: ignored: for shards on disk, give a local directory" in notes
     assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
 
 

@@ -23,13 +23,13 @@ WRONG = [
         r"--image_column: \S+train-0.csv has no column 'fiel'\. Did you mean 'file'",
     ),
     (["--image_column=file", "--target_columns=weight,wieght"], OptionError, r"--target_columns: .*'wieght'.*'weight'"),
-    (["--image_column=file", "--target_columns=weight,"], OptionError, "a column is empty, or stands there twice"),
+    (["--image_column=file", "--target_columns=weight,"], OptionError, "a column is empty, or is listed twice"),
     ([*IMAGES, "--key_column=id"], OptionError, r"--key_column: .* has no column 'id'\. Known: animal, file"),
     ([*IMAGES, "--delimiter=||"], OptionError, "--delimiter='||': it must be one character"),
     (["--image_column=file", "--label_file=x"], OptionError, "--label_file names the classes of --label_column or"),
-    ([*IMAGES, "--jpeg_quality=0"], OptionError, "--jpeg_quality=0: allowed are 1 to 100"),
+    ([*IMAGES, "--jpeg_quality=0"], OptionError, "--jpeg_quality=0: must be 1 to 100"),
     ([*IMAGES, "--splits=test"], RawDataError, r"does not have the test split\. It has: train, validation"),
-    ([*IMAGES, "--validation_fraction=1"], OptionError, "--validation_fraction=1.0: allowed are 0 and above"),
+    ([*IMAGES, "--validation_fraction=1"], OptionError, "--validation_fraction=1.0: must be at least 0"),
     ([*IMAGES, "--raw_data_dir=/nowhere"], RawDataError, "--raw_data_dir=/nowhere does not exist"),
 ]
 
@@ -62,7 +62,7 @@ def test_a_table_of_no_split_is_named_with_what_it_may_be_for(table, raw_tables,
     flags = ("--text_column=text", "--label_column=label")
     raw_tables.convert(tmp_path / "out", *flags)
     assert (
-        f"note: {tmp_path}/raw/labels.csv is not converted: its name begins with no split. If"
+        f"note: {tmp_path}/raw/labels.csv is not converted: its name does not begin with a split. If"
         in capsys.readouterr().out
     )
     raw_tables.convert(tmp_path / "named", *flags, f"--label_file={tmp_path}/raw/labels.csv")

@@ -127,7 +127,7 @@ def test_version_and_config_are_found_and_what_is_not_there_is_said(data_dir):
     assert "/tiny/1.2.0/" in find(data_dir, "tiny:1.2.0")
     assert "/many/small/1.0.0/" in find(data_dir, "many/small")
     assert "/one/only/2.0.0/" in find(data_dir, "one")
-    with pytest.raises(OptionError, match=r"several configs. Say which: --dataset=many/CONFIG, .* of large, small\."):
+    with pytest.raises(OptionError, match=r"several configs. Choose one: --dataset=many/CONFIG, .* of large, small\."):
         find(data_dir, "many")
     with pytest.raises(RawDataError, match=r"tiny:9\.0\.0 is not prepared: .* has 1\.2\.0, 1\.10\.0\. Give --download"):
         find(data_dir, "tiny:9.0.0")
@@ -211,7 +211,9 @@ def test_another_file_format_is_refused_with_the_way_out(data_dir):
 
 def test_a_missing_file_is_named(data_dir):
     (data_dir / "tiny/1.2.0/tiny-train.tfrecord-00000-of-00001").unlink()
-    with pytest.raises(RawDataError, match=r"of 1 files of 'train' 1 are missing, tiny-train.tfrecord-00000-of-00001"):
+    with pytest.raises(
+        RawDataError, match=r"1 of 1 files of 'train' are missing, the first is tiny-train.tfrecord-00000-of-00001"
+    ):
         find(data_dir, "tiny")
 
 

@@ -59,7 +59,7 @@ def test_any_payload_is_passed_on_and_nothing_is_looked_into_where_it_is_no_exam
     write(tmp_path / "raw/train.tfrecord", lines)
     convert(tmp_path / "raw", tmp_path / "out", "--num_shards=train=3")
     assert sorted(payloads_in(tmp_path / "out")) == sorted(lines)
-    assert "the records are no tf.train.Example: they are passed on" in capsys.readouterr().err
+    assert "the records are not tf.train.Examples: they are copied" in capsys.readouterr().err
     assert read_manifest(str(tmp_path / "out")).schema.opaque
     assert verify([str(tmp_path / "out")]) == 0
 
@@ -111,7 +111,7 @@ def test_a_record_that_does_not_fit_the_schema_is_rejected_unless_nothing_is_che
         convert(raw, tmp_path / "out")
     assert "val.tfrecord:000000050: 'j' is not in schema 'tfrecord'; 'i' is missing" in str(e.value)
     assert "val.tfrecord:000000051: 10 bytes that are not a tf.train.Example" in str(e.value)
-    assert "(--schema_file gives another schema, --check=none takes every record)" in str(e.value)
+    assert "(--schema_file replaces the schema, --check=none accepts every record)" in str(e.value)
     convert(raw, tmp_path / "out2", "--check=none")
     assert sorted(payloads_in(tmp_path / "out2", "validation")) == sorted(other)
 
@@ -151,7 +151,7 @@ def test_a_directory_of_ours_keeps_its_name_schema_and_labels(raw_imagenet, tmp_
     assert sorted(payloads_in(tmp_path / "second")) == sorted(payloads_in(tmp_path / "first"))
     assert verify([str(tmp_path / "second")]) == 0  # whose keys are not those of the first
     (tmp_path / "first/train-00000-of-00001").write_bytes(b"")
-    with pytest.raises(RawDataError, match=r"train-00000-of-00001 has 0 bytes, but its manifest says \d+ bytes"):
+    with pytest.raises(RawDataError, match=r"train-00000-of-00001 has 0 bytes, but its manifest lists \d+ bytes"):
         convert(tmp_path / "first", tmp_path / "third")
 
 
@@ -201,7 +201,9 @@ def test_shards_never_replace_what_is_read(raw):
 
 def test_shards_of_ours_are_not_replaced_by_themselves_though_their_claim_is_there(raw, tmp_path):
     convert(raw, tmp_path / "out")
-    with pytest.raises(OptionError, match=r"is where the raw data is: shards and dataset_info.json would replace"):
+    with pytest.raises(
+        OptionError, match=r"is the directory of the raw data: shards and dataset_info.json would replace"
+    ):
         convert(tmp_path / "out", tmp_path / "out", "--overwrite")
 
 
@@ -244,7 +246,7 @@ def test_a_feature_of_two_kinds_needs_a_schema_file(raw, tmp_path):
     [
         ("--num_shards=train=many", "'many' is not a number"),
         ("--num_shards=3", "write SPLIT="),
-        ("--num_shards=trian=4", r"no split 'trian' is here\. Did you mean 'train'\? Known: train\."),
+        ("--num_shards=trian=4", r"there is no split 'trian'\. Did you mean 'train'\? Known: train\."),
         ("--pattern=train", "write SPLIT="),
         ("--splits=,", "no split was chosen"),
     ],
@@ -264,7 +266,7 @@ def test_a_number_of_shards_of_a_split_that_was_not_chosen_is_only_noted(raw, tm
 def test_a_directory_without_tfrecords_says_what_it_looked_for(tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/notes.txt").write_text("nothing")
-    with pytest.raises(RawDataError, match=r"has no files that look like TFRecords .* --pattern train=PATTERN"):
+    with pytest.raises(RawDataError, match=r"has no files with names of TFRecord files .* --pattern train=PATTERN"):
         convert(tmp_path / "raw", tmp_path / "out")
     with pytest.raises(RawDataError, match="--raw_data_dir=.*/nowhere does not exist"):
         convert(tmp_path / "nowhere", tmp_path / "out")
