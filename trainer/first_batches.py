@@ -1,11 +1,11 @@
 """Inputs cut to their first batches: overfit_batches trains on them again and again, fast_dev_run evaluates one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pipeline.shards.errors import FingerprintError, InputError
-from trainer.inputs import Input, InputContext, InputFn, as_input, on_error_of
+from trainer.inputs import CompleteInput, InputContext, InputFn, as_input
 
 __all__ = ["FirstBatches", "first_batches"]
 
@@ -13,7 +13,7 @@ __all__ = ["FirstBatches", "first_batches"]
 def first_batches(input_fn: InputFn, count: int, *, repeat: bool) -> InputFn:
     """The input_fn of the first `count` batches of what `input_fn` gives from the very start, once or endlessly."""
 
-    def cut(ctx: InputContext) -> Input:
+    def cut(ctx: InputContext) -> CompleteInput:
         return FirstBatches(as_input(input_fn(replace(ctx, start_step=0))), count, repeat=repeat)
 
     return cut
@@ -28,18 +28,19 @@ class FirstBatches:
     num_records = None
     expected_crc = None
     start = 0
+    verify_command = None
 
-    def __init__(self, source: Input, count: int, *, repeat: bool) -> None:
-        self.spec, self.on_error = source.spec, on_error_of(source)
+    def __init__(self, source: CompleteInput, count: int, *, repeat: bool) -> None:
+        self.spec, self.on_error = source.spec, source.on_error
         self.fingerprint = f"the first {count} batches of {source.fingerprint}"
         self.steps_per_epoch = count
         self._source, self._count, self._repeat = source, count, repeat
         self._kept: list[Mapping[str, Any]] = []
 
     @property
-    def quarantine(self) -> Any:
-        """The bad records that the source met, if it is one that keeps them."""
-        return getattr(self._source, "quarantine", ())
+    def quarantine(self) -> Sequence[Any]:
+        """The bad records that the source has met so far."""
+        return self._source.quarantine
 
     def batches(self, position: int, /) -> Iterator[Mapping[str, Any]]:
         """See Input. InputError where the source has fewer batches than it is to be cut to."""
@@ -67,7 +68,7 @@ class FirstBatches:
 class _Batches(Iterator[Mapping[str, Any]]):
     """No generator: its close() reaches a source that another thread waits for."""
 
-    def __init__(self, source: Input, kept: list[Any], count: int, position: int, repeat: bool) -> None:
+    def __init__(self, source: CompleteInput, kept: list[Any], count: int, position: int, repeat: bool) -> None:
         self._kept, self._count, self._position, self._repeat = kept, count, position, repeat
         missing = len(kept) < count
         self._rest = source.batches(source.advance(source.start, len(kept))) if missing else iter(())

@@ -11,7 +11,7 @@ from pipeline.logs import logger
 from pipeline.shards.errors import EvaluationError, InputError
 from trainer.calls.call import Call
 from trainer.calls.proof import Proof
-from trainer.inputs import Input
+from trainer.inputs import CompleteInput
 from trainer.job import Job, Opened
 from trainer.loop.plan import Steps
 from trainer.loop.run import Look, run
@@ -51,7 +51,7 @@ class Evaluation:
         self._call, self._step = call, step
         self._state = self._state._replace(variables=variables)
 
-    def epoch(self, padding: int = 0, source: Input | None = None) -> EvalResult:
+    def epoch(self, padding: int = 0, source: CompleteInput | None = None) -> EvalResult:
         """Runs the whole input once, with PADDINGS[padding] in rows that do not count.
 
         source: the same input, opened anew. EvaluationError unless every record counted exactly once, or was left
@@ -97,7 +97,7 @@ def _maker_of_tallies(job: Job, opened: Opened, variables: Variables) -> Callabl
     return made
 
 
-def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[[], Input | None]) -> None:
+def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[[], CompleteInput | None]) -> None:
     """Runs the epoch again with every other kind of padding; `again` opens the input anew, where it must be.
 
     EvaluationError, naming a metric and both values, unless each has the bits of the `first` epoch, over zeros."""
@@ -148,7 +148,7 @@ def _changed(first: EvalResult, second: EvalResult) -> str:
 class _Totals:
     """Adds up the masked sums of every step, outside float32: the sum over a million records stays exact."""
 
-    def __init__(self, source: Input) -> None:
+    def __init__(self, source: CompleteInput) -> None:
         self.sums: dict[str, float] = {}
         self.steps = 0
         self.proof = Proof(source)

@@ -17,7 +17,7 @@ from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
 from trainer.cluster.roll import poll
 from trainer.cluster.watchdog import Watchdog
-from trainer.inputs import on_error_of, path_name
+from trainer.inputs import path_name
 from trainer.job import Job, Opened
 from trainer.workdir import make_mark
 
@@ -123,7 +123,7 @@ def _facts_of_input(job: Job, opened: Opened) -> dict[str, Any]:
         "steps_per_epoch": source.steps_per_epoch,
         "global batch": opened.global_batch,
         "expected_crc": source.expected_crc,
-        "on_error": on_error_of(source),
+        "on_error": source.on_error,
     }
     checksum = f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}"
     return facts | spec | order | {"model and optimizer": checksum}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from pipeline.shards.errors import EvaluationError
-from trainer.inputs import Input, on_error_of
+from trainer.inputs import CompleteInput
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
 
 __all__ = ["Proof"]
@@ -16,14 +16,14 @@ __all__ = ["Proof"]
 class Proof:
     """records: rows that counted. crc: the sum mod 2**32 of the crcs, delivered and (of masked records) promised."""
 
-    def __init__(self, source: Input) -> None:
+    def __init__(self, source: CompleteInput) -> None:
         self.records = self.crc = self._bad = 0
         self._source = source
 
     @property
     def masked(self) -> int:
         """Bad records. What an input masks that has not said it would is missing."""
-        return self._bad if on_error_of(self._source) == "mask" else 0
+        return self._bad if self._source.on_error == "mask" else 0
 
     def add(self, sums: Mapping[str, np.ndarray]) -> None:
         """Adds `_records`, `_bad_rows` and `_crc_sum` of one step, or of several: outside of float32, so exactly."""
@@ -54,7 +54,7 @@ class Proof:
 
     @property
     def _next_step(self) -> str:
-        command = getattr(self._source, "verify_command", None)
+        command = self._source.verify_command
         if command is None:
             return (
                 "Look at the input's batches: in an epoch each record has to come once, with its number in _index and "

@@ -17,7 +17,6 @@ from trainer.calls.watch import Watch
 from trainer.checkpointing.checkpoint import Saved
 from trainer.events.profile import Profile
 from trainer.exits import ending
-from trainer.inputs import on_error_of
 from trainer.job import Job, Opened
 from trainer.loop.plan import Marks, Steps
 from trainer.loop.program import Program
@@ -63,8 +62,8 @@ def train_run(
         between = _Between(call, job, opened, start, position, program, watch, profile, wish, pace, evaluating)
         pauses = TrainingPauses(call, config, start, end, between, wish, every_eval, pace)
         state, step = run(state, start, feeder, program, between.look, pauses)
-    if bad := getattr(opened.source, "quarantine", ()):  # a pipeline dataset's
-        log.warning("training: %d bad records were met on this host (%s)", len(bad), on_error_of(opened.source))
+    if bad := opened.source.quarantine:
+        log.warning("training: %d bad records were met on this host (%s)", len(bad), opened.source.on_error)
     stopped = pauses.stopped.stop
     if stopped:
         saved = "which is saved" if step and not config.fast_dev_run else "where nothing is saved"

@@ -18,6 +18,7 @@ class Source:
     num_records: int | None = 3
     expected_crc: int | None = 7
     verify_command: str | None = COMMAND
+    on_error: str = "raise"
 
 
 def refusal(records, crc, source):
