@@ -1,8 +1,7 @@
 """How the process ends: its exit codes, and the end of a process whose run has broken apart. Stdlib only.
 
-If a Python thread is inside TensorFlow or XLA when the interpreter shuts down, Python ends the thread by an exception
-that C++ cannot handle: SIGABRT, "FATAL: exception not rethrown". A process that may have such a thread therefore skips
-that shutdown."""
+A Python thread that is inside TensorFlow or XLA when the interpreter shuts down ends by an exception that C++ cannot
+handle: SIGABRT, "FATAL: exception not rethrown". A process that may have such a thread skips that shutdown."""
 
 import atexit
 import os

@@ -1,4 +1,4 @@
-"""Takes a work directory: refused by an owner that lives, at once after one that is dead, else after a wait."""
+"""Takes a work directory: fails if its owner is alive, succeeds immediately if it is dead, otherwise after a wait."""
 
 import secrets
 import time
@@ -17,11 +17,11 @@ __all__ = ["Taken", "take"]
 
 log = logger("trainer")
 
-PATIENCE = 2.5  # beats: an owner that is alive has shown itself by then
+PATIENCE = 2.5  # beats, within which a living owner has renewed its record
 
 
 class Taken(NamedTuple):
-    """The lease, and the process that did not release the directory; None where it was free."""
+    """The lease, and the process that did not release the directory; None if it was free."""
 
     lease: Lease
     lost: Process | None
@@ -34,11 +34,11 @@ def take(
     clock: Callable[[], float] = elapsed,
     here: Process | None = None,
 ) -> Taken:
-    """Makes this process (`here`) the directory's owner. Until then it only looks.
+    """Makes this process (`here`) the directory's owner. Until then it only reads.
 
-    OwnerError, naming the owner, where that lives: within a beat or two. After one on another machine that has been
-    silent, by this clock, for `times.silence`, it takes over. pause: called between two looks, and may raise.
-    StorageError where the directory cannot be written to."""
+    Raises OwnerError, naming the owner, if that is alive: within a beat or two. It takes over from an owner on another
+    machine that has been silent, by this clock, for `times.silence`. pause: called between two looks, and may raise.
+    StorageError if the directory cannot be written to."""
     return _Contender(workdir, times or TIMES, pause, clock, here or this_process()).take()
 
 
@@ -65,7 +65,7 @@ class _Contender:
                 self._pause(self._times.poll)
 
     def _may_claim(self, found: Found) -> bool:
-        """Raises OwnerError where the owner lives."""
+        """Raises OwnerError if the owner is alive."""
         record, now = found.record, self._clock()
         if not found.number or (record and record.released):
             return True
@@ -90,7 +90,7 @@ class _Contender:
         return alive
 
     def _claim(self, found: Found) -> Taken | None:
-        """None where another was faster, or the owner shows itself at the last moment."""
+        """None if another process was faster, or if the owner renews its record at the last moment."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
         record, number = Record(secrets.token_hex(8), self._here, started), found.number + 1
         try:
@@ -105,7 +105,7 @@ class _Contender:
             raise StorageError(f"cannot write to workdir={self._workdir}: {why}") from error
         lost = found.record
         if found.number and not (lost and lost.released):
-            log.warning("workdir=%s is taken over from %s, which is gone", self._workdir, _named(lost))
+            log.warning("workdir=%s: taken over from %s, which is gone", self._workdir, _named(lost))
         lease = Lease(self._workdir, self._files, number, record, self._times, self._clock)
         lease.start()
         return Taken(lease, lost.process if lost and not lost.released else None)
@@ -114,8 +114,8 @@ class _Contender:
         if not self._told and silent > PATIENCE * self._times.renew:
             self._told = True
             log.warning(
-                "workdir=%s belongs to %s, which has given no sign of life for %g s. If it gives none for %g s in all, "
-                "this run takes over",
+                "workdir=%s belongs to %s, which has been silent for %g s. If it is silent for %g s in total, this run "
+                "takes over",
                 *(self._workdir, _named(record), round(silent, 1), self._times.silence),
             )
 
@@ -124,11 +124,10 @@ class _Contender:
             return OwnerError(f"workdir={self._workdir} belongs to a training that is running. Give another workdir.")
         process = record.process
         suspended = lives(process, self._here) and is_suspended(process)
-        state = f"suspended (kill -CONT {process.pid} lets it go on)" if suspended else "running"
+        state = f"suspended (kill -CONT {process.pid} resumes it)" if suspended else "running"
         return OwnerError(
             f"workdir={self._workdir} belongs to a training that is {state}: {_named(record)}. Wait until it ends, end "
-            f"it (kill {process.pid} on {process.host}: it saves, and another run goes on from there), or give another "
-            "workdir."
+            f"it (kill {process.pid} on {process.host}: it saves, and another run can resume), or give another workdir."
         )
 
 
