@@ -42,12 +42,7 @@ class Alternating:
         due = start >= end or (self.every_steps is not None and start % self.every_steps == 0)
         if due and not self._call.checkpoints.was_evaluated(start):
             like = self._job.abstract_state(self.opened)
-            self(start, self._call.checkpoints.restore(start, like).state, _cannot_stop)
-
-
-def _cannot_stop(why: str) -> None:
-    """For evaluations outside of training."""
-    del why
+            self(start, self._call.checkpoints.restore(start, like).state, lambda _: None)
 
 
 def check_name(name: str | None) -> None:
@@ -59,7 +54,7 @@ def check_name(name: str | None) -> None:
         )
 
 
-def tell(job: Job, name: str | None, result: EvalResult, stop: Callable[[str], None] = _cannot_stop) -> None:
+def tell(job: Job, name: str | None, result: EvalResult, stop: Callable[[str], None] = lambda _: None) -> None:
     """Writes a result to <workdir>/eval_<name>, or to eval, and calls the callbacks."""
     with Reports(job.config, "eval" if name is None else f"eval_{name}") as reports:
         reports.scalars(result.step, result.metrics)

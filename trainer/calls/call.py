@@ -35,15 +35,13 @@ class Call:
             self.preemption.check()
         self.watchdog.check()
 
-    def due(self, step: int) -> bool:
+    def due(self, _: int) -> bool:
         """See Pauses. Raises an Ending, on all hosts before the same dispatch."""
-        del step
         if (decision := self.polls.poll()).preempted:
             why = f"{decision.stop}; there was nothing to save, run the same command again"
             raise ending(why, decision.interrupted, together=True)
         return False
 
-    def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
+    def attend(self, _: int, carry: Any) -> tuple[Any, bool]:
         """See Pauses; never due."""
-        del step
         return carry, True

@@ -45,9 +45,7 @@ class Waits:
 
 
 def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, waits: Waits) -> Iterator[EvalResult]:
-    """The result of every checkpoint that it evaluates; see Trainer.evaluate_continuously.
-
-    Between two results no call of the trainer is open, so the iterator may be dropped."""
+    """The result of each new checkpoint; see Trainer.evaluate_continuously. No call is open between two results."""
     end, last = job.config.max_steps, None
     evaluation: Evaluation | None = None
     while end is None or last is None or last < end:

@@ -37,7 +37,10 @@ class Pace:
         """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
         store, key = watchdog.roll.store, watchdog.roll.key(key)
         if store.index == 0:
-            steps = self._measured()
+            steps = 1
+            if len(self._looks) > 1:  # the first step includes one-time costs
+                step_seconds = (self._looks[-1] - self._looks[0]) / (len(self._looks) - 1)
+                steps = self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))
             store.put(key, str(steps))
             return steps
         told = watchdog.wait(lambda: store.get(key), seconds)
@@ -49,10 +52,3 @@ class Pace:
         """Lets the feeder continue."""
         self._steps = steps
         self._settled.set()
-
-    def _measured(self) -> int:
-        # Without the first step, which includes one-time costs.
-        if len(self._looks) < 2:
-            return 1
-        step_seconds = (self._looks[-1] - self._looks[0]) / (len(self._looks) - 1)
-        return self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))

@@ -72,19 +72,13 @@ class Between:
         for callback in self.job.callbacks:
             callback.on_checkpoint(CheckpointEnd(step, state, self.watch.reports, self.wish))
 
-    def evaluate(self, step: int, state: TrainState) -> TrainState:
-        """Returns the same state, in other arrays."""
-        assert self.evaluating is not None
-        with self.watch.away():
-            return self.evaluating(step, state, self.wish)
-
-    def lengthen(self, k: int) -> None:
-        """Makes all later dispatches k steps long."""
-        assert self.pace is not None
+    def set_pace(self, pace: Pace) -> None:
+        """Makes later dispatches as long as the hosts agree on."""
+        k = pace.agree(self.call.watchdog, f"pace/{self.start}", self.job.config.stall_seconds)
         log.info("%d steps per dispatch, for %s", k, self.job.config.iterations_per_loop)
         with self.watch.away():
             self.program.lengthen(k)
-            self.pace.settle(k)
+            pace.settle(k)
             self.program.compile({k}, self.call.check)
 
 
@@ -121,11 +115,11 @@ class TrainingPauses:
         if self._saves:
             between.save(step, carry)
             self._saved, self._saved_at = step, self._clock()
-        if self._evaluates:
-            carry = between.evaluate(step, carry)
+        if self._evaluates and between.evaluating:
+            with between.watch.away():
+                carry = between.evaluating(step, carry, between.wish)
         if self._finds_pace and between.pace:
-            key = f"pace/{between.start}"
-            between.lengthen(between.pace.agree(between.call.watchdog, key, self._config.stall_seconds))
+            between.set_pace(between.pace)
         return carry, not self.stopped.stop
 
     def _decide(self) -> Decision:

@@ -7,7 +7,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -34,10 +34,10 @@ def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], workdir: s
     StorageError if it is not writable. HostError, on every host, naming the first fact that differs and the hosts of
     each value; the hosts that are missing after this time; or the failure of another host."""
     store = watchdog.roll.store
-    with _mark(workdir, store.index == 0) as name:
+    with _mark(workdir) if store.index == 0 else nullcontext() as name:
         if store.count == 1:
             return
-        if store.index == 0:
+        if name:
             store.put(watchdog.roll.key("mark"), name)
         # The others wait longer: host 0 determines which hosts are missing.
         mark = watchdog.wait(lambda: store.get(watchdog.roll.key("mark")), 2 * seconds)
@@ -49,12 +49,9 @@ def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], workdir: s
 
 
 @contextmanager
-def _mark(workdir: str, mine: bool) -> Iterator[str]:
+def _mark(workdir: str) -> Iterator[str]:
     """A file that only hosts with the same work directory see. Without this check, Orbax waits for ten minutes."""
     name = f".hosts-{secrets.token_hex(8)}"
-    if not mine:
-        yield name
-        return
     make_mark(workdir, name)
     try:
         yield name

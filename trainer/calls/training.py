@@ -30,15 +30,12 @@ log = logger("trainer")
 def train_run(
     call: Call, job: Job, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
 ) -> TrainResult:
-    """Trains steps start..end, resuming from the checkpoint of `start` if that is above 0.
-
-    Raises an Ending, after saving, when a process of the run was asked to end."""
+    """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with its work saved."""
     config = job.config
     with call.preemption.leavable():
         state, position = _begin(call, job, opened, start)
     profile = Profile(config, start, end)
-    every_eval = evaluating.every_steps if evaluating else None
-    every = [n for n in (config.checkpoint_every_steps, every_eval) if n]
+    every = [n for n in (config.checkpoint_every_steps, evaluating and evaluating.every_steps) if n]
     pace = Pace(config.loop_seconds, partial(job.steps_a_dispatch, opened, every)) if config.loop_seconds else None
     k = 1 if pace else job.steps_a_dispatch(opened, every)
     program = job.program(train_step(job.task, config.on_nan), state, opened, k)

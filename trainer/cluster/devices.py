@@ -20,14 +20,12 @@ class Devices:
     """On the CPU: how many devices to simulate, for example to rehearse a run on that many."""
 
     def __post_init__(self) -> None:
-        if self.num_devices is None:
-            return
-        if self.platform != "cpu":
+        if self.num_devices is not None and self.platform != "cpu":
             raise OptionError(
                 f"num_devices={self.num_devices} is given with platform={self.platform}. Only platform=cpu can "
                 "simulate any number of devices; of other platforms all devices are used."
             )
-        if self.num_devices < 1:
+        if self.num_devices is not None and self.num_devices < 1:
             raise OptionError(f"num_devices={self.num_devices} is not allowed. It must be an int above 0.")
 
 

@@ -3,6 +3,7 @@
 import ipaddress
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,15 +96,13 @@ def _give_up(settings: Distributed) -> None:
 
 
 def _is_place(address: str) -> bool:
-    try:
+    with suppress(ValueError):
         return bool(split(address)[0])
-    except ValueError:
-        return False
+    return False
 
 
 def _is_loopback(address: str) -> bool:
     host, _ = split(address)
-    try:
+    with suppress(ValueError):
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return False

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import NamedTuple
 
 from trainer.cluster.roll import Roll
@@ -62,8 +61,7 @@ class Preemption:
         if error is None:
             self._interrupts.check()  # received while the last checkpoint was written
 
-    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+    def _on_sigterm(self, *_: object) -> None:
         _requested.set()
         self._tell("")
 

@@ -45,25 +45,20 @@ class Roll:
     def __init__(self, store: Store, timeout_seconds: float) -> None:
         self.store, self.timeout_seconds = store, timeout_seconds
         self.silence_seconds = timeout_seconds / 2
-        self._call = self._number()
         self.look_seconds = self.silence_seconds / LOOKS
         self._signs = Signs(store, self.silence_seconds)
         self._silent: set[int] = set()
         self._lost: Failure | None = None
+        mine = f"calls/{store.index}"
+        try:
+            self._call = int(store.get(mine) or 0)  # all hosts make the same calls, so they get the same number
+            store.put(mine, str(self._call + 1))
+        except StoreError as error:
+            raise _out_of_reach(error).error(store.count) from error
 
     def key(self, name: str) -> str:
         """`name` as a key of this session."""
         return f"{self._call}/{name}"
-
-    def _number(self) -> int:
-        """All hosts make the same calls, so they get the same number."""
-        mine = f"calls/{self.store.index}"
-        try:
-            number = int(self.store.get(mine) or 0)
-            self.store.put(mine, str(number + 1))
-        except StoreError as error:
-            raise _out_of_reach(error).error(self.store.count) from error
-        return number
 
     def failure(self) -> Failure | None:
         """The first reported failure; None if there is none."""

@@ -81,11 +81,7 @@ def _environment() -> dict[str, str]:
 
 def serve(parent: int, address: str, num_processes: int, options: dict[str, Any]) -> NoReturn:
     """Runs the service until process `parent` ends it, or until `parent` is dead and no process is connected."""
-    for name in (
-        "SIGINT",
-        "SIGTERM",
-        "SIGHUP",
-    ):  # a cluster sends them to all processes of a job, so that they save and end
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to all processes of a job, so that they save and end
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -100,16 +96,12 @@ def serve(parent: int, address: str, num_processes: int, options: dict[str, Any]
                 os._exit(0)
             break
     with outliving(address):
-        _outlive(time.monotonic() + LINGER_SECONDS)
+        calm = time.monotonic()
+        stop = calm + LINGER_SECONDS
+        while (now := time.monotonic()) - calm < CALM_SECONDS and now < stop:
+            calm = now if connections() else calm
+            time.sleep(POLL_SECONDS)
         os._exit(0)  # shutting down gRPC's server takes seconds
-
-
-def _outlive(stop: float) -> None:
-    calm = time.monotonic()
-    while (now := time.monotonic()) - calm < CALM_SECONDS and now < stop:
-        if connections():
-            calm = now
-        time.sleep(POLL_SECONDS)
 
 
 def connections() -> int:

@@ -15,9 +15,7 @@ StoreError = jax.errors.JaxRuntimeError  # any method may raise it: the service 
 
 
 class LocalStore:
-    """The store of a single process, which is host `index` of `count`. Keys are paths.
-
-    `view` makes stores for threads that act as hosts."""
+    """The store of a single process; `view` makes stores for threads that act as hosts. Keys are paths."""
 
     def __init__(self) -> None:
         self.index, self.count = 0, 1
@@ -74,8 +72,7 @@ class JaxStore:
         try:
             self._client.key_value_set(f"infeed/{key}", value)
         except StoreError:
-            found = self.get(key)
-            if found is None:
+            if (found := self.get(key)) is None:
                 raise
             return found
         return value

@@ -54,7 +54,7 @@ class Chunks:
     def __iter__(self) -> Iterator[Chunk]:
         with ExitStack() as stack:
             # A generator can only be closed here, in the thread that runs it.
-            stack.callback(_close, self.batches)
+            stack.callback(getattr(self.batches, "close", lambda: None))
             step = self.start
             for length in self.lengths:
                 host = list(itertools.islice(self._host_batches(), length))
@@ -86,22 +86,15 @@ class Chunks:
     def _placed(self, step: int, host: list[dict[str, Any]]) -> Chunk:
         program, length = self.program, len(host)
         if program.scans and length > 1:
-            return Chunk(step, length, (program.place(jax.tree.map(_stacked, *host), True),), True)
+            # Concatenating takes half the time of np.stack.
+            rows = jax.tree.map(lambda *each: np.concatenate(each).reshape(length, *each[0].shape), *host)
+            return Chunk(step, length, (program.place(rows, True),), True)
         return Chunk(step, length, tuple(program.place(batch, False) for batch in host), False)
 
     def close(self) -> None:
         """Closes the input, if it can be closed from a thread other than the iterating one."""
         if not isinstance(self.batches, GeneratorType):
-            _close(self.batches)
-
-
-def _stacked(*rows: np.ndarray) -> np.ndarray:
-    return np.concatenate(rows).reshape(len(rows), *rows[0].shape)  # half the time of np.stack
-
-
-def _close(batches: Any) -> None:
-    if hasattr(batches, "close"):
-        batches.close()
+            getattr(self.batches, "close", lambda: None)()
 
 
 class Feeder(Iterator[Chunk]):

@@ -28,12 +28,12 @@ class Look:
 class Pauses(Protocol):
     """Actions between dispatches, when the carry is available: saving, evaluating, ending early."""
 
-    def due(self, step: int) -> bool:
+    def due(self, step: int, /) -> bool:
         """Whether to pause at this step. Asked before every dispatch and after the last, and again at the same step
         if an Ending ended the wait for the input."""
         ...
 
-    def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
+    def attend(self, step: int, carry: Any, /) -> tuple[Any, bool]:
         """The carry to continue with, and whether to continue. `look` has seen all earlier steps."""
         ...
 
