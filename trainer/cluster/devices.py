@@ -45,7 +45,7 @@ def check(devices: Devices) -> None:
 
     try:
         jax.devices()
-    except (RuntimeError, AssertionError) as error:  # it asserts where it finds no GPU
+    except (RuntimeError, AssertionError) as error:  # it asserts if it finds no GPU
         reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0] or "JAX finds no NVIDIA GPU"
         platform = devices.platform or f"{os.environ.get('JAX_PLATFORMS')} (of JAX_PLATFORMS)"
         extras = [name for name in ("cuda", "tpu") if name in platform] or ["cuda", "tpu"]

@@ -101,7 +101,7 @@ class Feeder(Iterator[Chunk]):
     """Runs `source` two chunks ahead in a thread. wait_seconds: how long the host has waited.
 
     stall_seconds: how long one batch may take; beyond it, a StallError, with the stacks of all threads in the log.
-    check: called while waiting for a chunk. If it raises, the chunk comes with the following `next`."""
+    check: called while waiting for a chunk. If it raises, the following `next` returns the chunk."""
 
     def __init__(self, source: Chunks, stall_seconds: float, check: Check = lambda: None) -> None:
         self.wait_seconds = 0.0
