@@ -1,8 +1,8 @@
-"""What a step of training may not leave broken: the loss, the gradients, the model; before a save, the optimizer.
+"""Which arrays must stay finite: the loss, gradients and model in every training step, and the optimizer before a save.
 
-Every step is checked for little: the squares of the gradients, whose sum is a metric anyway, say that all of them are
-finite, and that their squares are, too; so what an optimizer gathers of them stays finite. Only the model is read once
-more. To read the gradients and both moments of AdamW as well made a step of a medium model a third slower."""
+The check of every step is cheap. The sum of the squared gradients, a metric anyway, shows that they and their squares
+are finite, so the optimizer's moments stay finite, too. Only the model is read once more. Also reading the gradients
+and both moments of AdamW made a step of a medium model a third slower."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,14 +21,14 @@ LOSS = "the loss"
 
 
 def squares(tree: Any) -> list[jax.Array]:
-    """Of every array of numbers that are not integers, the sum of their squares, in float32 or more.
+    """For every floating-point or complex array, the sum of its squares, in float32 or wider.
 
     The root of their sum is the L2 norm of all arrays as one vector."""
     return [_square_sum(leaf) for _, leaf in _inexact(tree)]
 
 
 def checked_names(variables: Variables) -> list[str]:
-    """What first_bad counts, in the order in which it breaks."""
+    """The names that first_bad numbers, in the order in which they break."""
     gradients = [f"the gradient of {name}" for name, _ in _inexact(variables.params)]
     return [LOSS, *gradients, *(name for name, _ in _inexact(variables))]
 
@@ -36,14 +36,14 @@ def checked_names(variables: Variables) -> list[str]:
 def first_bad(loss: jax.Array, gradient_squares: Sequence[jax.Array], after: Variables) -> jax.Array:
     """The number, int32, of the first of the checked_names that is not finite; -1 if all are.
 
-    The loss alone is one step late: it is computed before the update that breaks the model. The square of a gradient is
-    infinite also where that is only huge, so it counts where the model breaks."""
+    The loss alone would be a step late: it is computed before the update that breaks the model. The square of a large
+    gradient is infinite, too, so an infinite square counts only if the model breaks."""
     leaves = [leaf for _, leaf in _inexact(after)]
     of_gradients = jnp.stack(gradient_squares)
     sound = jnp.isfinite(loss + jnp.sum(of_gradients) + _with_itself(leaves))
 
     def look() -> jax.Array:
-        # The gradients themselves are not looked at: who holds them until here keeps XLA from using them up.
+        # Reading the gradients themselves here would keep XLA from reusing their memory.
         model = ~_finite(leaves)
         gradients = jnp.isnan(of_gradients) | (jnp.isinf(of_gradients) & jnp.any(model))
         return _first(jnp.concatenate([~jnp.isfinite(loss)[None], gradients, model]))
@@ -52,7 +52,7 @@ def first_bad(loss: jax.Array, gradient_squares: Sequence[jax.Array], after: Var
 
 
 def finder_of_broken(placement: Placement) -> Callable[[TrainState], str]:
-    """Finds the first array of a state that is not finite; "" if all are. A program of its own, over all of it."""
+    """Finds the first non-finite array of a state; "" if there is none. A program of its own that reads all arrays."""
     first = jax.jit(lambda leaves: _first(~_finite(leaves)), out_shardings=placement.replicated)
 
     def find(state: TrainState) -> str:
@@ -81,13 +81,13 @@ def _square_sum(leaf: jax.Array) -> jax.Array:
 
 
 def _sum_on_cpu(array: jax.Array) -> jax.Array:
-    # In a scan XLA adds up one number after the other; a product takes a third of the time.
+    # In a scan XLA adds numbers one by one; a product takes a third of the time.
     return jnp.sum(array if array.ndim < 2 else array @ jnp.ones(array.shape[-1], array.dtype))
 
 
 def _with_itself(leaves: Sequence[jax.Array]) -> jax.Array:
-    """Finite only if all numbers are; where they are huge it may not be."""
-    # A dot is cheaper still, but not of gradients: those that products leave in another layout it would copy.
+    """Finite only if all numbers are; it may overflow if they are huge."""
+    # A dot is even cheaper, but not for gradients: it copies those that products leave in another layout.
     return sum((jnp.vdot(leaf, leaf).real for leaf in map(_widened, leaves)), jnp.float32(0))
 
 

@@ -1,7 +1,7 @@
 """How the process ends: its exit codes, and the end of a process whose run has broken apart. Stdlib only.
 
-A Python thread that is inside TensorFlow or XLA when the interpreter goes down is ended in there, by an exception that
-C++ cannot pass on: SIGABRT, "FATAL: exception not rethrown". So a process that may have one ends without that."""
+A Python thread that is inside TensorFlow or XLA when the interpreter shuts down ends by an exception that C++ cannot
+handle: SIGABRT, "FATAL: exception not rethrown". A process that may have such a thread skips that shutdown."""
 
 import atexit
 import os
@@ -20,6 +20,7 @@ __all__ = [
     "Ending",
     "Interrupted",
     "Preempted",
+    "ProcessEnd",
     "abandon_threads",
     "break_apart",
     "end",
@@ -30,18 +31,15 @@ __all__ = [
 ]
 
 EXIT_USER_ERROR = 2  # any InfeedError
-EXIT_HOST_FAILED = 3  # another host failed or died, so that this one had to end
+EXIT_HOST_FAILED = 3  # another host failed or died, so this one had to end
 
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run the same command again
 
-_last_words: Callable[[], None] | None = None
-_threads_abandoned = False
-
 
 class Ending(BaseException):
-    """The process was asked to end, and what it did is saved: the same command goes on from there.
+    """The process was asked to end and its work is saved: the same command resumes it.
 
-    together: every host of the run raises it at the same step, so none has to be told."""
+    together: every host of the run raises it at the same step, so no host has to be told."""
 
     exit_code: int
 
@@ -61,7 +59,7 @@ class Preempted(Ending, SystemExit):
 
 
 class Interrupted(Ending, KeyboardInterrupt):
-    """By SIGINT, as Ctrl-C sends it. A program that catches it may go on with other calls."""
+    """By SIGINT, as Ctrl-C sends it. A program that catches it may make other calls."""
 
     exit_code = EXIT_INTERRUPTED
 
@@ -72,61 +70,63 @@ class Interrupted(Ending, KeyboardInterrupt):
 
 
 def ending(why: str, interrupted: bool, together: bool = False) -> Ending:
-    """The exception for it."""
+    """An Interrupted or a Preempted."""
     return (Interrupted if interrupted else Preempted)(why, together)
 
 
-def break_apart(last_words: Callable[[], None], code: int = 1) -> None:
-    """From now on this process can only end, and not JAX's way, which waits for processes that are gone and then
-    aborts this one. `last_words` are called just before. code: of a program that does not call `end`."""
-    global _last_words
-    if _last_words is None:
-        _last_words = last_words
-        atexit.register(end, code)
+class ProcessEnd:
+    """How a process ends. One instance serves the process; its methods are the functions of this module."""
 
+    def __init__(self) -> None:
+        self._last_words: Callable[[], None] | None = None
+        self._threads_abandoned = False
 
-def is_apart() -> bool:
-    """Whether the run of this process has broken apart."""
-    return _last_words is not None
+    def break_apart(self, last_words: Callable[[], None], code: int = 1) -> None:
+        """From now on the process can only end, and not as JAX would end it, which waits for processes that are gone
+        and then aborts. `last_words` is called just before the end. code: for a program that does not call `end`."""
+        if not self.is_apart():
+            self._last_words = last_words
+            atexit.register(self.end, code)
 
+    def is_apart(self) -> bool:
+        """Whether the run of this process has broken apart."""
+        return self._last_words is not None
 
-def abandon_threads() -> None:
-    """From now on `end` waits for no thread: some wait for what will never come."""
-    global _threads_abandoned
-    _threads_abandoned = True
+    def abandon_threads(self) -> None:
+        """From now on `end` waits for no thread: some wait for something that will never happen."""
+        self._threads_abandoned = True
 
+    def leave_at_exit(self, error: BaseException, thread: threading.Thread) -> None:
+        """From now on `end` waits for no thread. A program that ends in another way waits for this thread, unless the
+        error is an Ending."""
+        self.abandon_threads()
+        if isinstance(error, Preempted):
+            atexit.register(leave, EXIT_PREEMPTED)
+        elif isinstance(error, Interrupted):
+            atexit.register(lambda: None if _uncaught() else thread.join())
+        else:
+            atexit.register(thread.join)
 
-def leave_at_exit(error: BaseException, thread: threading.Thread) -> None:
-    """`end` waits for no thread from now on. The end of any other program waits for this one, but for an Ending."""
-    abandon_threads()
-    if isinstance(error, Preempted):
-        atexit.register(leave, EXIT_PREEMPTED)
-    elif isinstance(error, Interrupted):
-        atexit.register(lambda: None if _uncaught() else thread.join())
-    else:
-        atexit.register(thread.join)
-
-
-def end(code: int) -> NoReturn:
-    """Ends the process with this exit code, also if its run has broken apart."""
-    if _last_words is not None:
-        _last_words()
-    if _last_words is not None or _threads_abandoned:
-        leave(code)
-    if code not in (EXIT_PREEMPTED, EXIT_INTERRUPTED):
-        threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
-    _leave_in_order(code)
+    def end(self, code: int) -> NoReturn:
+        """Ends the process with this exit code, even if its run has broken apart."""
+        if self._last_words is not None:
+            self._last_words()
+        if self.is_apart() or self._threads_abandoned:
+            leave(code)
+        if code not in (EXIT_PREEMPTED, EXIT_INTERRUPTED):
+            threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+        _leave_in_order(code)
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process at once: no other thread and no exit handler can hold it up."""
+    """Ends the process immediately: no other thread and no exit handler can delay it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _leave_in_order(code: int) -> NoReturn:
-    """Calls what is to be called at the end of the process, and ends it without the rest, which can abort."""
+    """Calls the exit handlers and ends the process without the rest of Python's shutdown, which can abort."""
     atexit._run_exitfuncs()
     leave(code)
 
@@ -140,3 +140,8 @@ def _leave_if_uncaught() -> None:
     atexit.unregister(_leave_if_uncaught)
     if _uncaught():
         _leave_in_order(EXIT_INTERRUPTED)
+
+
+_END = ProcessEnd()  # a process ends once
+abandon_threads, break_apart, is_apart = _END.abandon_threads, _END.break_apart, _END.is_apart
+leave_at_exit, end = _END.leave_at_exit, _END.end

@@ -1,48 +1,48 @@
-"""Inputs cut to their first batches: overfit_batches trains on them again and again, fast_dev_run evaluates one."""
+"""Inputs cut to their first batches: overfit_batches trains on them repeatedly, fast_dev_run evaluates one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pipeline.shards.errors import FingerprintError, InputError
-from trainer.inputs import Input, InputContext, InputFn, as_input, on_error_of
+from trainer.inputs import CompleteInput, InputContext, InputFn, as_input
 
 __all__ = ["FirstBatches", "first_batches"]
 
 
 def first_batches(input_fn: InputFn, count: int, *, repeat: bool) -> InputFn:
-    """The input_fn of the first `count` batches of what `input_fn` gives from the very start, once or endlessly."""
+    """An input_fn of the first `count` batches from the input's beginning, once or endlessly."""
 
-    def cut(ctx: InputContext) -> Input:
+    def cut(ctx: InputContext) -> CompleteInput:
         return FirstBatches(as_input(input_fn(replace(ctx, start_step=0))), count, repeat=repeat)
 
     return cut
 
 
 class FirstBatches:
-    """The first `count` batches of an input, in order, as they came the first time: augmentation and all.
+    """The first `count` batches of an input, in order, as they were first read: including augmentation.
 
-    They are read once and stay in memory. A position is a number of batches. It cannot prove anything, as it leaves
-    records out."""
+    They are read once and stay in memory. A position is a number of batches. Proves nothing: records are left out."""
 
     num_records = None
     expected_crc = None
     start = 0
+    verify_command = None
 
-    def __init__(self, source: Input, count: int, *, repeat: bool) -> None:
-        self.spec, self.on_error = source.spec, on_error_of(source)
+    def __init__(self, source: CompleteInput, count: int, *, repeat: bool) -> None:
+        self.spec, self.on_error = source.spec, source.on_error
         self.fingerprint = f"the first {count} batches of {source.fingerprint}"
         self.steps_per_epoch = count
         self._source, self._count, self._repeat = source, count, repeat
         self._kept: list[Mapping[str, Any]] = []
 
     @property
-    def quarantine(self) -> Any:
-        """The bad records that the source met, if it is one that keeps them."""
-        return getattr(self._source, "quarantine", ())
+    def quarantine(self) -> Sequence[Any]:
+        """The bad records that the source has met so far."""
+        return self._source.quarantine
 
     def batches(self, position: int, /) -> Iterator[Mapping[str, Any]]:
-        """See Input. InputError where the source has fewer batches than it is to be cut to."""
+        """See Input. InputError if the source has fewer batches than `count`."""
         return _Batches(self._source, self._kept, self._count, position, self._repeat)
 
     def advance(self, position: int, n_batches: int, /) -> int:
@@ -59,15 +59,15 @@ class FirstBatches:
         if (state.get("first_batches"), state.get("of")) != (mine["first_batches"], mine["of"]):
             raise FingerprintError(
                 f"the checkpoint's input is {state}, this one is {self.fingerprint}. Give the overfit_batches that the "
-                "run began with, or another workdir."
+                "run started with, or another workdir."
             )
         return state["batch"]
 
 
 class _Batches(Iterator[Mapping[str, Any]]):
-    """No generator: its close() reaches a source that another thread waits for."""
+    """Not a generator: its close() reaches a source that another thread is waiting for."""
 
-    def __init__(self, source: Input, kept: list[Any], count: int, position: int, repeat: bool) -> None:
+    def __init__(self, source: CompleteInput, kept: list[Any], count: int, position: int, repeat: bool) -> None:
         self._kept, self._count, self._position, self._repeat = kept, count, position, repeat
         missing = len(kept) < count
         self._rest = source.batches(source.advance(source.start, len(kept))) if missing else iter(())
@@ -85,15 +85,13 @@ class _Batches(Iterator[Mapping[str, Any]]):
         batch = next(self._rest, None)
         if batch is None:
             raise InputError(
-                f"the input has only {len(self._kept)} batches, and its first {self._count} are wanted "
-                "(overfit_batches). Ask for fewer."
+                f"the input has only {len(self._kept)} batches; overfit_batches needs its first {self._count}. "
+                "Ask for fewer."
             )
         if len(self._kept) + 1 == self._count:
-            self.close()  # its threads and buffers are not needed any more
+            self.close()  # its threads and buffers are no longer needed
         return batch
 
     def close(self) -> None:
-        """Ends the source, also while another thread waits for it."""
-        close = getattr(self._rest, "close", None)
-        if close is not None:
-            close()
+        """Closes the source, even while another thread is waiting for it."""
+        getattr(self._rest, "close", lambda: None)()

@@ -2,7 +2,7 @@
 
 pipeline.datasets.Input fulfils it by its shape alone. NumPy, and jax for tree paths; no tensorflow."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any, Literal, Protocol, cast, runtime_checkable
@@ -18,6 +18,7 @@ __all__ = [
     "INDEX",
     "MASK",
     "SEED",
+    "CompleteInput",
     "Input",
     "InputContext",
     "InputFn",
@@ -26,7 +27,6 @@ __all__ = [
     "batch_struct",
     "check_batch",
     "check_rows",
-    "on_error_of",
     "path_name",
 ]
 
@@ -56,7 +56,9 @@ class Input(Protocol):
     padding) and `_crc` uint32 [b] (0 on padding) are part of it, in training `_seed` uint32 [b, 2], too (another for
     each record and epoch, 0 on padding), from which Task.augment draws. num_records: of one epoch, over all hosts.
     steps_per_epoch: batches of one. expected_crc: sum of the crcs of the records due in one exact epoch, mod 2**32;
-    None where it cannot be proven. Positions are opaque; an array once yielded is not written again."""
+    None where it cannot be proven. Positions are opaque; an array once yielded is not written again.
+
+    An Input may also have the attributes of CompleteInput; `as_input` adds those it lacks."""
 
     @property
     def spec(self) -> Mapping[str, Any]: ...  # noqa: D102
@@ -87,6 +89,22 @@ class Input(Protocol):
         ...
 
 
+@runtime_checkable
+class CompleteInput(Input, Protocol):
+    """An Input that also states how it treats bad records, as `as_input` returns it.
+
+    on_error: "raise", "mask" or "skip"; only with "mask" may an evaluation mask rows of records that are due.
+    quarantine: the bad records that this host has read so far. verify_command: the command that lists damaged records;
+    None if there is none."""
+
+    @property
+    def on_error(self) -> str: ...  # noqa: D102
+    @property
+    def quarantine(self) -> Sequence[Any]: ...  # noqa: D102
+    @property
+    def verify_command(self) -> str | None: ...  # noqa: D102
+
+
 InputFn = Callable[[InputContext], Input | Iterable[Mapping[str, Any]]]
 
 
@@ -101,6 +119,9 @@ class IterableInput:
     fingerprint = "iterable"
     expected_crc = None
     start = None
+    on_error = "raise"
+    quarantine = ()
+    verify_command = None
 
     def __init__(self, iterable: Iterable[Mapping[str, Any]]) -> None:
         self._iterator = iter(iterable)
@@ -134,23 +155,31 @@ class IterableInput:
         del state
 
 
-def as_input(source: object) -> Input:
-    """`source` if it is an Input, else the adaptor around it."""
-    if isinstance(source, Input):
+class _Completed:
+    """A user's Input, with IterableInput's values of the attributes that it lacks."""
+
+    def __init__(self, source: Input) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("on_error", "quarantine", "verify_command"):
+            return getattr(self._source, name, getattr(IterableInput, name))
+        return getattr(self._source, name)
+
+
+def as_input(source: object) -> CompleteInput:
+    """`source` if it is a CompleteInput; otherwise an adaptor for the Input or the iterable."""
+    if isinstance(source, CompleteInput):
         return source
+    if isinstance(source, Input):
+        adaptor = type(type(source).__name__, (_Completed,), {})  # messages name the user's class
+        return cast(CompleteInput, adaptor(source))
     if isinstance(source, Iterable) and not isinstance(source, (str, Mapping)):
-        return cast(Input, IterableInput(source))
+        return cast(CompleteInput, IterableInput(source))
     raise InputError(
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
         "(pipeline.datasets.train_dataset) or an iterable of dicts of NumPy arrays."
     )
-
-
-def on_error_of(source: Input) -> str:
-    """What the input does about bad records: "raise", unless it has an `on_error` that says otherwise.
-
-    Only one that says "mask" may mask rows of records that are due."""
-    return getattr(source, "on_error", "raise")
 
 
 def batch_struct(spec: Mapping[str, Any]) -> dict[str, Any]:

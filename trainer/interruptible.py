@@ -1,8 +1,9 @@
-"""A long call into C, a compilation, that the main thread can leave: signals and failures of other hosts are heard."""
+"""A long call into C, such as a compilation, that the main thread can leave on a signal or a failure elsewhere."""
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 from trainer.exits import leave_at_exit
 
@@ -14,17 +15,17 @@ POLL_SECONDS = 0.1
 
 
 def interruptible(function: Callable[[], T], check: Check) -> T:
-    """What `function` returns, run in a thread; `check` is called meanwhile, and may raise.
+    """Runs `function` in a thread and returns its value. check: called meanwhile; it may raise.
 
-    Then the thread is left behind, as it cannot be stopped. `trainer.exits.end` does not wait for it; a program that
-    ends in any other way does, because an interpreter that goes away under a compilation aborts (exit code 134)."""
-    outcome: list[Any] = []
+    If it raises, the thread keeps running, as nothing can stop it. `trainer.exits.end` does not wait for it. A program
+    that ends otherwise does, because an interpreter that shuts down during a compilation aborts (exit code 134)."""
+    outcome = Future[T]()
 
     def work() -> None:
         try:
-            outcome.append((function(), None))
+            outcome.set_result(function())
         except BaseException as error:
-            outcome.append((None, error))
+            outcome.set_exception(error)
 
     thread = threading.Thread(target=work, name="trainer-compiling", daemon=True)
     thread.start()
@@ -36,7 +37,4 @@ def interruptible(function: Callable[[], T], check: Check) -> T:
         if thread.is_alive():
             leave_at_exit(error, thread)
         raise
-    value, error = outcome[0]
-    if error is not None:
-        raise error
-    return value
+    return outcome.result()

@@ -1,10 +1,11 @@
-"""SIGINT (Ctrl-C), heard by a thread: Python runs no handler while the main thread is inside C. Stdlib only."""
+"""SIGINT (Ctrl-C), received by a thread: Python runs no handler while the main thread is inside C. Stdlib only."""
 
 import contextlib
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from enum import Enum, auto
 from types import FrameType
@@ -14,23 +15,23 @@ from pipeline.ctrl_c import EXIT_INTERRUPTED, leave
 __all__ = ["FirstOne", "Interrupts"]
 
 ANSWER_SECONDS = 5.0
-LEAVE_SECONDS = 1.0  # for the thread, which may be stuck in a write to stderr
-END = 0  # in the pipe; no signal has this number
+LEAVE_SECONDS = 1.0  # the thread may be stuck in a write to stderr
+END = 0  # a byte for the pipe; no signal has this number
 
 
 class FirstOne(Enum):
-    """What the first SIGINT does, after it has printed a line. The second always ends the process."""
+    """What the first SIGINT does after a line is printed. The second always ends the process."""
 
     LEAVES = auto()  # ends the process
-    RAISES = auto()  # raises in the main thread, unless that is importing: half a module is worse than a late answer
-    WAITS = auto()  # is there to be asked for: `heard`
+    RAISES = auto()  # raises in the main thread, except during an import: half a module is worse than a delay
+    WAITS = auto()  # only sets `heard`
 
 
 class Interrupts:
-    """Listens to SIGINT, as a context manager; of several the innermost.
+    """Listens for SIGINT, as a context manager; if several are entered, the innermost does.
 
     Only in the main thread, and only in place of Python's own handler: a program's handler is respected. words: what to
-    print. tell: called once, in the listening thread. error: makes what is raised."""
+    print. tell: called once, in the listening thread. error: makes the exception to raise."""
 
     def __init__(
         self,
@@ -45,11 +46,11 @@ class Interrupts:
 
     @property
     def heard(self) -> bool:
-        """Whether there was a SIGINT."""
+        """Whether SIGINT was received."""
         return self._heard.is_set()
 
     def check(self) -> None:
-        """Raises the error if there was a SIGINT."""
+        """Raises the error if SIGINT was received."""
         if self.heard:
             raise self._error()
 
@@ -61,14 +62,14 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         if self not in _LISTENER.entered:
             return
-        if self.heard:  # its line comes before whatever is said next, and the thread does not take it for another's
+        if self.heard:  # its line is printed first, and a SIGINT is not counted twice
             self._answered.wait(ANSWER_SECONDS)
         _LISTENER.entered.remove(self)
         if not _LISTENER.entered:
             _LISTENER.close()
 
     def in_thread(self) -> None:
-        """The thread has heard a SIGINT."""
+        """Handles a SIGINT in the listening thread."""
         if self._answered.is_set():
             os._exit(EXIT_INTERRUPTED)
         self._heard.set()
@@ -81,7 +82,7 @@ class Interrupts:
         self._tell()
 
     def in_main(self, frame: FrameType | None) -> None:
-        """So has the main thread."""
+        """Handles a SIGINT in the main thread."""
         self._heard.set()
         if self.first is FirstOne.RAISES and not self._raised and not _imports(frame):
             self._raised = True
@@ -89,7 +90,7 @@ class Interrupts:
 
 
 class _Listener:
-    """The process's handler of SIGINT and the thread that it wakes, while a block of Interrupts is entered."""
+    """The process's handler of SIGINT and the thread that it wakes, while any Interrupts is entered."""
 
     def __init__(self) -> None:
         self.entered: list[Interrupts] = []
@@ -98,7 +99,7 @@ class _Listener:
         self._fd_before = self._read = self._write = -1
 
     def open(self) -> bool:
-        """Whether SIGINT is heard now, which it may have been before."""
+        """Starts to listen, if it does not yet; returns whether it listens now."""
         if threading.current_thread() is not threading.main_thread():
             return False
         now = signal.getsignal(signal.SIGINT)
@@ -113,7 +114,7 @@ class _Listener:
         return True
 
     def close(self) -> None:
-        """As it was before; but a handler that the program has set meanwhile stays."""
+        """Restores the previous handler, unless the program has set another in the meantime."""
         if signal.getsignal(signal.SIGINT) == self._in_main:
             signal.signal(signal.SIGINT, self._handler_before)  # pyright: ignore[reportArgumentType]
         if (fd := signal.set_wakeup_fd(self._fd_before)) not in (self._write, -1):
@@ -132,7 +133,7 @@ class _Listener:
                     return
                 if number == signal.SIGINT and self.entered:
                     self.entered[-1].in_thread()
-            if self._fd_before >= 0:  # an event loop of the program
+            if self._fd_before >= 0:  # the program has an event loop
                 with contextlib.suppress(OSError):
                     os.write(self._fd_before, numbers)
 
@@ -141,12 +142,12 @@ class _Listener:
             signal.default_int_handler(number, frame)
         fd = signal.set_wakeup_fd(-1)
         signal.set_wakeup_fd(fd)
-        if fd != self._write:  # an event loop that runs in this thread has its own: the thread has heard nothing
+        if fd != self._write:  # an event loop in this thread has set its own: the thread was not woken
             os.write(self._write, bytes([number]))
         self.entered[-1].in_main(frame)
 
     def forget(self) -> None:
-        """In a forked process, whose signals are not this one's."""
+        """Stops listening in a forked process."""
         if self.entered:
             self.entered.clear()
             signal.set_wakeup_fd(-1)
@@ -154,11 +155,8 @@ class _Listener:
 
 
 def _imports(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            return True
-        frame = frame.f_back
-    return False
+    frames = traceback.walk_stack(frame) if frame else ()
+    return any(each.f_code.co_filename == "<frozen importlib._bootstrap>" for each, _ in frames)
 
 
 _LISTENER = _Listener()

@@ -12,7 +12,16 @@ from pipeline.shards.errors import InputError
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.first_batches import first_batches
-from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, as_input, batch_struct, check_rows
+from trainer.inputs import (
+    MASK,
+    CompleteInput,
+    InputContext,
+    InputFn,
+    IterableInput,
+    as_input,
+    batch_struct,
+    check_rows,
+)
 from trainer.interruptible import Check
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.plan import Steps, steps_that_fit
@@ -34,7 +43,7 @@ class Opened:
     """An input, with the spec of its host batches as jax sees it and the size of a global batch."""
 
     mode: Mode
-    source: Input
+    source: CompleteInput
     struct: dict[str, Any]
     global_batch: int
 

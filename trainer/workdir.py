@@ -1,4 +1,4 @@
-"""Whether a work directory can be used. Needs no JAX: commands look before they import it, calls before they read."""
+"""Checks of a work directory. Needs no JAX: commands check before they import it, calls before they read."""
 
 import secrets
 from pathlib import Path
@@ -13,18 +13,18 @@ __all__ = ["check_checkpoint", "check_writable", "make_mark"]
 
 
 def check_checkpoint(workdir: str, restore_step: int | None = None, *, required: bool) -> None:
-    """CheckpointError unless there is a checkpoint where one is `required`, and that of restore_step or a later one.
+    """CheckpointError if a checkpoint is `required` and there is none, or none of restore_step or later.
 
-    StorageError where a bucket cannot be listed."""
+    StorageError if a bucket cannot be listed."""
     steps = finished_steps(workdir)
     if required or (restore_step is not None and max(steps, default=0) <= restore_step):
         required_step(checkpoints_directory(workdir), steps, restore_step)
 
 
 def check_writable(workdir: str) -> None:
-    """Makes the directory if it is not there. StorageError where it cannot be written to.
+    """Creates the directory if necessary. StorageError if it is not writable.
 
-    A bucket is not tried: that would be two requests more, and a call tries it before it compiles."""
+    A bucket is not checked: that would take two more requests, and a call checks it before it compiles."""
     if not is_remote(workdir):
         name = f".try-{secrets.token_hex(8)}"
         make_mark(workdir, name)
@@ -32,11 +32,11 @@ def check_writable(workdir: str) -> None:
 
 
 def make_mark(workdir: str, name: str) -> None:
-    """An empty file in the work directory, which is made if it is not there. StorageError where it cannot be."""
+    """Creates an empty file in the work directory, and that if necessary. StorageError if this fails."""
     try:
         if is_remote(workdir):
             open_storage(workdir).create(join(workdir, name), b"")
-        else:  # create would sync the disk: seconds where it is busy, for a file that nobody keeps
+        else:  # create would sync the disk: seconds on a busy disk, for a temporary file
             Path(workdir).mkdir(parents=True, exist_ok=True)
             Path(workdir, name).touch()
     except OSError as error:

@@ -92,7 +92,7 @@ def test_a_second_ctrl_c_ends_a_command_at_once_while_a_save_stalls(journey):
 
 def test_cut_off_and_resumed_in_a_bucket_ends_with_the_bits_of_a_straight_local_run(journey, saved):
     local, copy, _, printed = journey
-    assert "going on from the checkpoint of step 20" in printed
+    assert "resuming from the checkpoint of step 20" in printed
     for step in (20, 40):
         (arrays, position), (expected, expected_position) = saved(copy, step), saved(local, step)
         assert len(expected) == 6
@@ -133,11 +133,11 @@ def test_a_command_that_is_asked_to_end_saves_to_the_bucket_and_ends_with_75(buc
     running.process.send_signal(signal.SIGTERM)
     *_, last = running.end(code=75).splitlines()
     told = re.fullmatch(
-        r"preempted: SIGTERM on host 0 of 1; step (\d+) is saved, and the same command goes on from there", last
+        r"preempted: SIGTERM on host 0 of 1; step (\d+) is saved, and the same command resumes from there", last
     )
     step = int(told[1])
     printed = start_command(f"{bucket}/model", f"--max-steps={step + 5}").end()
-    assert f"going on from the checkpoint of step {step}" in printed
+    assert f"resuming from the checkpoint of step {step}" in printed
 
 
 def test_a_bucket_that_takes_no_arrays_ends_the_run_with_one_line(bucket, gcs_server, start_command):

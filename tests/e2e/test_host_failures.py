@@ -82,7 +82,7 @@ def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(broken, dig
         assert process.code == 0, process.printed
         for name, text in expected.items():
             assert process.report[name].startswith(f"HostError: the hosts do not agree: {text}")
-            assert process.report[name].endswith("Start the same command on every host, over the same data.")
+            assert process.report[name].endswith("Start the same command on every host, on the same data.")
         before, after = process.printed.split("now all agree")
         assert COLLECTIVE not in before
         assert COLLECTIVE in after
@@ -140,7 +140,7 @@ def test_a_host_that_dies_without_a_word_is_missed_and_named_within_the_bound(de
         if index != host:
             assert process.code == 3, process.printed
             assert process.at - died < BOUND + SLACK
-            assert f"host {host} of {count} failed: it gave no sign of life for 6 s" in process.printed
+            assert f"host {host} of {count} failed: it sent no heartbeat for 6 s" in process.printed
             assert "Check failure" not in process.printed
 
 

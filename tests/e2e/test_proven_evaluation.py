@@ -50,7 +50,8 @@ def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail
     monkeypatch.setattr(ShardReading, "__iter__", lying)
     with pytest.raises(
         EvaluationError,
-        match=r"counted 368 records as due, .* crcs add up to \w+ and the index .* --split validation --decode\. If",
+        match=r"counted 368 records as due, .* crcs add up to \w+ and not to the index's .* "
+        r"--split validation --decode\. If",
     ):
         trainer.evaluate(eval_input)
 

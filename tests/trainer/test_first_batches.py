@@ -44,7 +44,7 @@ def test_the_source_is_read_once_and_ended():
 
 
 def test_an_input_of_fewer_batches_is_refused_with_both_numbers():
-    with pytest.raises(InputError, match="has only 2 batches, and its first 3 are wanted"):
+    with pytest.raises(InputError, match="has only 2 batches; overfit_batches needs its first 3"):
         taken(FirstBatches(IterableInput(rows(0, 1)), 3, repeat=True), 0, 3)
 
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pipeline.hosts import Hosts
 from pipeline.shards.errors import InputError
-from trainer.inputs import Input, IterableInput, as_input, batch_struct, check_batch
+from trainer.first_batches import FirstBatches
+from trainer.inputs import CompleteInput, Input, InputContext, IterableInput, as_input, batch_struct, check_batch
 from trainer.trainer import Trainer
 
 
@@ -19,7 +21,28 @@ def test_an_input_is_known_by_its_shape_alone(vector_input, dense_task, config):
 
     Trainer(dense_task, config()).train(input_fn, steps=1)
     assert isinstance(seen[0], Input)
-    assert as_input(seen[0]) is seen[0]
+
+
+def test_an_input_of_a_users_own_gets_the_attributes_that_it_lacks_and_keeps_those_that_it_has(vector_input):
+    own = vector_input(InputContext("train", 16, 16, 16, Hosts(0, 1, rows=(range(16),)), 0, 0, 1.0))
+    own.on_error = "mask"
+    source = as_input(own)
+    assert isinstance(source, CompleteInput)
+    assert (source.on_error, source.quarantine, source.verify_command) == ("mask", (), None)
+    own.quarantine = ["a bad record"]
+    assert source.quarantine == ["a bad record"]
+    assert (source.num_records, source.fingerprint) == (own.num_records, own.fingerprint)
+    assert type(source).__name__ == type(own).__name__
+    with pytest.raises(AttributeError, match="no attribute 'shards'"):
+        getattr(source, "shards")  # noqa: B009
+
+
+def test_an_input_that_lacks_nothing_is_used_as_it_is():
+    for source in (
+        IterableInput([{"x": np.ones(1)}]),
+        FirstBatches(IterableInput([{"x": np.ones(1)}]), 1, repeat=True),
+    ):
+        assert as_input(source) is source
 
 
 def test_a_plain_batch_gets_a_mask_of_ones_and_32_bits():

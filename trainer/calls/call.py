@@ -1,4 +1,4 @@
-"""What surrounds one call of the Trainer: who watches over it, what it saves, and whether it is to end early."""
+"""The session of one call of the Trainer: what monitors it, what it saves, and whether it has to end early."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["Call"]
 
 @dataclass(frozen=True)
 class Call:
-    """The call's parts. As the Pauses of a loop that has nothing to save it ends that loop when it is preempted."""
+    """The session's parts. It is also the Pauses of loops that save nothing: it ends them when they are preempted."""
 
     watchdog: Watchdog
     preemption: Preemption
@@ -24,26 +24,24 @@ class Call:
     ownership: Ownership
 
     def check(self) -> None:
-        """Raises an Ending if this process was asked to end, and what ended another host. For waits, not in a loop."""
+        """Raises an Ending if this process was asked to end, or the error of another host. For waits, not in a loop."""
         self.preemption.check()
         self.watchdog.check()
 
     def check_late(self) -> None:
-        """The check of a training whose input is late. A process that is alone may save and end; of several hosts none
-        can save without the others, so they wait for the input, or for its stall_seconds."""
+        """The check while a training waits for its input. A single process may save and end. Several hosts can only
+        save together, so they wait for the input, or for its stall_seconds."""
         if self.watchdog.alone:
             self.preemption.check()
         self.watchdog.check()
 
-    def due(self, step: int) -> bool:
+    def due(self, _: int) -> bool:
         """See Pauses. Raises an Ending, on all hosts before the same dispatch."""
-        del step
         if (decision := self.polls.poll()).preempted:
-            why = f"{decision.stop}; nothing was to be saved, run the same command again"
+            why = f"{decision.stop}; there was nothing to save, run the same command again"
             raise ending(why, decision.interrupted, together=True)
         return False
 
-    def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
+    def attend(self, _: int, carry: Any) -> tuple[Any, bool]:
         """See Pauses; never due."""
-        del step
         return carry, True

@@ -1,6 +1,7 @@
-"""One exact epoch, and the proof that it was one; more of them to prove that padding has no part in it."""
+"""One exact epoch with its proof; and further epochs that prove that padding does not affect the metrics."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from pipeline.logs import logger
 from pipeline.shards.errors import EvaluationError, InputError
 from trainer.calls.call import Call
 from trainer.calls.proof import Proof
-from trainer.inputs import Input
+from trainer.inputs import CompleteInput
 from trainer.job import Job, Opened
 from trainer.loop.plan import Steps
 from trainer.loop.run import Look, run
@@ -27,7 +28,7 @@ log = logger("trainer")
 
 
 class Evaluation:
-    """Exact epochs with one model, all by one program. It uses up the arrays of `variables`.
+    """Exact epochs with one model and one program. The arrays of `variables` are donated.
 
     padding_rows: rows of the last epoch that did not count, over all hosts."""
 
@@ -35,6 +36,7 @@ class Evaluation:
         self._call, self._job, self._opened, self._step = call, job, opened, step
         self.padding_rows = 0
         epoch = opened.source.steps_per_epoch
+        self._shapes = opened.struct, epoch
         k = job.steps_a_dispatch(opened, [epoch] if epoch else [])
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
         self._tallies = _maker_of_tallies(job, opened, variables)
@@ -43,18 +45,24 @@ class Evaluation:
 
     @property
     def variables(self) -> Variables:
-        """The model, in the arrays that are there after an epoch."""
+        """The model, in the arrays that hold it after an epoch."""
         return self._state.variables
 
-    def renew(self, call: Call, variables: Variables, step: int) -> None:
-        """Goes on with another model of the same shapes, by the same program."""
-        self._call, self._step = call, step
-        self._state = self._state._replace(variables=variables)
+    @classmethod
+    def of(
+        cls, previous: "Evaluation | None", call: Call, job: Job, opened: Opened, variables: Variables, step: int
+    ) -> "Evaluation":
+        """Of this model: `previous`, with its program, if the input has the same shapes, or a new one."""
+        if previous is None or (opened.struct, opened.source.steps_per_epoch) != previous._shapes:
+            return cls(call, job, opened, variables, step)
+        previous._call, previous._opened, previous._step = call, opened, step
+        previous._state = previous._state._replace(variables=variables)
+        return previous
 
-    def epoch(self, padding: int = 0, source: Input | None = None) -> EvalResult:
-        """Runs the whole input once, with PADDINGS[padding] in rows that do not count.
+    def epoch(self, padding: int = 0, source: CompleteInput | None = None) -> EvalResult:
+        """Runs over the input once, with PADDINGS[padding] in rows that do not count.
 
-        source: the same input, opened anew. EvaluationError unless every record counted exactly once, or was left
+        source: the same input, opened again. EvaluationError unless every record counted exactly once, or was left
         out as bad."""
         opened = self._opened if source is None else replace(self._opened, source=source)
         padding_kind = self._job.placement.scalar(np.int32(padding))
@@ -66,14 +74,24 @@ class Evaluation:
         proof = totals.proof
         proof.check("evaluation", "the metrics are not the split's")
         if proof.masked:
-            log.warning("evaluation: %d bad records are left out, the means are over %d", proof.masked, proof.records)
+            log.warning("evaluation: left out %d bad records; the means are over %d", proof.masked, proof.records)
         self.padding_rows = totals.steps * opened.global_batch - proof.records
         scalars, arrays = computed(jax.device_get(self._state.tallies), self._job.task.metrics)
-        return totals.result(self._step, time.perf_counter() - started, scalars, arrays)
+        return EvalResult(
+            step=self._step,
+            metrics={name: total / proof.records for name, total in totals.sums.items()} | scalars,
+            arrays=arrays,
+            records=proof.records,
+            masked=proof.masked,
+            num_records=opened.source.num_records,
+            crc=proof.crc,
+            expected_crc=opened.source.expected_crc,
+            seconds=time.perf_counter() - started,
+        )
 
 
 def _maker_of_tallies(job: Job, opened: Opened, variables: Variables) -> Callable[[], dict[str, Tally]]:
-    """Makes the tallies that an epoch begins with; every epoch uses up its own."""
+    """Makes the initial tallies of an epoch; every epoch donates its own."""
     if not mergeable(job.task.metrics):
         return dict
     spec = job.placement.global_struct(opened.struct, opened.global_batch)
@@ -89,22 +107,22 @@ def _maker_of_tallies(job: Job, opened: Opened, variables: Variables) -> Callabl
         for name, is_neutral in jax.device_get(neutral).items():
             if not is_neutral:
                 raise InputError(
-                    f"the metric {name!r} counts rows of padding: its state of a batch of nothing else changes another "
-                    "when it is merged. In from_batch, leave them out by jnp.where(mask, values, 0)."
+                    f"the metric {name!r} counts rows of padding: merging the state of a batch of padding changes "
+                    "another state. In from_batch, leave these rows out by jnp.where(mask, values, 0)."
                 )
         return tallies
 
     return made
 
 
-def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[[], Input | None]) -> None:
-    """Runs the epoch again with every other kind of padding; `again` opens the input anew, where it must be.
+def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[[], CompleteInput | None]) -> None:
+    """Runs the epoch again with every other kind of padding. again: opens the input again, if that is needed.
 
-    EvaluationError, naming a metric and both values, unless each has the bits of the `first` epoch, over zeros."""
+    EvaluationError, naming a metric and both values, unless each has the bits of `first`, whose padding was zeros."""
     if not evaluation.padding_rows:
         log.warning(
-            "check_padding: the epoch has no row of padding, so nothing was checked. Take another eval_batch_size, one "
-            "that does not divide %d.",
+            "check_padding: the epoch has no row of padding, so nothing was checked. Choose an eval_batch_size that "
+            "does not divide %d.",
             first.records,
         )
         return
@@ -112,26 +130,26 @@ def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[
         changed = _changed(first, evaluation.epoch(padding, again()))
         if not changed:
             continue
-        # Where nothing is changed the bits may differ, too: some GPU kernels add up in any order.
-        if by_itself := _changed(first, evaluation.epoch(0, again())):
+        # The bits may also differ with the same padding: some GPU kernels add in any order.
+        if unrelated := _changed(first, evaluation.epoch(0, again())):
             raise EvaluationError(
-                f"check_padding: two epochs over the same padding differ, too: {by_itself}. This program is not "
+                f"check_padding: two epochs over the same padding differ, too: {unrelated}. This program is not "
                 "deterministic on these devices. Try again with XLA_FLAGS=--xla_gpu_deterministic_ops=true."
             )
         raise EvaluationError(
             f"check_padding: with {PADDINGS[padding]} in place of {PADDINGS[0]} in rows of padding, {changed}. Some "
-            "computation mixes the rows of a batch, so padding reaches rows that count. Leave it out there by "
+            "computation mixes the rows of a batch, so padding affects rows that count. Exclude it there by "
             "jnp.where(mask, x, 0), with mask = batch['_mask'] > 0 in the shape of x; x * mask lets NaN through."
         )
     log.info(
-        "check_padding: all metrics have the same bits whatever the %d rows of padding hold: %s",
+        "check_padding: all metrics have the same bits, whatever is in the %d rows of padding: %s",
         evaluation.padding_rows,
         "; ".join(PADDINGS),
     )
 
 
 def _changed(first: EvalResult, second: EvalResult) -> str:
-    """The metrics whose bits are not the same; "" where all are."""
+    """The metrics whose bits differ; "" if none do."""
     numbers = [
         f"{name} is {second.metrics[name]!r} and not {value!r}"
         for name, value in first.metrics.items()
@@ -146,31 +164,14 @@ def _changed(first: EvalResult, second: EvalResult) -> str:
 
 
 class _Totals:
-    """Adds up the masked sums of every step, outside float32: the sum over a million records stays exact."""
+    """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays exact."""
 
-    def __init__(self, source: Input) -> None:
-        self.sums: dict[str, float] = {}
-        self.steps = 0
-        self.proof = Proof(source)
-        self._source = source
+    def __init__(self, source: CompleteInput) -> None:
+        self.sums, self.steps, self.proof = defaultdict[str, float](float), 0, Proof(source)
 
     def add(self, look: Look) -> None:
         self.steps += look.length
         self.proof.add(look.scalars)
         for name, values in look.scalars.items():
             if name not in PROOF_SUMS:
-                self.sums[name] = self.sums.get(name, 0.0) + float(values.sum(dtype=np.float64))
-
-    def result(self, step: int, seconds: float, scalars: dict[str, float], arrays: dict[str, np.ndarray]) -> EvalResult:
-        means = {name: total / self.proof.records for name, total in self.sums.items()}
-        return EvalResult(
-            step=step,
-            metrics=means | scalars,
-            arrays=arrays,
-            records=self.proof.records,
-            masked=self.proof.masked,
-            num_records=self._source.num_records,
-            crc=self.proof.crc,
-            expected_crc=self._source.expected_crc,
-            seconds=seconds,
-        )
+                self.sums[name] += float(values.sum(dtype=np.float64))

@@ -1,4 +1,4 @@
-"""What is done about steps that are not finite: TrainerConfig.on_nan."""
+"""How training treats steps with non-finite values: TrainerConfig.on_nan."""
 
 import numpy as np
 
@@ -12,13 +12,13 @@ from trainer.state import TrainState
 
 __all__ = ["FiniteCheck"]
 
-MOST_IN_A_ROW = 100  # skipped steps: after so many nothing is learnt any more
+MOST_IN_A_ROW = 100  # skipped steps; beyond that the model no longer learns
 
 log = logger("trainer")
 
 
 class FiniteCheck:
-    """Looks at the `_bad_leaf` of every step. skipped: how many steps changed nothing."""
+    """Checks the `_bad_leaf` of every step. skipped: how many steps were skipped."""
 
     def __init__(self, on_nan: OnNan, state: TrainState, placement: Placement) -> None:
         self._broken = finder_of_broken(placement)
@@ -26,22 +26,22 @@ class FiniteCheck:
         self._names = checked_names(state.variables)
 
     def reported(self, bad: np.ndarray) -> int:
-        """How many steps of a look count: all, or up to the broken one that ends the run."""
+        """How many steps of a dispatch to report: all, or up to the broken one that ends the run."""
         return int(np.argmax(bad >= 0)) + 1 if self._on_nan == "raise" and (bad >= 0).any() else len(bad)
 
     def look(self, look: Look, bad: np.ndarray) -> None:
-        """Raises NanError, naming the first broken step and what broke first in it, unless such steps are skipped."""
+        """Raises NanError, naming the first broken step and the first broken array, unless such steps are skipped."""
         for i, leaf in enumerate(bad.tolist()):
             self._in_a_row = self._in_a_row + 1 if leaf >= 0 else 0
             if leaf >= 0:
                 self._found(look, i, self._names[leaf])
 
     def before_save(self, step: int, state: TrainState) -> None:
-        """Raises NanError where anything in the state is not finite, the optimizer's arrays too."""
+        """Raises NanError if any array of the state is not finite, including the optimizer's."""
         if self._on_nan != "ignore" and (name := self._broken(state)):
             raise NanError(
                 f"at step {step} {name} is not finite, though the loss, the gradients and the model are. No checkpoint "
-                "holds it; the run goes on from the newest one before. Look at the optimizer."
+                "contains it; the same command resumes from the newest one before. Check the optimizer."
             )
 
     def _found(self, look: Look, i: int, name: str) -> None:
@@ -50,10 +50,10 @@ class FiniteCheck:
         said = f"after step {step} {what}"
         if self._on_nan == "raise":
             raise NanError(
-                f"{said}. No checkpoint holds it; the run goes on from the newest one before. Lower the learning rate, "
-                "clip the gradient, look at the records of that step, or leave such steps out by on_nan=skip."
+                f"{said}. No checkpoint contains it; the same command resumes from the newest one before. Lower the "
+                "learning rate, clip the gradient, check the records of that step, or skip such steps by on_nan=skip."
             )
         self.skipped += 1
-        log.warning("%s: the step is skipped, the %d. so far", said, self.skipped)
+        log.warning("%s: skipped the step (%d so far)", said, self.skipped)
         if self._in_a_row > MOST_IN_A_ROW:
-            raise NanError(f"{said}, as in the {MOST_IN_A_ROW} steps before it. To skip them is no cure.")
+            raise NanError(f"{said}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does not help here.")

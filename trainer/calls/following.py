@@ -1,6 +1,6 @@
-"""Following a training from another process: every new checkpoint of the work directory is evaluated, as it comes.
+"""Following a training from another process: evaluates every new checkpoint of the work directory.
 
-Host 0 looks for checkpoints and the others hear from it, so all evaluate the same. The rest is only read."""
+Host 0 looks for checkpoints and tells the other hosts, so all evaluate the same one. Only results are written."""
 
 import json
 import time
@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 
 from pipeline.logs import logger
 from pipeline.shards.errors import CheckpointError, HostError, OptionError
-from trainer.calls.alternating import OneProgram
 from trainer.calls.call import Call
+from trainer.calls.evaluation import Evaluation
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.cluster.roll import poll
 from trainer.exits import is_apart
@@ -21,7 +21,7 @@ from trainer.results import EvalResult
 
 __all__ = ["Waits", "follow"]
 
-REMOVAL_SECONDS = 10.0  # what the removal of a checkpoint may take from its first file to its last
+REMOVAL_SECONDS = 10.0  # the longest removal of a checkpoint, from its first file to its last
 
 log = logger("trainer")
 
@@ -32,7 +32,7 @@ Agree = Callable[[Call, Sequence[Opened], int, int], None]
 
 @dataclass(frozen=True)
 class Waits:
-    """How long to wait: for a new checkpoint, between two looks for it, for host 0 to begin to look."""
+    """How long to wait: for a new checkpoint, between two looks for one, for host 0 to start looking."""
 
     timeout_seconds: float
     poll_seconds: float
@@ -45,11 +45,9 @@ class Waits:
 
 
 def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, waits: Waits) -> Iterator[EvalResult]:
-    """The result of every checkpoint that is evaluated; see Trainer.evaluate_continuously.
-
-    Between two results no call of the trainer is open, so the iterator may be dropped."""
+    """The result of each new checkpoint; see Trainer.evaluate_continuously. No call is open between two results."""
     end, last = job.config.max_steps, None
-    program = OneProgram(job)
+    evaluation: Evaluation | None = None
     while end is None or last is None or last < end:
         with begin() as call:
             checkpoints = call.checkpoints
@@ -63,27 +61,28 @@ def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, 
                     opened = job.open("eval", input_fn)
                 agree(call, [opened], step, step)
                 with call.preemption.leavable():
-                    saved = call.checkpoints.restore(step, job.abstract_state(opened))
-                result = program.evaluate(call, opened, saved.state.variables, step)
+                    model = call.checkpoints.restore(step, job.abstract_state(opened)).state.variables
+                evaluation = Evaluation.of(evaluation, call, job, opened, model, step)
+                result = evaluation.epoch()
                 tell(call, result)
         except (CheckpointError, HostError):
             if is_apart() or not _removed(checkpoints, step):
                 raise
-            log.info("the checkpoint of step %d was removed while it was read; going on with a newer one", step)
+            log.info("the checkpoint of step %d was removed while it was read; continuing with a newer one", step)
         else:
             last = step
             yield result
-    log.info("the checkpoint of step %s is the last one (max_steps=%s)", last, end)
+    log.info("the checkpoint of step %s is the last (max_steps=%s)", last, end)
 
 
 def _next_step(call: Call, last: int | None, waits: Waits) -> int | None:
-    """The newest checkpoint's step, on every host, as soon as it is newer than `last`; None when the time is up."""
+    """The newest checkpoint's step, on every host, once it is newer than `last`; None on a timeout."""
     watchdog = call.watchdog
     store, here, key = watchdog.roll.store, watchdog.roll.key("looking"), watchdog.roll.key("next step")
     if store.index > 0:
         if watchdog.wait(lambda: store.get(here), waits.stall_seconds) is None:
             raise HostError(
-                f"host 0 of {store.count} did not begin to look for the next checkpoint within "
+                f"host 0 of {store.count} did not start to look for the next checkpoint within "
                 f"{waits.stall_seconds:g} s (stall_seconds). Iterate alike on every host."
             )
         word = watchdog.wait(lambda: store.get(key), float("inf"))  # if host 0 dies, that is a HostError
@@ -95,7 +94,7 @@ def _next_step(call: Call, last: int | None, waits: Waits) -> int | None:
 
 
 def _look_out(call: Call, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
-    """Looks into the directory at most every poll_seconds."""
+    """A look that lists the directory at most every poll_seconds."""
     due = time.monotonic()
 
     def look() -> int | None:
@@ -112,7 +111,7 @@ def _look_out(call: Call, last: int | None, poll_seconds: float) -> Callable[[],
 
 
 def _removed(checkpoints: Checkpoints, step: int) -> bool:
-    """Whether this checkpoint is gone: files of it may vanish before the directory does."""
+    """Whether this checkpoint is gone: its files may vanish before its directory does."""
     stop = time.monotonic() + REMOVAL_SECONDS
     return poll(lambda: True if step not in checkpoints.steps() else None, stop) is not None
 
@@ -120,10 +119,10 @@ def _removed(checkpoints: Checkpoints, step: int) -> bool:
 def _say_timeout(directory: str, last: int | None, timeout_seconds: float) -> None:
     if last is None:
         raise CheckpointError(
-            f"{directory} has no checkpoint, and none has come within {timeout_seconds:g} s (timeout_seconds). Is this "
+            f"{directory} has no checkpoint, and none came within {timeout_seconds:g} s (timeout_seconds). Is this "
             "the work directory that the training writes to?"
         )
     log.warning(
-        "no checkpoint has come for %g s (timeout_seconds); the evaluation ends with that of step %d",
+        "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d",
         *(timeout_seconds, last),
     )

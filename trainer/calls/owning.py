@@ -1,5 +1,6 @@
-"""How a training takes its work directory: host 0 for all, before anything there is read, truncated or written."""
+"""Host 0 takes the work directory for all hosts of a training, before they read, truncate or write in it."""
 
+import shutil
 from pathlib import Path
 
 from pipeline.shards.errors import HostError
@@ -14,9 +15,9 @@ __all__ = ["own"]
 
 
 def own(call: Call, config: TrainerConfig) -> None:
-    """The work directory is this run's until the call ends. A fast_dev_run writes nothing and needs none.
+    """Makes this run the owner of the work directory until the call ends. A fast_dev_run writes nothing and skips this.
 
-    OwnerError where another training owns it; on the other hosts the HostError that host 0 failed of it."""
+    OwnerError if another training owns it; on the other hosts, a HostError with that failure."""
     if config.fast_dev_run:
         return
     watchdog = call.watchdog
@@ -28,12 +29,12 @@ def own(call: Call, config: TrainerConfig) -> None:
         if store.count > 1:
             store.put(key, "")
     elif watchdog.wait(lambda: store.get(key), 2 * config.stall_seconds) is None:
-        raise HostError(f"host 0 of {store.count} did not begin the same call within {2 * config.stall_seconds:g} s.")
+        raise HostError(f"host 0 of {store.count} did not start the same call within {2 * config.stall_seconds:g} s.")
 
 
 def _shut_out(workdir: str, lost: Process) -> None:
-    """What a suspended owner was about to publish must not appear when it wakes up, even between its fence and its
-    write: a checkpoint loses its temporary directory, and an event file that it has open its name."""
+    """Hides what a suspended owner is about to publish: it may wake up between its fence and its write. A checkpoint
+    loses its temporary directory, an open event file its name."""
     remove_unfinished(workdir)
     if is_remote(workdir):
         return
@@ -41,5 +42,4 @@ def _shut_out(workdir: str, lost: Process) -> None:
     for name in storage.list(directory):
         if name.startswith("events.") and f".{lost.host}.{lost.pid}." in name:
             with storage.publish(join(directory, name)) as sink, Path(directory, name).open("rb") as file:
-                while piece := file.read(1 << 20):
-                    sink.write(piece)
+                shutil.copyfileobj(file, sink)

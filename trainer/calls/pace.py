@@ -1,4 +1,4 @@
-"""iterations_per_loop="10s": how many steps a dispatch makes, measured over the first, the same on all hosts."""
+"""iterations_per_loop="10s": the steps per dispatch, measured over the first steps, the same on all hosts."""
 
 import threading
 import time
@@ -11,9 +11,9 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """Measures single steps, then lets every host have the same number of them for `seconds`.
+    """Measures single steps and chooses how many steps of `seconds` in total all hosts make per dispatch.
 
-    limit: cuts a number of steps to what a dispatch may have."""
+    limit: reduces a number of steps to what fits a dispatch."""
 
     def __init__(
         self, seconds: float, limit: Callable[[int], int], clock: Callable[[], float] = time.perf_counter
@@ -24,36 +24,31 @@ class Pace:
         self._steps = 1
 
     def steps(self) -> int:
-        """The number, once it is settled; the feeder's thread waits here."""
+        """The steps per dispatch; the feeder's thread waits here until they are settled."""
         self._settled.wait()
         return self._steps
 
     def look(self) -> None:
-        """One single step is done."""
+        """Records the end of a single step."""
         if not self._settled.is_set():
             self._looks.append(self._clock())
 
     def agree(self, watchdog: Watchdog, key: str, seconds: float) -> int:
-        """The number that host 0 has measured; HostError where it does not say it within so many seconds."""
-        store = watchdog.roll.store
+        """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
+        store, key = watchdog.roll.store, watchdog.roll.key(key)
         if store.index == 0:
-            steps = self._measured()
-            store.put(watchdog.roll.key(key), str(steps))
-        else:
-            told = watchdog.wait(lambda: store.get(watchdog.roll.key(key)), seconds)
-            if told is None:
-                raise HostError(f"host 0 of {store.count} did not say within {seconds:g} s how long a step takes.")
-            steps = int(told)
-        return steps
+            steps = 1
+            if len(self._looks) > 1:  # the first step includes one-time costs
+                step_seconds = (self._looks[-1] - self._looks[0]) / (len(self._looks) - 1)
+                steps = self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))
+            store.put(key, str(steps))
+            return steps
+        told = watchdog.wait(lambda: store.get(key), seconds)
+        if told is None:
+            raise HostError(f"host 0 of {store.count} did not report within {seconds:g} s how long a step takes.")
+        return int(told)
 
     def settle(self, steps: int) -> None:
-        """Lets the feeder go on."""
+        """Lets the feeder continue."""
         self._steps = steps
         self._settled.set()
-
-    def _measured(self) -> int:
-        """The first step is left out: what is slow once is in it."""
-        if len(self._looks) < 2:
-            return 1
-        step_seconds = (self._looks[-1] - self._looks[0]) / (len(self._looks) - 1)
-        return self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))

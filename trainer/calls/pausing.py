@@ -1,115 +1,130 @@
-"""What happens between the dispatches of training: saving, evaluating, finding the pace, ending early."""
+"""What happens between the dispatches of training: saving, evaluating, setting the pace, ending early."""
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
+from pipeline.logs import logger
+from trainer.callbacks import CheckpointEnd
+from trainer.calls.alternating import Alternating
 from trainer.calls.call import Call
 from trainer.calls.pace import Pace
+from trainer.calls.watch import Watch
+from trainer.checkpointing.checkpoint import Saved
 from trainer.cluster.polls import Decision
-from trainer.config import TrainerConfig, seconds_of
+from trainer.config import seconds_of
 from trainer.events.profile import Profile
+from trainer.job import Job, Opened
 from trainer.loop.plan import MEASURED_STEPS
+from trainer.loop.program import Program
+from trainer.loop.run import Look
 from trainer.state import TrainState
 
-__all__ = ["Between", "Evaluating", "TrainingPauses", "Wish"]
+__all__ = ["Between", "TrainingPauses", "Wish"]
 
-
-class Evaluating(Protocol):
-    """Evaluates in the middle of training."""
-
-    every_steps: int | None
-
-    def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /) -> TrainState:
-        """The same state; its arrays may have been used in between. stop(why): ends the training after it."""
-        ...
+log = logger("trainer")
 
 
 class Wish:
-    """That training should end, and why. Host 0's counts: the others need not see what it sees."""
+    """A request to end training, with its reason. Only host 0's counts: other hosts may not see what it sees."""
 
     why = ""
 
     def __call__(self, why: str) -> None:
-        """The first one counts."""
+        """The first reason counts."""
         self.why = self.why or why
 
 
-class Between(Protocol):
-    """What training does with its state between two steps. Each may take long."""
+@dataclass(frozen=True)
+class Between:
+    """What training does with its state between two steps. Each method may take long.
 
-    @property
-    def profile(self) -> Profile: ...  # noqa: D102
-    @property
-    def evaluates(self) -> bool: ...  # noqa: D102
-    def save(self, step: int, state: TrainState, /) -> None:
-        """Begins to write a checkpoint."""
-        ...
+    start, position: the run's first step, and the input's position there."""
 
-    def evaluate(self, step: int, state: TrainState, /) -> TrainState:
-        """The same state, once it is evaluated."""
-        ...
+    call: Call
+    job: Job
+    opened: Opened
+    start: int
+    position: Any
+    program: Program
+    watch: Watch
+    profile: Profile
+    wish: Wish
+    pace: Pace | None
+    evaluating: Alternating | None
 
-    def lengthen(self, k: int, /) -> None:
-        """From here on k steps a dispatch."""
-        ...
+    def look(self, look: Look) -> None:
+        """Handles the result of a dispatch."""
+        self.watch.look(look)
+        if self.pace:
+            self.pace.look()
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Starts to write a checkpoint; a fast_dev_run writes none."""
+        if self.job.config.fast_dev_run:
+            return
+        self.watch.check.before_save(step, state)
+        self.watch.reports.flush(now=True)  # a run that resumes here does not write earlier points
+        source = self.opened.source
+        input_state = source.state(source.advance(self.position, step - self.start))
+        self.call.checkpoints.save(Saved(step, state, input_state, self.job.config.to_json()))
+        for callback in self.job.callbacks:
+            callback.on_checkpoint(CheckpointEnd(step, state, self.watch.reports, self.wish))
+
+    def set_pace(self, pace: Pace) -> None:
+        """Makes later dispatches as long as the hosts agree on."""
+        k = pace.agree(self.call.watchdog, f"pace/{self.start}", self.job.config.stall_seconds)
+        log.info("%d steps per dispatch, for %s", k, self.job.config.iterations_per_loop)
+        with self.watch.away():
+            self.program.lengthen(k)
+            pace.settle(k)
+            self.program.compile({k}, self.call.check)
 
 
 class TrainingPauses:
-    """The Pauses of training from step `start` to `end`. stopped: why it ended before, if it did.
+    """The Pauses of training to step `end`. stopped: the decision that ended it early, if any."""
 
-    every_eval: steps between evaluations; there is one more at the end."""
-
-    def __init__(
-        self,
-        call: Call,
-        config: TrainerConfig,
-        start: int,
-        end: int,
-        between: Between,
-        wish: Wish,
-        every_eval: int | None = None,
-        pace: Pace | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._call, self._config, self._between, self._pace, self._clock = call, config, between, pace, clock
-        self._start, self._end, self._saved = start, end, start
+    def __init__(self, between: Between, end: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._between, self._config, self._end, self._clock = between, between.job.config, end, clock
+        self._saved, self.stopped = between.start, Decision()
         self._began = self._saved_at = clock()
-        self._wish, self._every_eval = wish, every_eval
-        self.stopped = Decision()
 
     def due(self, step: int) -> bool:
         """See Pauses. Saves by steps, by the clock, before an evaluation and at the end."""
-        decision = self._call.polls.poll(self._decide)
+        between, evaluating = self._between, self._between.evaluating
+        decision = between.call.polls.poll(self._decide)
         if decision.stop:
             self.stopped = decision
         ends = step == self._end or bool(self.stopped.stop)
-        self._evaluates = step > self._start and self._wants_evaluation(step, ends)
+        self._evaluates = (
+            evaluating is not None
+            and not self.stopped.preempted
+            and step > between.start
+            and (ends or _falls_on(step, evaluating.every_steps))
+        )
         by_steps = _falls_on(step, self._config.checkpoint_every_steps)
         self._saves = step > self._saved and (ends or by_steps or decision.save or self._evaluates)
-        self._finds_pace = self._pace is not None and step == self._start + MEASURED_STEPS < self._end
-        return self._saves or self._evaluates or ends or self._finds_pace or step in self._between.profile.stops
-
-    def _wants_evaluation(self, step: int, ends: bool) -> bool:
-        wanted = self._between.evaluates and not self.stopped.preempted
-        return wanted and (ends or _falls_on(step, self._every_eval))
+        self._finds_pace = between.pace is not None and step == between.start + MEASURED_STEPS < self._end
+        return self._saves or self._evaluates or ends or self._finds_pace or step in between.profile.stops
 
     def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
         """See Pauses."""
-        self._between.profile.at(step)
+        between = self._between
+        between.profile.at(step)
         if self._saves:
-            self._between.save(step, carry)
+            between.save(step, carry)
             self._saved, self._saved_at = step, self._clock()
-        if self._evaluates:
-            carry = self._between.evaluate(step, carry)
-        if self._finds_pace and self._pace:
-            key = f"pace/{self._start}"
-            self._between.lengthen(self._pace.agree(self._call.watchdog, key, self._config.stall_seconds))
+        if self._evaluates and between.evaluating:
+            with between.watch.away():
+                carry = between.evaluating(step, carry, between.wish)
+        if self._finds_pace and between.pace:
+            between.set_pace(between.pace)
         return carry, not self.stopped.stop
 
     def _decide(self) -> Decision:
-        if self._wish.why:
-            return Decision(True, self._wish.why)
+        if why := self._between.wish.why:
+            return Decision(True, why)
         now, config = self._clock(), self._config
         if config.max_time and now - self._began >= seconds_of("max_time", config.max_time):
             return Decision(True, f"max_time={config.max_time} is over")

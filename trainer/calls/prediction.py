@@ -1,6 +1,6 @@
-"""Predictions, record by record, in the order of the data set, while the device works on the next ones.
+"""Predictions, record by record, in the order of the data set, while the device computes the next ones.
 
-All hosts dispatch alike, as the sums that prove the epoch are over all of them: whoever stops early has to say so."""
+All hosts make the same number of dispatches: the sums that prove the epoch are over all hosts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ log = logger("trainer")
 
 
 def check_predict(task: Task, keys: Sequence[str] | None) -> None:
-    """OptionError where the task cannot predict, or keys is no list of names. Whether it has these it says later."""
+    """OptionError if the task cannot predict or keys is not a list of names. Unknown names are found later."""
     if task.predict_fn is None:
         raise OptionError(
             "the task has no predict_fn, so it cannot predict. Give Task(predict_fn=...) a function of (variables, "
@@ -37,9 +37,9 @@ def check_predict(task: Task, keys: Sequence[str] | None) -> None:
 
 
 class Prediction:
-    """One exact epoch of predictions by one model. It uses up the arrays of `variables`.
+    """One exact epoch of predictions by one model. The arrays of `variables` are donated.
 
-    keys: which predictions; None: all. gather: every host gets the rows of all, not its own alone."""
+    keys: which predictions; None: all. gather: every host gets the rows of all hosts, not only its own."""
 
     def __init__(
         self, call: Call, job: Job, opened: Opened, variables: Variables, keys: Sequence[str] | None, gather: bool
@@ -64,9 +64,9 @@ class Prediction:
         self._program = job.program(step, variables, opened, k, outs)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The predictions of every record that counts, and its `_index` where the input has one.
+        """The predictions of every record that counts, with its `_index` if the input has one.
 
-        EvaluationError, before the last dispatch's are given, unless the epoch was exact. HostError where this host
+        EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
         stops before the end and another one does not."""
         source, call = self._opened.source, self._call
         with self._job.feeding(self._program, self._opened, source.start, self._steps, call.check) as feeder:
@@ -83,7 +83,10 @@ class Prediction:
                 raise
             self._say(call.watchdog)
             last = self._read(*pending) if pending else iter(())
-            self._check()
+            returned = f"{self._given} predictions were returned before this was known: do not use them"
+            self._proof.check("prediction", returned)
+            if masked := self._proof.masked:
+                log.warning("prediction: left out %d bad records, predicted %d", masked, self._proof.records)
         yield from last
 
     def _dispatch(self, chunk: Chunk) -> list[Any]:
@@ -103,27 +106,19 @@ class Prediction:
     def _records(self, rows: dict[str, Any], counted: np.ndarray) -> Iterator[dict[str, Any]]:
         leaves, tree = jax.tree.flatten(rows)
         for row in counted.tolist():
-            if self._call.watchdog.alone:  # whoever takes them may be slow
+            if self._call.watchdog.alone:  # the consumer may be slow
                 self._call.preemption.check()
             self._given += 1
             yield tree.unflatten([leaf[row] for leaf in leaves])
 
-    def _check(self) -> None:
-        so = f"{self._given} predictions were given out before this was known: do not use them"
-        self._proof.check("prediction", so)
-        if self._proof.masked:
-            log.warning(
-                "prediction: %d bad records are left out, %d are predicted", self._proof.masked, self._proof.records
-            )
-
     def _say(self, watchdog: Watchdog) -> str:
-        """Tells the other hosts how many dispatches this one has made, all that it will make; the key of it."""
+        """Announces how many dispatches this host has made, its final number; returns the directory of these keys."""
         roll = watchdog.roll
         roll.store.put(roll.key(f"dispatches/{roll.store.index}"), str(self._dispatches))
         return roll.key("dispatches")
 
     def _stop_together(self, watchdog: Watchdog, feeder: Feeder) -> None:
-        """Makes the dispatches that other hosts, which stop as well, have made already: they would wait for ever."""
+        """Makes the dispatches that other hosts have already made: they would wait for them forever."""
         roll, directory = watchdog.roll, self._say(watchdog)
 
         def everyone() -> Mapping[int, str] | None:
@@ -134,8 +129,8 @@ class Prediction:
         if said is None:
             raise HostError(
                 f"its predictions were dropped after {self._dispatches} dispatches, and after {roll.silence_seconds:g} "
-                "s (half of host_timeout_seconds) other hosts still wanted theirs. Iterate alike on every host; if it "
-                "was an error that dropped them, it is in the log of this host."
+                "s (half of host_timeout_seconds) other hosts continued with theirs. Iterate alike on every host; if "
+                "an error dropped them, see the log of this host."
             )
         given = []
         for _ in range(max(map(int, said.values())) - self._dispatches):
@@ -144,9 +139,9 @@ class Prediction:
 
 
 def _on_this_host(array: jax.Array, stacked: bool) -> np.ndarray:
-    """The rows that this host's devices hold, each once and in order: [rows, ...], of k steps one after another."""
+    """The rows on this host's devices, each once and in order: [rows, ...]; those of k steps are concatenated."""
     axis = 1 if stacked else 0
-    # Along the model axis devices hold the same rows.
+    # Devices along the model axis hold the same rows.
     parts = {shard.index[axis].start or 0: shard.data for shard in array.addressable_shards}
     rows = np.concatenate(jax.device_get([parts[start] for start in sorted(parts)]), axis)
     return rows.reshape(-1, *rows.shape[2:]) if stacked else rows

@@ -1,13 +1,13 @@
-"""Before the first compilation, all hosts compare what they are about to do: a difference would end in a hang.
+"""Before the first compilation, all hosts compare what they are about to do: a difference would make the run hang.
 
-One small exchange: every host publishes its facts, host 0 compares, all read its verdict."""
+One small exchange: every host publishes its facts, host 0 compares them, all hosts read its verdict."""
 
 import json
 import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -17,44 +17,41 @@ from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
 from trainer.cluster.roll import poll
 from trainer.cluster.watchdog import Watchdog
-from trainer.inputs import on_error_of, path_name
+from trainer.inputs import path_name
 from trainer.job import Job, Opened
 from trainer.workdir import make_mark
 
 __all__ = ["agree", "difference", "facts_of"]
 
 HOSTS_NAMED = 8
-SHARED_DISK_SECONDS = 5.0  # what a shared disk may take to show a new file to another host
-PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different places
+SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another host
+PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different paths
 
 
 def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:
-    """Returns when all hosts are here with the same facts, and see the same work directory, which can be written to.
+    """Returns when all hosts are here with the same facts and see the same, writable work directory.
 
-    StorageError where it cannot. HostError, on every host, naming the first fact that differs and the hosts that have
-    it; the hosts that are not here after so many seconds; or what a host failed of on its way."""
+    StorageError if it is not writable. HostError, on every host, naming the first fact that differs and the hosts of
+    each value; the hosts that are missing after this time; or the failure of another host."""
     store = watchdog.roll.store
-    with _mark(workdir, store.index == 0) as name:
+    with _mark(workdir) if store.index == 0 else nullcontext() as name:
         if store.count == 1:
             return
-        if store.index == 0:
+        if name:
             store.put(watchdog.roll.key("mark"), name)
-        # The others wait longer: it is host 0 that knows who is missing.
+        # The others wait longer: host 0 determines which hosts are missing.
         mark = watchdog.wait(lambda: store.get(watchdog.roll.key("mark")), 2 * seconds)
         verdict = mark and _exchanged(watchdog, {"workdir": _whose(workdir, mark), **facts()}, seconds)
     if verdict is None:
-        verdict = f"host 0 of {store.count} did not begin the same call within {2 * seconds:g} s."
+        verdict = f"host 0 of {store.count} did not start the same call within {2 * seconds:g} s."
     if verdict:
         raise HostError(verdict)
 
 
 @contextmanager
-def _mark(workdir: str, mine: bool) -> Iterator[str]:
-    """A file that only hosts with the same work directory see. Without one, Orbax waits for ten minutes."""
+def _mark(workdir: str) -> Iterator[str]:
+    """A file that only hosts with the same work directory see. Without this check, Orbax waits for ten minutes."""
     name = f".hosts-{secrets.token_hex(8)}"
-    if not mine:
-        yield name
-        return
     make_mark(workdir, name)
     try:
         yield name
@@ -69,7 +66,7 @@ def _whose(workdir: str, mark: str) -> str:
 
 
 def _exchanged(watchdog: Watchdog, facts: Mapping[str, Any], seconds: float) -> str | None:
-    """What host 0 finds wrong, "" for nothing; None where it says nothing."""
+    """The problem that host 0 finds, "" for none; None if host 0 does not answer."""
     roll, store = watchdog.roll, watchdog.roll.store
     store.put(roll.key(f"facts/{store.index}"), json.dumps(facts))
     if store.index == 0:
@@ -82,17 +79,17 @@ def _verdict(facts: Mapping[int, str], count: int, seconds: float) -> str:
     missing = sorted(set(range(count)) - facts.keys())
     if missing:
         return (
-            f"{_named(missing)} of {count} did not begin the same call within {seconds:g} s (stall_seconds). Its input "
-            "may be stalled, or its program is another: look at its log."
+            f"{_named(missing)} of {count} did not start the same call within {seconds:g} s (stall_seconds). Its input "
+            "may be stalled, or it runs another program: see its log."
         )
     differs = difference([json.loads(facts[host]) for host in range(count)])
     if differs is None:
         return ""
-    return f"the hosts do not agree: {differs} Start the same command on every host, over the same data."
+    return f"the hosts do not agree: {differs} Start the same command on every host, on the same data."
 
 
 def facts_of(job: Job, inputs: Sequence[Opened], start: int, end: int | None) -> dict[str, Any]:
-    """What must be the same on all hosts, as JSON: settings, devices, steps; of inputs their data, sizes and order."""
+    """What must be equal on all hosts, as JSON: settings, devices and steps; data, sizes and order of the inputs."""
     devices = job.placement.mesh.devices
     settings = {name: value for name, value in job.config.to_json().items() if name not in PER_HOST}
     facts = settings | {
@@ -110,8 +107,8 @@ def facts_of(job: Job, inputs: Sequence[Opened], start: int, end: int | None) ->
 def _facts_of_input(job: Job, opened: Opened) -> dict[str, Any]:
     source = opened.source
     leaves = jax.tree_util.tree_leaves_with_path(opened.struct)
-    # The first dimension is the host's own: hosts need not have equally many rows.
-    spec = {f"the batch's {path_name(path)}": f"{leaf.dtype} {list(leaf.shape[1:])} a row" for path, leaf in leaves}
+    # Without the first dimension: hosts may have different numbers of rows.
+    spec = {f"the batch's {path_name(path)}": f"{leaf.dtype} {list(leaf.shape[1:])} per row" for path, leaf in leaves}
     order = {f"the input's {name}": value for name, value in source.state(source.start).items()}
     model = jax.tree_util.tree_leaves_with_path(job.abstract_state(opened))
     listing = "".join(f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n" for path, leaf in model)
@@ -123,28 +120,23 @@ def _facts_of_input(job: Job, opened: Opened) -> dict[str, Any]:
         "steps_per_epoch": source.steps_per_epoch,
         "global batch": opened.global_batch,
         "expected_crc": source.expected_crc,
-        "on_error": on_error_of(source),
+        "on_error": source.on_error,
     }
     checksum = f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}"
     return facts | spec | order | {"model and optimizer": checksum}
 
 
 def difference(facts: Sequence[Mapping[str, Any]]) -> str | None:
-    """One line that names the first fact that is not the same for all, and which hosts have what; None if all agree."""
+    """One line with the first fact that differs, and the hosts of each value; None if all agree."""
     for name in {name: None for host in facts for name in host}:
-        values = [str(host.get(name, "not there")) for host in facts]
-        if len(set(values)) > 1:
-            return f"{name} is {_who_has_what(values)}."
+        hosts: dict[str, list[int]] = {}
+        for host, of_host in enumerate(facts):
+            hosts.setdefault(str(of_host.get(name, "not there")), []).append(host)
+        if len(hosts) > 1:
+            # The majority first: the last one is most likely the wrong one.
+            groups = sorted(hosts.items(), key=lambda item: -len(item[1]))
+            return f"{name} is {' and '.join(f'{value} on {_named(group)}' for value, group in groups)}."
     return None
-
-
-def _who_has_what(values: Sequence[str]) -> str:
-    hosts: dict[str, list[int]] = {}
-    for host, value in enumerate(values):
-        hosts.setdefault(value, []).append(host)
-    # The many first: the last one named is most likely the odd one.
-    groups = sorted(hosts.items(), key=lambda item: -len(item[1]))
-    return " and ".join(f"{value} on {_named(group)}" for value, group in groups)
 
 
 def _named(hosts: Sequence[int]) -> str:

@@ -1,38 +1,38 @@
-"""The proof of an exact epoch: every record that is due was delivered once. Evaluation and prediction add it up.
+"""The proof of an exact epoch: every record that is due was delivered once. Evaluation and prediction use it.
 
-NumPy only: the sums of each step come from the device."""
+NumPy only: the device computes the sums of each step."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
 from pipeline.shards.errors import EvaluationError
-from trainer.inputs import Input, on_error_of
+from trainer.inputs import CompleteInput
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
 
 __all__ = ["Proof"]
 
 
 class Proof:
-    """records: rows that counted. crc: the sum mod 2**32 of the crcs, delivered and (of masked records) promised."""
+    """records: rows that counted. crc: the sum of their crcs mod 2**32, plus the expected crcs of masked records."""
 
-    def __init__(self, source: Input) -> None:
+    def __init__(self, source: CompleteInput) -> None:
         self.records = self.crc = self._bad = 0
         self._source = source
 
     @property
     def masked(self) -> int:
-        """Bad records. What an input masks that has not said it would is missing."""
-        return self._bad if on_error_of(self._source) == "mask" else 0
+        """Masked bad records. Records masked by an input without on_error="mask" count as missing."""
+        return self._bad if self._source.on_error == "mask" else 0
 
     def add(self, sums: Mapping[str, np.ndarray]) -> None:
-        """Adds `_records`, `_bad_rows` and `_crc_sum` of one step, or of several: outside of float32, so exactly."""
+        """Adds `_records`, `_bad_rows` and `_crc_sum` of one step or several, as integers, so exactly."""
         self.records += int(sums[RECORDS].sum(dtype=np.int64))
         self._bad += int(sums[BAD_ROWS].sum(dtype=np.int64))
         self.crc = (self.crc + int(sums[CRC_SUM].sum(dtype=np.uint64))) % 2**32
 
     def check(self, call: str, so: str) -> None:
-        """EvaluationError unless what was added is all that is due. `so`: what it means for the result of `call`."""
+        """EvaluationError unless everything that is due was added. `so`: the consequence for the result of `call`."""
         due, expected_crc = self._source.num_records, self._source.expected_crc
         left_out = f" and left out {self.masked} as bad" if self.masked else ""
         if due is not None and self.records + self.masked != due:
@@ -43,7 +43,7 @@ class Proof:
         if expected_crc is not None and self.crc != expected_crc:
             raise EvaluationError(
                 f"the {call} counted {self.records} records{left_out} as due, but their crcs add up to "
-                f"{self.crc:08x} and the index says {expected_crc:08x}. Some record was delivered in place of "
+                f"{self.crc:08x} and not to the index's {expected_crc:08x}. Some record was delivered in place of "
                 f"another; {so}. {self._next_step}"
             )
         if self.records == 0:
@@ -54,12 +54,12 @@ class Proof:
 
     @property
     def _next_step(self) -> str:
-        command = getattr(self._source, "verify_command", None)
+        command = self._source.verify_command
         if command is None:
             return (
-                "Look at the input's batches: in an epoch each record has to come once, with its number in _index and "
-                "a _mask above 0. Of converted shards, python -m pipeline.verify DIR --decode names damaged records."
+                "Check the input's batches: in an epoch each record must come once, with its number in _index and a "
+                "_mask above 0. For converted shards, python -m pipeline.verify DIR --decode lists damaged records."
             )
         return (
-            f"To see damaged records: {command}. If it finds none, look at the input's ops, which change _mask or _crc."
+            f"To see damaged records: {command}. If it finds none, check the input's ops, which change _mask or _crc."
         )

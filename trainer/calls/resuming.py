@@ -1,4 +1,4 @@
-"""Where a resumed training's input continues, or why it cannot, in terms of the settings that a user gave."""
+"""Where a resumed training's input continues, or why it cannot, in terms of the user's settings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,13 @@ from trainer.inputs import Input
 
 __all__ = ["resumed_position"]
 
-ORDER_SETTINGS = ("global_batch_size", "seed")  # what the order of a recipe's records follows from
+ORDER_SETTINGS = ("global_batch_size", "seed")  # they determine the order of a recipe's records
 
 
 def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> Any:
-    """The position of the input at the saved step. FingerprintError, with the settings to resume with, where there is
-    none: the data or their order have changed. config: the settings of this run, as JSON."""
+    """The input's position at the saved step. config: the settings of this run, as JSON.
+
+    Raises FingerprintError, with the settings to resume with, if the data or their order have changed."""
     try:
         return source.restore(saved.input_state)
     except FingerprintError as error:
@@ -27,7 +28,7 @@ def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> 
         then, now = ([f"{name}={values.get(name)}" for name in changed] for values in (saved.config, config))
         flags = " ".join(f"--{name.replace('_', '-')} {saved.config.get(name)}" for name in changed)
         raise FingerprintError(
-            f"the checkpoint of step {saved.step} was trained with {', '.join(then)}, this run has {', '.join(now)}: "
-            f"the order of records is another. Resume with {flags} ({', '.join(then)} in the TrainerConfig), or start "
-            "over in another --workdir (workdir)."
+            f"the checkpoint of step {saved.step} was trained with {', '.join(then)}, this run has {', '.join(now)}, "
+            f"which changes the order of records. Resume with {flags} ({', '.join(then)} in the TrainerConfig), or "
+            "start over in another --workdir (workdir)."
         ) from error

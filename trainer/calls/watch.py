@@ -1,8 +1,8 @@
-"""What the host does with every look at a dispatch of training: checks, reports, the progress line, callbacks."""
+"""What the host does with the result of every training dispatch: checks, reports, the progress line, callbacks."""
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
@@ -22,10 +22,10 @@ from trainer.steps import BAD_LEAF
 __all__ = ["Watch"]
 
 
-class Watch:
-    """Looks at training from step `start` to `end`. Use as a context manager: leaving closes the reports.
+class Watch(AbstractContextManager):
+    """Monitors training from step `start` to `end`, as a context manager: leaving it closes the reports.
 
-    last: every scalar of the last step. stop: what callbacks call to end the training. fence: see Reports."""
+    last: every scalar of the last step. stop: what callbacks call to end the training. fence: as in Reports."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Watch:
         self._seconds = self._away = 0.0
 
     def look(self, look: Look) -> None:
-        """One look. NanError where a step is not finite, and that ends the run."""
+        """Handles one dispatch result. NanError for a step with non-finite values, if these end the run."""
         bad = look.scalars.pop(BAD_LEAF, np.full(look.length, -1))
         self._write(look, self.check.reported(bad))
         self.check.look(look, bad)
@@ -61,7 +61,7 @@ class Watch:
             return
         loss = float(look.scalars["loss"][-1])
         speed = self._line.update(look.start + look.length, loss, self._feeder.wait_seconds)
-        alone = 0 if speed is None else 1  # the last step has the speed as well
+        alone = 0 if speed is None else 1  # the last step is reported with the speed
         if count > alone:
             columns = {name: values[: count - alone] for name, values in look.scalars.items()}
             self.reports.steps(look.start + 1, columns)
@@ -71,24 +71,17 @@ class Watch:
             self.reports.flush()
 
     def speed(self, steps: int) -> Speed:
-        """Over `steps` steps, from the first dispatch to the last look."""
+        """Over this many steps, from the first dispatch to the last result."""
         return Speed.of(steps, self._batch, self._seconds, self._feeder.wait_seconds)
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Around what is no training: it takes no part in the speed."""
+        """Excludes the time of the block, which is not training, from the speed."""
         began = time.perf_counter()
         yield
         self._away += time.perf_counter() - began
         if self._line is not None:
             self._line.skip(time.perf_counter() - began)
-
-    def publish(self) -> None:
-        """Lets readers see all points so far."""
-        self.reports.flush(now=True)
-
-    def __enter__(self) -> "Watch":
-        return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self._line is not None:

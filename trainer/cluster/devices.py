@@ -1,4 +1,4 @@
-"""On what a command computes, by its flags. At the edge, before JAX looks for devices."""
+"""The devices that a command computes on, by its flags. Used before JAX looks for devices."""
 
 import os
 from dataclasses import dataclass
@@ -12,28 +12,26 @@ __all__ = ["Devices", "check", "choose"]
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """Which devices this process takes. The program is the same on all kinds."""
+    """Which devices this process uses. The program is the same on all kinds."""
 
     platform: Literal["cpu", "cuda", "tpu"] | None = None
-    """Where to compute. Default: on the best that JAX finds."""
+    """Where to compute. Default: the best platform that JAX finds."""
     num_devices: int | None = None
-    """On the CPU: how many devices it stands for, as in a rehearsal of a run on so many."""
+    """On the CPU: how many devices to simulate, for example to rehearse a run on that many."""
 
     def __post_init__(self) -> None:
-        if self.num_devices is None:
-            return
-        if self.platform != "cpu":
+        if self.num_devices is not None and self.platform != "cpu":
             raise OptionError(
-                f"num_devices={self.num_devices} is given with platform={self.platform}. Only platform=cpu can stand "
-                "for any number; of others all that are there are taken."
+                f"num_devices={self.num_devices} is given with platform={self.platform}. Only platform=cpu can "
+                "simulate any number of devices; of other platforms all devices are used."
             )
-        if self.num_devices < 1:
+        if self.num_devices is not None and self.num_devices < 1:
             raise OptionError(f"num_devices={self.num_devices} is not allowed. It must be an int above 0.")
 
 
 def choose(devices: Devices) -> None:
-    """Tells JAX; before it is used for the first time."""
-    import jax  # takes a second, which the flags' help need not wait for
+    """Configures JAX; call it before JAX is used for the first time."""
+    import jax  # takes a second, for which --help need not wait
 
     if devices.platform is not None:
         jax.config.update("jax_platforms", devices.platform)
@@ -42,12 +40,12 @@ def choose(devices: Devices) -> None:
 
 
 def check(devices: Devices) -> None:
-    """Raises OptionError where there are no such devices. After all processes have met: JAX looks for devices."""
+    """Raises OptionError if there are no such devices. Call it after `join`: JAX looks for devices here."""
     import jax
 
     try:
         jax.devices()
-    except (RuntimeError, AssertionError) as error:  # it asserts where it finds no GPU
+    except (RuntimeError, AssertionError) as error:  # it asserts if it finds no GPU
         reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0] or "JAX finds no NVIDIA GPU"
         platform = devices.platform or f"{os.environ.get('JAX_PLATFORMS')} (of JAX_PLATFORMS)"
         extras = [name for name in ("cuda", "tpu") if name in platform] or ["cuda", "tpu"]

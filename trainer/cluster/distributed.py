@@ -1,8 +1,9 @@
-"""Several processes as one run: how they find each other, by flags of the command line. At the edge, before any jax."""
+"""How the processes of a run find each other, by flags of the command line. Used before anything else of jax."""
 
 import ipaddress
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +20,17 @@ JAX_GRACE_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """How this process finds the others of its run. Without a coordinator_address it is alone."""
+    """How this process finds the others of its run. Without a coordinator_address it is the only one."""
 
     coordinator_address: str | None = None
-    """host:port of process 0, the same in every process; "auto" where JAX can find out all three by itself (TPU pods,
-    Slurm, Open MPI)."""
+    """host:port of process 0, the same in every process; "auto" if JAX can determine all three (TPU pods, Slurm, Open
+    MPI)."""
     num_processes: int | None = None
     """How many processes the run has."""
     process_id: int | None = None
     """Which of them this is: 0, 1, ..."""
     connect_seconds: int = 300
-    """How long to wait until all processes are there."""
+    """How long to wait for all processes."""
 
     def __post_init__(self) -> None:
         place = {"num_processes": self.num_processes, "process_id": self.process_id}
@@ -38,7 +39,7 @@ class Distributed:
             if given:
                 raise OptionError(
                     f"{given[0]} is given with coordinator_address={self.coordinator_address}. Give the host:port of "
-                    "process 0 as coordinator_address, or none of the others."
+                    "process 0 as coordinator_address, or none of these settings."
                 )
             return
         if None in place.values() or not _is_place(str(self.coordinator_address)):
@@ -54,29 +55,26 @@ class Distributed:
 
 
 def join(settings: Distributed) -> None:
-    """Connects this process with the others; before anything else of jax. Nothing where it is alone.
+    """Connects this process with the others; call it before anything else of jax. A single process skips it.
 
-    Ends the process with exit code 2 and one line when they are not all there in time; from here on with 3 and one line
-    when one of them dies. Raises: OptionError where process 0 cannot listen at the address."""
+    If not all processes connect in time, prints one line and ends the process with exit code 2; from then on, with one
+    line and exit code 3 when another process dies. Raises: OptionError if process 0 cannot listen at the address."""
     if settings.coordinator_address is None:
         return
     if settings.process_id == 0:
         check_host(settings.coordinator_address)
-    import jax  # takes a second, which the flags' help need not wait for
+    import jax  # takes a second, for which --help need not wait
 
     from trainer.cluster.pulse import keep_beating
 
-    # JAX aborts the process when its own time is up, with a stack trace of its C++; ours comes first.
+    # On its own timeout, which is later, JAX aborts the process with a C++ stack trace.
     timer = threading.Timer(settings.connect_seconds, _give_up, (settings,))
     timer.daemon = True
     timer.start()
     options: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
     if settings.coordinator_address != AUTO:
-        options |= {
-            "coordinator_address": settings.coordinator_address,
-            "num_processes": settings.num_processes,
-            "process_id": settings.process_id,
-        }
+        place = ("coordinator_address", "num_processes", "process_id")
+        options |= {name: getattr(settings, name) for name in place}
         if _is_loopback(settings.coordinator_address):  # JAX would listen on every interface
             options["coordinator_bind_address"] = settings.coordinator_address
     try:
@@ -90,7 +88,7 @@ def join(settings: Distributed) -> None:
 def _give_up(settings: Distributed) -> None:
     processes = "the processes" if settings.num_processes is None else f"all {settings.num_processes} processes"
     print(
-        f"error: {processes} did not meet at coordinator_address={settings.coordinator_address} within "
+        f"error: {processes} did not connect to coordinator_address={settings.coordinator_address} within "
         f"{settings.connect_seconds} s (connect_seconds). Start each with the same address and its own process_id.",
         file=sys.stderr,
     )
@@ -98,15 +96,13 @@ def _give_up(settings: Distributed) -> None:
 
 
 def _is_place(address: str) -> bool:
-    try:
+    with suppress(ValueError):
         return bool(split(address)[0])
-    except ValueError:
-        return False
+    return False
 
 
 def _is_loopback(address: str) -> bool:
     host, _ = split(address)
-    try:
+    with suppress(ValueError):
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return False

@@ -1,8 +1,8 @@
-"""What all hosts do before the same dispatch, though one of them decides it: save by the clock, stop.
+"""Decisions that host 0 takes and all hosts carry out before the same dispatch: to save by the clock, to stop.
 
-Every host counts its polls, one before each dispatch. What host 0 decides at its poll n all do at poll n + 2: it says
-so in the store before it dispatches, and no host gets there without having heard. For a host comes to poll n + 2 only
-after it has read what dispatch n gave, and that is a sum over all hosts, host 0 too. So nobody waits, and a poll costs
+Every host counts its polls, one before each dispatch. All hosts carry out at poll n + 2 what host 0 decides at its poll
+n. Host 0 writes the decision to the store before it dispatches, and no other host gets to poll n + 2 earlier: that host
+must first have read the result of dispatch n, a sum over all hosts including host 0. So no host waits, and a poll costs
 one request."""
 
 import json
@@ -18,8 +18,8 @@ MARGIN = 2
 
 
 class Decision(NamedTuple):
-    """What to do before a dispatch. stop: why the loop ends here, "" if it goes on; preempted: so does the process, by
-    SIGINT if interrupted."""
+    """What to do before a dispatch. stop: why the loop ends here, "" if it continues; preempted: the process ends, too,
+    by SIGINT if interrupted."""
 
     save: bool = False
     stop: str = ""
@@ -31,7 +31,7 @@ NOTHING = Decision()
 
 
 class Polls:
-    """The polls of one call, over all its loops."""
+    """The polls of one session, over all its loops."""
 
     def __init__(self, roll: Roll, preemption: Preemption) -> None:
         self._roll, self._preemption = roll, preemption
@@ -39,24 +39,19 @@ class Polls:
         self._due: dict[int, Decision] = {}
 
     def poll(self, decide: Callable[[], Decision] = lambda: NOTHING) -> Decision:
-        """What to do now. decide: asked on host 0 alone, what else than a preemption is to be done soon."""
+        """What to do now. decide: asked only on host 0, for what to do soon apart from a preemption."""
         number, store = self._number, self._roll.store
         self._number += 1
         if store.index == 0:
-            # What is due has not happened yet, so the clock would ask for it again.
-            decision = self._preempted() or (NOTHING if self._due else decide())
+            request = self._preemption.anywhere()
+            decision = request and Decision(True, request.where, True, request.interrupted)
+            # While a decision is pending, the clock would ask for the same again.
+            decision = decision or (NOTHING if self._due else decide())
             if decision != NOTHING:
                 at = number + (MARGIN if store.count > 1 else 0)
                 self._due[at] = decision
                 if store.count > 1:
-                    store.put(self._key(at), json.dumps(decision))
+                    store.put(self._roll.key(f"decided/{at}"), json.dumps(decision))
             return self._due.pop(number, NOTHING)
-        found = store.get(self._key(number))
+        found = store.get(self._roll.key(f"decided/{number}"))
         return NOTHING if found is None else Decision(*json.loads(found))
-
-    def _preempted(self) -> Decision | None:
-        request = self._preemption.anywhere()
-        return request and Decision(True, request.where, True, request.interrupted)
-
-    def _key(self, number: int) -> str:
-        return self._roll.key(f"decided/{number}")

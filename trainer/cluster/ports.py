@@ -1,4 +1,4 @@
-"""Whether process 0 can listen where it was told to. jaxlib cannot be asked: where a port is in use it may crash with a
+"""Whether process 0 can listen at its address. jaxlib cannot be asked: if a port is in use, it may crash with a
 segmentation fault, or share the port with another run's service. Stdlib only."""
 
 import errno
@@ -28,7 +28,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def check_host(address: str) -> None:
-    """Raises OptionError unless the host in `address` is this one; nothing if the user says where to listen."""
+    """Raises OptionError unless the host in `address` is this one; skipped if the user sets where to listen."""
     if BIND_ADDRESS in os.environ:
         return
     host, port = split(address)
@@ -37,18 +37,18 @@ def check_host(address: str) -> None:
     except OSError as error:
         raise OptionError(
             f"coordinator_address={address} cannot be resolved: {error.strerror}. Give the name or address of the host "
-            "on which process_id=0 runs, the same on every host."
+            "that runs process_id=0, the same on every host."
         ) from error
     if all(_refusal(*place) == errno.EADDRNOTAVAIL for place in places):
         raise OptionError(
-            f"coordinator_address={address} is not an address of this host, where process_id=0 runs. Give one that the "
-            f"other hosts can reach this host at, the same on every host. If that one leads here through a proxy or "
+            f"coordinator_address={address} is not an address of this host, where process_id=0 runs. Give one at "
+            f"which the other hosts can reach this host, the same on every host. If it leads here through a proxy or "
             f"a Kubernetes service, also set {BIND_ADDRESS}=[::]:{port} on this host."
         )
 
 
 def check_port(address: str, say: Callable[[str], None]) -> None:
-    """Raises OptionError if nobody can listen at `address`. Waits where the service of a run that died still does."""
+    """Raises OptionError if no process can listen at `address`. Waits while the service of a dead run still does."""
     host, port = split(address)
     waiting = False
     while refusal := _refusals(host, port):
@@ -65,7 +65,7 @@ def check_port(address: str, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def outliving(address: str) -> Iterator[None]:
-    """While this is entered, other processes see that process 0 of the run that uses this port is dead."""
+    """In this block other processes see that process 0 of the run that uses this port is dead."""
     with socket.socket(socket.AF_UNIX) as mark:
         if LINUX:
             with suppress(OSError):
@@ -84,11 +84,11 @@ def _is_outlived(port: int) -> bool:
 
 
 def _mark(port: int) -> str:
-    return f"\0infeed-outliving-{port}"  # of no file: the kernel drops it with its process, and keeps it by network
+    return f"\0infeed-outliving-{port}"  # not a file: the kernel removes it with its process; one per network
 
 
 def _refusals(host: str, port: int) -> list[int]:
-    """The error numbers of listening there; none where it is possible, also if only without IPv6."""
+    """The error numbers of listening there; none if it works, even if only without IPv6."""
     numbers = [_refusal(*place) for place in _places(host, port)]
     serious = [number for number in numbers if number and number not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)]
     return serious if 0 in numbers else [number for number in serious or numbers if number]
@@ -100,10 +100,10 @@ def _places(host: str, port: int) -> list[tuple[int, Any]]:
 
 
 def _refusal(family: int, address: Any) -> int:
-    """The error number of listening there; 0 where it is possible."""
+    """The error number of listening there; 0 if it works."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not matter
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignores connections that have ended
             probe.bind(address)
     except OSError as error:
         return error.errno or errno.EADDRNOTAVAIL

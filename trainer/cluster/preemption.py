@@ -1,13 +1,12 @@
 """SIGTERM and SIGINT as requests: the trainer saves at the next opportunity, and ends the process or the call.
 
-SIGTERM is for the process: once it was there, every later call ends at once. SIGINT, as of Ctrl-C, is for the call that
-it came in: it raises KeyboardInterrupt, and a program that catches that may make another call."""
+SIGTERM is for the process: after it, every later call ends immediately. SIGINT, as of Ctrl-C, is for the call that
+receives it: it raises KeyboardInterrupt, and a program that catches that may make another call."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import NamedTuple
 
 from trainer.cluster.roll import Roll
@@ -17,24 +16,27 @@ from trainer.interrupts import FirstOne, Interrupts
 
 __all__ = ["Preemption", "Request"]
 
-KEY = "preempted"  # of the run, as its first failure. Of a host: "" for SIGTERM, for SIGINT the call that it was in
+KEY = (
+    "preempted"  # of the run, not of a session. A host's value: "" for SIGTERM, for SIGINT the session that received it
+)
 SAVING = "interrupted: saving the run; a second Ctrl-C exits without saving"
 STOPPING = "interrupted: stopping; a second Ctrl-C exits immediately"
+SAVED = "SIGINT; all work is saved, and the same command resumes from there"
 
 _requested = threading.Event()
 
 
 class Request(NamedTuple):
-    """Which process was asked to end, in words; interrupted: by SIGINT."""
+    """Which signal which host received, in words; interrupted: by SIGINT."""
 
     where: str
     interrupted: bool
 
 
 class Preemption:
-    """Listens to SIGTERM and SIGINT during a call of the trainer, as a context manager.
+    """Listens for SIGTERM and SIGINT during a call of the trainer, as a context manager.
 
-    Only in the main thread, where Python delivers signals, and where the program has no handler of its own.
+    Only in the main thread, where Python delivers signals, and only if the program has no handler of its own.
     saves: whether the call has anything to save."""
 
     def __init__(self, store: Store, saves: bool = False) -> None:
@@ -42,7 +44,7 @@ class Preemption:
         self._listening = False
         self._call = ""
         words = SAVING if saves else STOPPING
-        self._interrupts = Interrupts(FirstOne.WAITS, words, lambda: self._tell(self._call), self._interrupted)
+        self._interrupts = Interrupts(FirstOne.WAITS, words, lambda: self._tell(self._call), lambda: Interrupted(SAVED))
 
     def __enter__(self) -> "Preemption":
         main = threading.current_thread() is threading.main_thread()
@@ -57,41 +59,37 @@ class Preemption:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._interrupts.__exit__()
         if error is None:
-            self._interrupts.check()  # while the last checkpoint was written
+            self._interrupts.check()  # received while the last checkpoint was written
 
-    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+    def _on_sigterm(self, *_: object) -> None:
         _requested.set()
         self._tell("")
 
     def _tell(self, what: str) -> None:
-        if self._store.count > 1:  # not here: the main thread may be inside the store
+        if self._store.count > 1:  # a thread, because the main thread may be inside the store
             threading.Thread(target=self._store.put, args=(f"{KEY}/{self._store.index}", what), daemon=True).start()
 
     def within(self, roll: Roll) -> None:
-        """Which call this is; before the first poll."""
+        """Sets the session; call it before the first poll."""
         self._call = roll.key("interrupted")
         if self._interrupts.heard:
             self._tell(self._call)
 
     @contextmanager
     def leavable(self) -> Iterator[None]:
-        """Around what may be left anywhere, as nothing is lost by it: SIGINT is an exception in there."""
+        """Makes SIGINT an exception in the block, which may be left anywhere without losing anything."""
         self._interrupts.first = FirstOne.RAISES
         try:
             yield
         except Exception:
-            self._interrupts.check()  # a library that was left in the middle may call it an error of its own
+            self._interrupts.check()  # a library that was interrupted may have raised an error of its own
             raise
         finally:
             self._interrupts.first = FirstOne.WAITS
         self._interrupts.check()
 
-    def _interrupted(self) -> Interrupted:
-        return Interrupted("SIGINT; all that was done is saved, and the same command goes on from there")
-
     def anywhere(self) -> Request | None:
-        """The request to any process of the run; None without one. Asks the store."""
+        """The request to any process of the run; None if there is none. Asks the store."""
         here = {self._store.index: ""} if _requested.is_set() else {}
         if self._interrupts.heard:
             here.setdefault(self._store.index, self._call)
@@ -104,7 +102,7 @@ class Preemption:
         return Request(f"{name} on host {host} of {self._store.count}", bool(hosts[host]))
 
     def check(self) -> None:
-        """Raises an Ending if this process was asked to end, where there is nothing to save."""
+        """Raises an Ending if this process was asked to end. For code that has nothing to save."""
         if _requested.is_set():
-            raise Preempted("SIGTERM; all that was done is saved")
+            raise Preempted("SIGTERM; all work is saved")
         self._interrupts.check()

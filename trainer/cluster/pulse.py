@@ -1,6 +1,6 @@
-"""Signs of life: every process of a run gives them from the moment it has joined, and can tell which hosts give none.
+"""Heartbeats: every process of a run sends them from the moment it joins, and notices which hosts send none.
 
-During a call of the trainer the Watchdog acts on it. Between calls, where nobody else would notice, the Pulse does."""
+During a call of the trainer the host watchdog acts on a silent host. Between calls the Pulse does."""
 
 import atexit
 import itertools
@@ -11,17 +11,17 @@ import time
 from trainer.cluster.store import Store, StoreError, joined_store
 from trainer.exits import EXIT_HOST_FAILED, leave
 
-__all__ = ["LOOKS", "Pulse", "Signs", "begin_call", "end_call", "keep_beating"]
+__all__ = ["LOOKS", "Pulse", "Signs", "count_calls", "keep_beating"]
 
 BEAT_SECONDS = 0.5
-LOOKS = 8  # in the time that a host may be silent; all hosts look, and a thousand of them ask one service
-SILENCE_SECONDS = 45.0  # between calls; a long import or export may hold up a host's thread
-FAREWELL_SECONDS = 300.0  # as long as JAX waits at the end of a process for the others
+LOOKS = 8  # per time that a host may be silent; all hosts look, and a thousand of them ask one service
+SILENCE_SECONDS = 45.0  # between calls; a long import or export may block a host's thread
+FAREWELL_SECONDS = 300.0  # as long as JAX waits for the others at the end of a process
 TIMED_OUT = "DEADLINE_EXCEEDED"
 
 
 class Signs:
-    """Which hosts are silent, by the clock of this one."""
+    """Which hosts are silent, by this host's clock."""
 
     def __init__(self, store: Store, silence_seconds: float) -> None:
         self._store, self._silence_seconds = store, silence_seconds
@@ -29,11 +29,9 @@ class Signs:
         self._looked = time.monotonic()
 
     def silent(self) -> set[int]:
-        """The other hosts that have given no sign of life for so long; not those that have not joined yet.
-
-        Raises StoreError."""
+        """The other hosts without a heartbeat for this time, except those that never joined. Raises StoreError."""
         beats, now = self._store.by_host("beat"), time.monotonic()
-        # While this process itself was suspended it could hear nothing.
+        # While this process was suspended, it noticed no heartbeats.
         deaf = max(0.0, now - self._looked - self._silence_seconds / 2)
         self._looked = now
         for host, beat in beats.items():
@@ -47,7 +45,7 @@ class Signs:
 
 
 class Pulse:
-    """The thread of a process that gives its signs of life. calls: of the trainer, now, which have a Watchdog."""
+    """The thread that sends this process's heartbeats. calls: of the trainer, open now; each has a host watchdog."""
 
     def __init__(self, store: Store) -> None:
         self.calls = 0
@@ -64,11 +62,11 @@ class Pulse:
                 self._store.reach(SILENCE_SECONDS)
                 self._store.put(f"beat/{self._store.index}", str(number))
                 if number % every == 0 and (silent := signs.silent()):
-                    self._end(min(silent), f"it gave no sign of life for {SILENCE_SECONDS:g} s.")
+                    self._end(min(silent), f"it sent no heartbeat for {SILENCE_SECONDS:g} s.")
             except StoreError as error:
                 if not str(error).startswith(TIMED_OUT):
-                    return  # the program has left the run; where the service has died JAX ends the process
-                self._end(0, f"the coordination service on its machine gave no answer for {SILENCE_SECONDS:g} s.")
+                    return  # the program has left the run; if the service has died, JAX ends the process
+                self._end(0, f"the coordination service on its machine did not answer for {SILENCE_SECONDS:g} s.")
             if self._stopped.wait(BEAT_SECONDS):
                 return
 
@@ -76,12 +74,12 @@ class Pulse:
         if self.calls:
             return
         store = self._store
-        failed = f"error: host {host} of {store.count} failed: {text} Its process or machine died: look at its log."
+        failed = f"error: host {host} of {store.count} failed: {text} Its process or machine died: see its log."
         print(f"{failed} Host {store.index} ends, too.", file=sys.stderr)
         leave(EXIT_HOST_FAILED)
 
     def farewell(self) -> None:
-        """At the end of the process: waits for that of the others, as JAX does, which does not hear of a death."""
+        """At the end of the process: waits until all others end. JAX does the same, but does not notice a death."""
         stop = time.monotonic() + FAREWELL_SECONDS
         try:
             self._store.put(f"farewell/{self._store.index}", "")
@@ -90,7 +88,7 @@ class Pulse:
                     break
                 time.sleep(BEAT_SECONDS / 5)
         except StoreError:
-            pass  # JAX's own end tells it
+            pass  # JAX's own shutdown reports it
         self._stopped.set()
         self._thread.join()
 
@@ -99,20 +97,14 @@ _pulse: Pulse | None = None
 
 
 def keep_beating() -> Pulse | None:
-    """The Pulse of this process, started if need be; None if it has not joined others."""
+    """The Pulse of this process, started if necessary; None if the process has not joined others."""
     global _pulse
     if _pulse is None and (store := joined_store()) is not None:
         _pulse = Pulse(store)
     return _pulse
 
 
-def begin_call() -> None:
-    """From here on a Watchdog acts on what a Pulse may find."""
+def count_calls(change: int) -> None:
+    """1 as a call of the trainer starts, -1 as it ends: in between, its host watchdog acts and the Pulse does not."""
     if pulse := keep_beating():
-        pulse.calls += 1
-
-
-def end_call() -> None:
-    """See begin_call."""
-    if pulse := keep_beating():
-        pulse.calls -= 1
+        pulse.calls += change

@@ -1,10 +1,11 @@
-"""Who is there, who has failed and who has left: what the hosts of a run tell each other about one call of the trainer.
+"""The host registry: which hosts of a run are alive, have failed or have left, during one call of the trainer.
 
-Keys in a Store and rules about them; no thread, no exit, no jax arrays. The Watchdog acts on it."""
+Keys in a Store and rules about them; no thread, no exit, no jax arrays. The host watchdog acts on it."""
 
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from pipeline.shards.errors import HostError
@@ -15,14 +16,14 @@ from trainer.exits import Ending, ending
 __all__ = ["POLL_SECONDS", "Failure", "Roll", "poll"]
 
 POLL_SECONDS = 0.5
-GONE_SECONDS = 10.0  # what host 0, whose end JAX does not survive elsewhere, waits for the others at its own
-FAILURE = "failure"  # of the run, not of one call: a host may hear of it in the next
+GONE_SECONDS = 10.0  # host 0 waits this long for the others at its end, which JAX does not survive elsewhere
+FAILURE = "failure"  # of the run, not of one session: a host may read it in the next
 
 T = TypeVar("T")
 
 
 class Failure(NamedTuple):
-    """The first failure of a run: on which host, and its message; or that it was asked to end (interrupted: SIGINT)."""
+    """The first failure of a run: its host and message; or a request to end (preempted; interrupted: by SIGINT)."""
 
     host: int
     text: str
@@ -30,42 +31,37 @@ class Failure(NamedTuple):
     interrupted: bool = False
 
     def error(self, count: int) -> HostError | Ending:
-        """What the other hosts raise."""
+        """The exception that the other hosts raise."""
         if self.preempted:
             return ending(f"host {self.host} of {count}: {self.text}", self.interrupted)
         return HostError(f"host {self.host} of {count} failed: {self.text}")
 
 
 class Roll:
-    """One host's view of one call. Nothing here raises when the store is gone: `failure` says so.
+    """One host's view of one session. No method raises when the store is gone: `failure` reports it.
 
-    timeout_seconds: from a host's death to the end of the others; it is missed after half of it and one look."""
+    timeout_seconds: from a host's death to the end of the others; it is noticed after half of it and one look."""
 
     def __init__(self, store: Store, timeout_seconds: float) -> None:
         self.store, self.timeout_seconds = store, timeout_seconds
         self.silence_seconds = timeout_seconds / 2
-        self._call = self._number()
         self.look_seconds = self.silence_seconds / LOOKS
         self._signs = Signs(store, self.silence_seconds)
         self._silent: set[int] = set()
         self._lost: Failure | None = None
+        mine = f"calls/{store.index}"
+        try:
+            self._call = int(store.get(mine) or 0)  # all hosts make the same calls, so they get the same number
+            store.put(mine, str(self._call + 1))
+        except StoreError as error:
+            raise _out_of_reach(error).error(store.count) from error
 
     def key(self, name: str) -> str:
-        """`name` as a key of this call."""
+        """`name` as a key of this session."""
         return f"{self._call}/{name}"
 
-    def _number(self) -> int:
-        """Every host makes the same calls, so they number them alike."""
-        mine = f"calls/{self.store.index}"
-        try:
-            number = int(self.store.get(mine) or 0)
-            self.store.put(mine, str(number + 1))
-        except StoreError as error:
-            raise _out_of_reach(error).error(self.store.count) from error
-        return number
-
     def failure(self) -> Failure | None:
-        """The first failure that was reported; None as long as all is well."""
+        """The first reported failure; None if there is none."""
         if self._lost:
             return self._lost
         try:
@@ -75,7 +71,7 @@ class Roll:
         return None if found is None else Failure(*json.loads(found))
 
     def reach(self) -> Failure | None:
-        """What has failed if the store gives no answer for `silence_seconds`. Nobody asks it again then."""
+        """The failure if the store does not answer for `silence_seconds`; it is not asked again."""
         try:
             self.store.reach(self.silence_seconds)
         except StoreError as error:
@@ -83,7 +79,7 @@ class Roll:
         return self._lost
 
     def report(self, text: str, host: int | None = None, preempted: bool = False, interrupted: bool = False) -> Failure:
-        """Says that this host (or that one) has failed or is to end. The first failure, which may be another."""
+        """Reports that this host, or `host`, has failed or is to end. Returns the run's first failure."""
         if self._lost:
             return self._lost
         own = Failure(self.store.index if host is None else host, text, preempted, interrupted)
@@ -93,29 +89,29 @@ class Roll:
             return _out_of_reach(error)
 
     def look(self) -> None:
-        """Looks for hosts that have given no sign of life since long, and reports one. Every host does, as any may be
-        the one that died; the first report counts."""
+        """Reports a host that has been silent for too long. Every host looks, because any of them may be the dead one;
+        the first report counts."""
         if self._lost:
             return
         try:
             self._silent = self._signs.silent() - self._hear("left").keys()
         except StoreError:
-            return  # `failure` says so
+            return  # `failure` reports it
         if self._silent:
             self.report(
-                f"it gave no sign of life for {self.silence_seconds:g} s (half of host_timeout_seconds). Its process "
-                "or machine died: look at its log. The same command goes on from the newest checkpoint.",
+                f"it sent no heartbeat for {self.silence_seconds:g} s (half of host_timeout_seconds). Its process or "
+                "machine died: see its log. The same command resumes from the newest checkpoint.",
                 min(self._silent),
             )
 
     def left(self, how: str) -> None:
-        """This host's call has ended: "done", "raised" or "killed"."""
+        """Announces how this host's session ended: "done", "raised" or "killed"."""
         self._say("left", how)
 
     def ended_together(self) -> bool:
-        """Whether every host left this call with an exception of its own, so that the run may make another call.
+        """Whether every host left this session with an exception of its own, so that the run may make another call.
 
-        Waits until all have left, at most the time-out; host 0 finds out, and tells the others."""
+        Waits at most the timeout for all hosts to leave; host 0 decides and tells the others."""
         stop = time.monotonic() + self.timeout_seconds
         if self._lost:
             return False
@@ -130,38 +126,33 @@ class Roll:
         return together
 
     def _verdict(self) -> str | None:
-        """That of host 0, or the one that its death gives."""
+        """Host 0's verdict; "apart" if it died."""
         verdict = self._hear("end").get(0)
         if verdict is None:
             self.look()
         return "apart" if verdict is None and 0 in self._silent else verdict
 
     def depart(self) -> None:
-        """The last word of a process that ends alone. Host 0 waits for those of the others."""
+        """Announces that this process ends. Host 0 waits until the others have announced it."""
         self._say("gone", "gone")
         if self.store.index == 0 and not self._lost:
             hosts = set(range(self.store.count)) - self._silent
             poll(lambda: hosts <= self._hear("gone").keys() or None, time.monotonic() + GONE_SECONDS)
 
     def _say(self, what: str, value: str) -> None:
-        if self._lost:
-            return
-        try:
-            self.store.put(self.key(f"{what}/{self.store.index}"), value)
-        except StoreError:
-            return  # there is nobody left to tell
+        with suppress(StoreError):  # no host is left to read it
+            if not self._lost:
+                self.store.put(self.key(f"{what}/{self.store.index}"), value)
 
     def _hear(self, what: str) -> dict[int, str]:
-        if self._lost:
-            return {}
-        try:
-            return self.store.by_host(self.key(what))
-        except StoreError:
-            return {}
+        with suppress(StoreError):
+            if not self._lost:
+                return self.store.by_host(self.key(what))
+        return {}
 
 
 def poll(look: Callable[[], T | None], stop: float) -> T | None:
-    """The first value that `look` gives; None if it gives none until the clock (time.monotonic) says `stop`."""
+    """The first value that `look` returns; None if there is none until `stop`, a time of time.monotonic."""
     while (value := look()) is None and time.monotonic() < stop:
         time.sleep(POLL_SECONDS / 5)
     return value

@@ -1,8 +1,8 @@
-"""JAX's coordination service in a process of its own: when process 0 dies, the other hosts can still end in order.
+"""JAX's coordination service in a process of its own, so that the other hosts can end in order when process 0 dies.
 
-JAX runs the service in process 0, and aborts all other processes within milliseconds of its death. Here process 0
-starts `python -m trainer.cluster.service`, which loads jaxlib alone: 0.3 s, and 24 MB of its own. That ends when no
-process of the run is connected any more, also when process 0 was killed before it could say so."""
+JAX runs the service in process 0, and aborts all other processes within milliseconds of its death. Instead, process 0
+starts `python -m trainer.cluster.service`, which loads only jaxlib: 0.3 s, and 24 MB of its own. It ends when no
+process is connected any more, even if process 0 was killed without telling it."""
 
 import json
 import os
@@ -22,22 +22,20 @@ from trainer.cluster.ports import check_port, outliving
 
 __all__ = ["HEARTBEAT_SECONDS", "Service", "in_own_process"]
 
-HEARTBEAT_SECONDS = 900  # of silence, after which JAX aborts all processes; below it our own end of a run comes first
-LINGER_SECONDS = HEARTBEAT_SECONDS + 60  # a machine that was lost leaves its connection open
-CALM_SECONDS = 1.0  # without any connection: a broken one may be made again
+HEARTBEAT_SECONDS = 900  # without a heartbeat JAX aborts all processes; shorter timeouts of ours come first
+LINGER_SECONDS = HEARTBEAT_SECONDS + 60  # a lost machine leaves its connection open
+CALM_SECONDS = 1.0  # without any connection: a broken one may be restored
 POLL_SECONDS = 0.2
 STOP_SECONDS = 10.0
 READY, STOP = b"ready", b"s"
 
 
 class Service:
-    """The service as JAX's process 0 holds it. It takes what JAX's factory takes.
-
-    Raises: OptionError where it did not start."""
+    """The service as JAX's process 0 holds it; the arguments are of JAX's factory. OptionError if it does not start."""
 
     def __init__(self, address: str, num_processes: int, **options: Any) -> None:
         order = json.dumps([os.getpid(), address, num_processes, options])
-        # In a session of its own: Ctrl-C on the terminal is for the hosts, which need the service to save.
+        # A new POSIX session, without Ctrl-C of the terminal: hosts need the service to save.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trainer.cluster.service", order],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -53,14 +51,14 @@ class Service:
                 )
 
     def shutdown(self) -> None:
-        """Ends the service. JAX calls this last in process 0, after all processes have taken leave of it."""
+        """Ends the service. JAX calls this last in process 0, after all processes have disconnected."""
         with suppress(BrokenPipeError, subprocess.TimeoutExpired):
             self._process.communicate(STOP, STOP_SECONDS)
 
 
 @contextmanager
 def in_own_process() -> Iterator[None]:
-    """While this is entered, jax.distributed.initialize starts its service as a Service, where the port is free."""
+    """In this block jax.distributed.initialize starts its service as a Service, if the port is free."""
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]  # takes 0.3 s
 
     def start(address: str, num_processes: int, **options: Any) -> Service:
@@ -76,47 +74,38 @@ def in_own_process() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """Of a process that imports what this one does; its current directory may not come first."""
+    """For a process with this one's imports; its current directory must not come first."""
     path = os.pathsep.join(str(Path(place).absolute()) for place in sys.path)
     return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def serve(parent: int, address: str, num_processes: int, options: dict[str, Any]) -> NoReturn:
-    """Is the service until the process `parent` says that it may end, or is dead and nobody is connected."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a cluster sends them to all processes of a job, to save and end
+    """Runs the service until process `parent` ends it, or until `parent` is dead and no process is connected."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to all processes of a job, so that they save and end
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 
     service = _jax.get_distributed_runtime_service(address, num_processes, **options)
-    _answer(READY)
-    while os.getppid() == parent:  # its end of the pipe may live on in a process that it forked
+    os.write(1, READY)
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), 1)  # readers of process 0's output do not wait for this process
+    while os.getppid() == parent:  # a process that it forked may keep its end of the pipe open
         if select.select([0], [], [], POLL_SECONDS)[0]:
             if os.read(0, 1) == STOP:
                 service.shutdown()
                 os._exit(0)
             break
     with outliving(address):
-        _outlive(time.monotonic() + LINGER_SECONDS)
-        os._exit(0)  # the end of gRPC's server takes seconds
-
-
-def _answer(text: bytes) -> None:
-    """Once: whoever reads the output of process 0 must not wait for this process."""
-    os.write(1, text)
-    with Path(os.devnull).open("wb") as nothing:
-        os.dup2(nothing.fileno(), 1)
-
-
-def _outlive(stop: float) -> None:
-    calm = time.monotonic()
-    while (now := time.monotonic()) - calm < CALM_SECONDS and now < stop:
-        if connections():
-            calm = now
-        time.sleep(POLL_SECONDS)
+        calm = time.monotonic()
+        stop = calm + LINGER_SECONDS
+        while (now := time.monotonic()) - calm < CALM_SECONDS and now < stop:
+            calm = now if connections() else calm
+            time.sleep(POLL_SECONDS)
+        os._exit(0)  # shutting down gRPC's server takes seconds
 
 
 def connections() -> int:
-    """How many TCP connections this process has: one for each process of the run that lives."""
+    """The number of this process's TCP connections: one for each living process of the run."""
     return sum(_is_connected(int(entry.name)) for entry in Path("/dev/fd").iterdir())
 
 

@@ -1,89 +1,58 @@
-"""A few small strings that all processes of a run can see, beside the collectives and while these are blocked.
+"""A few small strings shared by all processes of a run, independent of collectives and even while these block.
 
-The one place that asks jax's coordination service, which process 0 has started in a process of its own (service.py), or
-holds itself where a program has initialized jax.distributed without `join`."""
+The only module that uses jax's coordination service. Process 0 has started that in its own process (service.py), or
+runs it itself if a program has initialized jax.distributed without `join`."""
 
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 import jax
-from jax._src import distributed  # jax offers its key-value store in no public module
+from jax._src import distributed  # jax has no public module for its key-value store
 
 __all__ = ["LocalStore", "Store", "StoreError", "joined_store", "open_store"]
 
 StoreError = jax.errors.JaxRuntimeError  # any method may raise it: the service is gone
 
 
-class Store(Protocol):
-    """This process is `index` of `count`. Keys are paths; what they hold, anyone may change."""
-
-    index: int
-    count: int
-
-    def put(self, key: str, value: str) -> None:
-        """Sets a key, whatever it was."""
-        ...
-
-    def put_first(self, key: str, value: str) -> str:
-        """Sets a key unless it is set; what it is now."""
-        ...
-
-    def get(self, key: str) -> str | None:
-        """The value of a key; None where it is not set."""
-        ...
-
-    def by_host(self, directory: str) -> dict[int, str]:
-        """Host -> value, of the keys `directory`/<host> that are set."""
-        ...
-
-    def delete(self, key: str) -> None:
-        """Unsets a key."""
-        ...
-
-    def reach(self, seconds: float) -> None:
-        """Returns once the store answers; StoreError if it does not in this time. Other methods may wait for ever."""
-        ...
-
-
 class LocalStore:
-    """The store of a process that is alone; `view` makes those of threads that stand for hosts."""
+    """The store of a single process; `view` makes stores for threads that act as hosts. Keys are paths."""
 
     def __init__(self) -> None:
         self.index, self.count = 0, 1
         self._lock, self._values = threading.Lock(), dict[str, str]()
 
     def view(self, index: int, count: int) -> "LocalStore":
-        """The same values as another host of `count` sees them."""
+        """The same values, as host `index` of `count`."""
         other = LocalStore()
         other.index, other.count, other._lock, other._values = index, count, self._lock, self._values
         return other
 
     def put(self, key: str, value: str) -> None:
-        """See Store."""
+        """Sets a key, whether or not it was set."""
         with self._lock:
             self._values[key] = value
 
     def put_first(self, key: str, value: str) -> str:
-        """See Store."""
+        """Sets a key unless it is set; returns its value."""
         with self._lock:
             return self._values.setdefault(key, value)
 
     def get(self, key: str) -> str | None:
-        """See Store."""
+        """The value of a key; None if it is not set."""
         return self._values.get(key)
 
     def by_host(self, directory: str) -> dict[int, str]:
-        """See Store."""
+        """Host -> value, for the keys `directory`/<host> that are set."""
         with self._lock:
             return _by_host((key, value) for key, value in self._values.items() if key.startswith(f"{directory}/"))
 
     def delete(self, key: str) -> None:
-        """See Store."""
+        """Unsets a key."""
         with self._lock:
             self._values.pop(key, None)
 
     def reach(self, seconds: float) -> None:
-        """See Store."""
+        """Returns once the store answers; StoreError after this time. Other methods may wait forever."""
 
 
 class JaxStore:
@@ -95,22 +64,21 @@ class JaxStore:
         self.put("reach", "")
 
     def put(self, key: str, value: str) -> None:
-        """See Store."""
+        """See LocalStore."""
         self._client.key_value_set(f"infeed/{key}", value, allow_overwrite=True)
 
     def put_first(self, key: str, value: str) -> str:
-        """See Store."""
+        """See LocalStore."""
         try:
             self._client.key_value_set(f"infeed/{key}", value)
         except StoreError:
-            found = self.get(key)
-            if found is None:
+            if (found := self.get(key)) is None:
                 raise
             return found
         return value
 
     def get(self, key: str) -> str | None:
-        """See Store."""
+        """See LocalStore."""
         try:
             return self._client.key_value_try_get(f"infeed/{key}")
         except StoreError as error:
@@ -119,16 +87,19 @@ class JaxStore:
             raise
 
     def by_host(self, directory: str) -> dict[int, str]:
-        """See Store."""
+        """See LocalStore."""
         return _by_host(self._client.key_value_dir_get(f"infeed/{directory}/"))
 
     def delete(self, key: str) -> None:
-        """See Store."""
+        """See LocalStore."""
         self._client.key_value_delete(f"infeed/{key}")
 
     def reach(self, seconds: float) -> None:
-        """See Store."""
+        """See LocalStore."""
         self._client.blocking_key_value_get("infeed/reach", round(1000 * seconds))
+
+
+Store = LocalStore | JaxStore
 
 
 def open_store() -> Store:
@@ -137,7 +108,7 @@ def open_store() -> Store:
 
 
 def joined_store() -> Store | None:
-    """The store of this run, also before jax has looked for devices; None where jax.distributed is not initialized."""
+    """The store of this run, even before jax has looked for devices; None if jax.distributed is not initialized."""
     state = distributed.global_state
     return None if state.client is None else JaxStore(state.process_id, state.num_processes)
 

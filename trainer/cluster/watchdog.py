@@ -1,7 +1,7 @@
-"""When one host fails, all end: the others sit in a collective that cannot finish and that nothing can interrupt (E12).
+"""The host watchdog: when one host fails, all end. Others wait in a collective that cannot finish or be left (E12).
 
-Every call of the trainer runs under a Watchdog. The host that fails says why; the others raise that, or, if they
-cannot, print it and exit. A process that is alone has nothing to fear and no thread."""
+Every call of the trainer runs under a Watchdog. The failing host reports why; the others raise that error or, if they
+cannot, print it and exit. A single process starts no watchdog thread."""
 
 import itertools
 import re
@@ -13,27 +13,18 @@ from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from pipeline.shards.errors import HostError, InfeedError, OptionError
-from trainer.cluster.pulse import begin_call, end_call
+from trainer.cluster.pulse import count_calls
 from trainer.cluster.roll import POLL_SECONDS, Failure, Roll, poll
 from trainer.cluster.service import HEARTBEAT_SECONDS
 from trainer.cluster.store import Store, open_store
-from trainer.exits import (
-    EXIT_HOST_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_PREEMPTED,
-    Ending,
-    Interrupted,
-    break_apart,
-    is_apart,
-    leave,
-)
+from trainer.exits import EXIT_HOST_FAILED, Ending, Interrupted, break_apart, is_apart, leave
 
 __all__ = ["Watchdog", "telling_others"]
 
-LEAVE_SECONDS = 5.0  # what a host that hears of a failure has to leave by itself
+LEAVE_SECONDS = 5.0  # for the main thread to leave after another host's failure
 TOLD = "told_to_the_other_hosts"  # an attribute of an exception
-TELL_SECONDS = 30.0  # within which all end when it happens between the trainer's calls
-# What collectives say when the other side is gone. Of any other error no peer is to blame.
+TELL_SECONDS = 30.0  # until all hosts have ended after a failure between the trainer's calls
+# How errors of collectives start when a peer is gone. No peer causes any other error.
 ECHO = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
 
 T = TypeVar("T")
@@ -42,9 +33,9 @@ T = TypeVar("T")
 class Watchdog:
     """Watches over one call of the trainer, as a context manager.
 
-    timeout_seconds: from a host's death to the end of the others; half of it is how long one may be silent. busy:
-    whether a checkpoint is being written, which may still be finished in that time. heed: called in every wait, and
-    may raise. alone: whether this is the run's only process."""
+    timeout_seconds: from a host's death to the end of the others; a host may be silent for half of it. busy: whether a
+    checkpoint is being written, which may still be finished in that time. heed: called in every wait, and may raise.
+    alone: whether this is the run's only process."""
 
     def __init__(
         self,
@@ -65,7 +56,7 @@ class Watchdog:
 
     def __enter__(self) -> "Watchdog":
         if not self.alone:
-            begin_call()
+            count_calls(1)
             self._thread.start()
         return self
 
@@ -76,37 +67,35 @@ class Watchdog:
         self.roll.left("raised" if raised else "done")
         self._left.set()
         self._thread.join()
-        end_call()
-        if isinstance(error, Ending) and raised:  # in the middle of a compilation, whose thread is left behind
+        count_calls(-1)
+        if isinstance(error, Ending) and raised:  # it left a compilation, whose thread still runs
             break_apart(self.roll.depart, error.exit_code)
         elif raised and not self.roll.ended_together():
             break_apart(self.roll.depart, EXIT_HOST_FAILED if isinstance(error, HostError) else 1)
 
     def check(self) -> None:
-        """Raises HostError if a host has failed, an Ending if it was asked to end."""
+        """Raises HostError if another host has failed, an Ending if it was asked to end."""
         if failure := self.roll.failure():
             raise failure.error(self.roll.store.count)
 
     def wait(self, look: Callable[[], T | None], seconds: float) -> T | None:
-        """The first value that `look` gives; None if it gives none for so long. HostError if a host fails meanwhile."""
+        """The first value that `look` returns; None if there is none in this time. HostError if a host fails."""
 
         def look_around() -> T | None:
-            value = look()
-            if value is None:
-                self._heed()
-            if value is None and self.roll.failure():
-                value = look()  # what it says may be the reason of the failure
-                if value is None:
-                    self.check()
+            if (value := look()) is not None:
+                return value
+            self._heed()
+            if self.roll.failure() and (value := look()) is None:  # its value may be the reason for the failure
+                self.check()
             return value
 
         return poll(look_around, time.monotonic() + seconds)
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Tells the other hosts of an exception, at once. HostError in its place if it only echoes their failure."""
+        """Reports an exception to the other hosts immediately. HostError in its place if it only echoes a failure."""
         try:
-            self.check()  # of the call before, which this host may have left in peace
+            self.check()  # of the previous call, which this host may have left without noticing
             yield
         except BaseException as error:
             if self.alone or _in_peace(error):
@@ -121,7 +110,7 @@ class Watchdog:
             raise told from error
 
     def _reported(self, error: BaseException) -> Failure:
-        if ECHO.match(str(error)):  # the peer's own word comes sooner or later, or its silence is noticed
+        if ECHO.match(str(error)):  # the peer's own report comes, or its silence is noticed
             stop = time.monotonic() + self.roll.silence_seconds + self.roll.look_seconds + 4 * POLL_SECONDS
             if failure := poll(self.roll.failure, stop):
                 return failure
@@ -142,7 +131,7 @@ class Watchdog:
                 break
 
     def _see_off(self, failure: Failure) -> None:
-        """Gives the main thread the time to leave, and ends the process if it does not."""
+        """Gives the main thread time to leave, and ends the process if it does not."""
         heard = time.monotonic()
         while not self._left.wait(POLL_SECONDS / 5):
             bound = self.roll.timeout_seconds - self.roll.silence_seconds - self.roll.look_seconds - 2 * POLL_SECONDS
@@ -151,14 +140,11 @@ class Watchdog:
                 self._kill(failure)
 
     def _kill(self, failure: Failure) -> NoReturn:
-        store = self.roll.store
+        store, error = self.roll.store, failure.error(self.roll.store.count)
         kind, stop, code = "error", "", EXIT_HOST_FAILED
-        if failure.preempted:
-            kind, stop, code = "preempted", ".", EXIT_PREEMPTED
-        if failure.interrupted:
-            kind, stop, code = "interrupted", ".", EXIT_INTERRUPTED
-        text = f"{kind}: {failure.error(store.count)}{stop} Host {store.index} waited for it, and ends."
-        print(text, file=sys.stderr)
+        if isinstance(error, Ending):
+            kind, stop, code = type(error).__name__.lower(), ".", error.exit_code
+        print(f"{kind}: {error}{stop} Host {store.index} was waiting for it and ends.", file=sys.stderr)
         self.roll.left("killed")
         if store.index == 0:
             self.roll.ended_together()
@@ -167,13 +153,13 @@ class Watchdog:
 
 
 def _in_peace(error: BaseException | None) -> bool:
-    """Whether nobody has to be told: all hosts end here, or an iterator was dropped."""
+    """Whether no host has to be told: all hosts end here, or an iterator was dropped."""
     return error is None or isinstance(error, GeneratorExit) or (isinstance(error, Ending) and error.together)
 
 
 @contextmanager
 def telling_others() -> Iterator[None]:
-    """Around a whole program: an exception between the trainer's calls is told to the other hosts as one within."""
+    """For a complete program: reports an exception between the trainer's calls to the other hosts, as one in a call."""
     try:
         yield
     except BaseException as error:

@@ -1,1 +1,1 @@
-"""The on-device loop: which steps a dispatch makes, its programs, their feeder, and the look at what came out."""
+"""The on-device loop: the plan of its dispatches, their programs, the feeder and the dispatch results."""

@@ -1,4 +1,4 @@
-"""Programs compiled by an earlier run, found again on disk."""
+"""A cache on disk of the programs that earlier runs compiled."""
 
 from pathlib import Path
 
@@ -9,10 +9,8 @@ __all__ = ["use_compilation_cache"]
 
 
 def use_compilation_cache(directory: str) -> None:
-    """From now on this process keeps all that it compiles in `directory`, and compiles nothing that is there.
-
-    The setting is JAX's own and holds for the whole process."""
+    """Makes JAX keep every program that this process compiles in `directory`, and reuse those that are there."""
     compilation_cache.set_cache_dir(str(Path(directory).expanduser()))
-    # By default what compiles within a second is not kept; a restart has dozens of these.
+    # By default programs that compile within a second are not kept; a restart has dozens of them.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    compilation_cache.reset_cache()  # JAX looks at the setting at its first compilation only
+    compilation_cache.reset_cache()  # JAX reads the setting only at its first compilation

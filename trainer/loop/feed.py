@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ from pipeline.background import Background
 from pipeline.shards.errors import InputError, StallError
 from trainer.inputs import check_batch
 from trainer.interruptible import Check
+from trainer.loop.program import Program
 
 __all__ = ["Chunk", "Chunks", "Feeder"]
 
@@ -24,7 +25,7 @@ CLOSE_WAIT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Chunk:
-    """The batches of one dispatch, on the devices: `length` of them, or one super-batch if `stacked`."""
+    """The batches of one dispatch, on the devices: `length` single ones, or a super-batch if `stacked`."""
 
     start: int
     length: int
@@ -32,42 +33,30 @@ class Chunk:
     stacked: bool
 
 
-class Placing(Protocol):
-    """What the feeder needs of a Program."""
-
-    scans: bool
-
-    def place(self, host_batch: Any, stacked: bool, /) -> Any:
-        """The host's rows of one batch, or of stacked ones, on the devices."""
-        ...
-
-
+@dataclass
 class Chunks:
     """One Chunk for each of `lengths`, after `start` steps, placed on devices by `program`.
 
-    end: the step at which the lengths end; None where the input ends them. read: the step of the newest batch that has
-    come. Iterating raises InputError, naming the step, for a batch unlike `struct` and for an input that ends early.
-    Exceptions of the input pass as they are, with a note that names the step."""
+    end: the last step of the lengths; None if the input ends them. read: the step of the newest batch. Iterating raises
+    InputError, naming the step, for a batch unlike `struct` and for an input that ends early. Exceptions of the input
+    pass unchanged, with a note that names the step."""
 
-    def __init__(
-        self,
-        batches: Iterator[Mapping[str, Any]],
-        start: int,
-        end: int | None,
-        lengths: Iterable[int],
-        struct: Mapping[str, Any],
-        program: Placing,
-    ) -> None:
-        self.read = start
-        self._batches, self._start, self._end, self._lengths = batches, start, end, lengths
-        self._struct, self._program = struct, program
+    batches: Iterator[Mapping[str, Any]]
+    start: int
+    end: int | None
+    lengths: Iterable[int]
+    struct: Mapping[str, Any]
+    program: Program
+
+    def __post_init__(self) -> None:
+        self.read = self.start
 
     def __iter__(self) -> Iterator[Chunk]:
         with ExitStack() as stack:
-            # Here, in the thread that runs it, a generator can be closed; from another thread it cannot.
-            stack.callback(_close, self._batches)
-            step = self._start
-            for length in self._lengths:
+            # A generator can only be closed here, in the thread that runs it.
+            stack.callback(getattr(self.batches, "close", lambda: None))
+            step = self.start
+            for length in self.lengths:
                 host = list(itertools.islice(self._host_batches(), length))
                 if len(host) < length:
                     return
@@ -78,48 +67,41 @@ class Chunks:
         while (batch := self._next()) is not None:
             self.read += 1
             yield batch
-        if self._end is not None:
+        if self.end is not None:
             raise InputError(
-                f"the input ended before step {self.read + 1}: it gave {self.read - self._start} batches from step "
-                f"{self._start + 1} on, wanted {self._end - self._start}. Repeat the input, or ask for fewer steps."
+                f"the input ended before step {self.read + 1}: it returned {self.read - self.start} batches from step "
+                f"{self.start + 1} on, expected {self.end - self.start}. Repeat the input, or ask for fewer steps."
             )
 
     def _next(self) -> dict[str, Any] | None:
         try:
-            batch = next(self._batches, None)
+            batch = next(self.batches, None)
             if batch is not None:
-                check_batch(batch, self._struct)
+                check_batch(batch, self.struct)
         except Exception as error:
             error.add_note(f"while reading the batch of step {self.read + 1}")
             raise
         return None if batch is None else dict(batch)
 
     def _placed(self, step: int, host: list[dict[str, Any]]) -> Chunk:
-        program, length = self._program, len(host)
+        program, length = self.program, len(host)
         if program.scans and length > 1:
-            return Chunk(step, length, (program.place(jax.tree.map(_stacked, *host), True),), True)
+            # Concatenating takes half the time of np.stack.
+            rows = jax.tree.map(lambda *each: np.concatenate(each).reshape(length, *each[0].shape), *host)
+            return Chunk(step, length, (program.place(rows, True),), True)
         return Chunk(step, length, tuple(program.place(batch, False) for batch in host), False)
 
     def close(self) -> None:
-        """Closes the input from another thread than the one that iterates, where that can be done."""
-        if not isinstance(self._batches, GeneratorType):
-            _close(self._batches)
-
-
-def _stacked(*rows: np.ndarray) -> np.ndarray:
-    return np.concatenate(rows).reshape(len(rows), *rows[0].shape)  # half the time of np.stack
-
-
-def _close(batches: Any) -> None:
-    if hasattr(batches, "close"):
-        batches.close()
+        """Closes the input, if it can be closed from a thread other than the iterating one."""
+        if not isinstance(self.batches, GeneratorType):
+            getattr(self.batches, "close", lambda: None)()
 
 
 class Feeder(Iterator[Chunk]):
-    """Runs `source` two chunks ahead in a thread. `wait_seconds`: how long the host waited.
+    """Runs `source` two chunks ahead in a thread. wait_seconds: how long the host has waited.
 
-    stall_seconds: how long one batch may take; longer is a StallError, with the stacks of all threads in the log.
-    check: called while a chunk is waited for. It may raise, and the chunk comes with the next `next`."""
+    stall_seconds: how long one batch may take; beyond it, a StallError, with the stacks of all threads in the log.
+    check: called while waiting for a chunk. If it raises, the following `next` returns the chunk."""
 
     def __init__(self, source: Chunks, stall_seconds: float, check: Check = lambda: None) -> None:
         self.wait_seconds = 0.0
@@ -130,7 +112,7 @@ class Feeder(Iterator[Chunk]):
         )
 
     def _alive(self) -> bool:
-        """Whether a batch has come since the last time: k of them may take long."""
+        """Whether a batch was read since the last check: k of them may take long."""
         self._check()
         heard, self._heard = self._heard, self._source.read
         return self._heard > heard
@@ -141,14 +123,14 @@ class Feeder(Iterator[Chunk]):
             return next(self._ahead)
         except StallError as error:
             read = self._source.read
-            last = f"the last batch that came was that of step {read}" if read > self._begun else "none came"
+            last = f"the last batch read was of step {read}" if read > self._begun else "no batch was read"
             error.add_note(f"waiting for the input: {last}")
             raise
         finally:
             self.wait_seconds += time.perf_counter() - started
 
     def close(self) -> None:
-        """Ends the thread, and the input under it, also while that waits for a stalled source."""
+        """Ends the thread and its input, even while that waits for a stalled source."""
         self._ahead.close()
         self._source.close()
         self._ahead.join(CLOSE_WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""Which steps go into which dispatch: arithmetic only."""
+"""The dispatch plan: which steps go into which dispatch. Arithmetic only."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -6,30 +6,30 @@ from dataclasses import dataclass
 
 __all__ = ["MEASURED_STEPS", "Marks", "Steps", "plan", "steps_that_fit", "timed_plan"]
 
-MEASURED_STEPS = 10  # single dispatches, from which the length of all others follows
+MEASURED_STEPS = 10  # single-step dispatches, which determine the length of all others
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Steps that no dispatch crosses: the multiples of each of `every`, and those in `once`."""
+    """Steps that no dispatch crosses: the multiples of each of `every`, and the steps in `once`."""
 
     every: Collection[int] = ()
     once: Collection[int] = ()
 
     def last(self, step: int) -> int:
-        """The nearest mark at or before this step; 0 where there is none."""
+        """The last mark at or before this step; 0 if there is none."""
         return max([0, *(step // each * each for each in self.every), *(one for one in self.once if one <= step)])
 
     def following(self, step: int, end: int) -> int:
-        """The nearest one after this step, or the end."""
+        """The first mark after this step, or the end."""
         return min([end, *(step // each * each + each for each in self.every), *(o for o in self.once if o > step)])
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The dispatches of one loop: from step `start` to `end` (None: as long as there is input), of these lengths.
+    """The dispatches of one loop: from step `start` to `end` (None: until the input ends), of these lengths.
 
-    compiled: the lengths to compile before the first."""
+    compiled: the lengths to compile before the first dispatch."""
 
     start: int
     end: int | None
@@ -56,8 +56,8 @@ class Steps:
 def plan(start: int, end: int, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:
     """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a mark.
 
-    The k-step dispatches stand on a grid that begins at `origin` and anew after every mark: they depend on the
-    absolute step only, so a run that stops anywhere and goes on meets the same ones."""
+    The k-step dispatches are on a grid that starts at `origin` and after every mark: they depend only on the absolute
+    step, so a run that stops anywhere and resumes makes the same ones."""
     step = start
     while step < end:
         begin = max(origin, marks.last(step))
@@ -69,7 +69,7 @@ def plan(start: int, end: int, k: int, marks: Marks = Marks(), origin: int = 0) 
 def timed_plan(start: int, end: int, k: Callable[[], int], marks: Marks = Marks()) -> Iterator[int]:
     """MEASURED_STEPS single steps, then the plan for k(), which may wait until they are measured.
 
-    Where the k-step dispatches stand depends on the clock; what they compute does not."""
+    The positions of the k-step dispatches depend on the clock; their results do not."""
     measured = min(start + MEASURED_STEPS, end)
     yield from plan(start, measured, 1, marks)
     if measured < end:
@@ -77,5 +77,5 @@ def timed_plan(start: int, end: int, k: Callable[[], int], marks: Marks = Marks(
 
 
 def steps_that_fit(k: int, marks: Iterable[int], step_bytes: int, cap_bytes: int) -> int:
-    """The steps of one dispatch: k, less where a super-batch would exceed the cap or cross the nearest mark."""
+    """The steps of one dispatch: k, or fewer if a super-batch would exceed the cap or cross the first mark."""
     return max(1, min(k, cap_bytes // max(1, step_bytes), *marks))

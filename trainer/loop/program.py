@@ -15,9 +15,9 @@ __all__ = ["Program", "has_convolution"]
 
 
 class Program:
-    """A step compiled for one batch and, where it scans, for k stacked ones: at most two executables.
+    """A step compiled for one batch and, if it scans, for k stacked ones: at most two executables.
 
-    They take exactly the shapes and shardings they were made for; nothing recompiles in silence."""
+    They take exactly the shapes and shardings they were made for; nothing recompiles silently."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Program:
         mode: LoopMode,
         outs: Callable[[bool], Any] | None = None,
     ) -> None:
-        """outs(stacked): shardings of what a step gives beside the carry, stacked or not. Default: whole copies."""
+        """outs(stacked): shardings of a step's outputs other than the carry. Default: replicated."""
         self.executables: dict[int, Any] = {}
         self._placement, self._step, self._host_struct, self._global_batch = placement, step, host_struct, global_batch
         self._outs = outs or (lambda _: placement.replicated)
@@ -43,14 +43,12 @@ class Program:
         self.lengthen(k)
 
     def lengthen(self, k: int) -> None:
-        """Makes it a program of k steps a dispatch. Only before a dispatch of several steps is placed."""
+        """Sets k steps per dispatch. Only before a dispatch of several steps is placed."""
         self.k, self.scans = k, k > 1 and self._may_scan
         self._many_struct = self._placement.global_struct(self._host_struct, self._global_batch, k)
 
     def compile(self, lengths: Collection[int], check: Check = lambda: None) -> None:
-        """Compiles what dispatches of these lengths need: the single step, the scan, or both.
-
-        check: called all the while, and may raise."""
+        """Compiles the programs for dispatches of these lengths. check: called meanwhile; it may raise."""
         if 1 not in self.executables and (not self.scans or 1 in lengths):
             self.executables[1] = interruptible(self._one.lower().compile, check)
         if self.k not in self.executables and self.scans and self.k in lengths:
@@ -59,11 +57,11 @@ class Program:
             self.executables[self.k] = interruptible(lowered.compile, check)
 
     def place(self, host_batch: Any, stacked: bool) -> Any:
-        """The host's rows of one batch, or of k stacked ones, on the devices."""
+        """Places the host's rows of one batch, or of k stacked ones, on the devices."""
         return self._placement.place(host_batch, self._many_struct if stacked else self._one_struct)
 
     def __call__(self, carry: Any, batches: tuple[Any, ...], stacked: bool) -> tuple[Any, list[Any]]:
-        """Dispatches without waiting. The scalars come stacked [k, ...] from a scan, else one dict a step."""
+        """Dispatches without waiting. A scan returns stacked scalars [k, ...]; otherwise there is a dict per step."""
         if stacked:
             carry, scalars = self.executables[self.k](carry, batches[0])
             return carry, [scalars]
@@ -79,7 +77,7 @@ class Program:
 
 
 def has_convolution(jaxpr: Any) -> bool:
-    """Whether a convolution is anywhere in a (closed) jaxpr, also inside its calls and branches."""
+    """Whether a (closed) jaxpr contains a convolution, including its calls and branches."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return any(
         equation.primitive.name == "conv_general_dilated" or any(map(has_convolution, _inner(equation.params)))

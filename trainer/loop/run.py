@@ -1,6 +1,6 @@
 """The loop: launches dispatches, and reads their scalars one dispatch late.
 
-Generic over what is carried: training carries a TrainState, evaluation an EvalState."""
+Generic over the carry: training carries a TrainState, evaluation an EvalState."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ __all__ = ["Look", "Pauses", "run"]
 
 @dataclass(frozen=True)
 class Look:
-    """What one dispatch did: scalars by name, each [length], of the steps start, start + 1, ..."""
+    """The result of one dispatch: scalars by name, each [length], of the steps start, start + 1, ..."""
 
     start: int
     length: int
@@ -26,15 +26,15 @@ class Look:
 
 
 class Pauses(Protocol):
-    """What happens between dispatches, when the carry is at hand: saving, evaluating, ending early."""
+    """Actions between dispatches, when the carry is available: saving, evaluating, ending early."""
 
-    def due(self, step: int) -> bool:
+    def due(self, step: int, /) -> bool:
         """Whether to pause at this step. Asked before every dispatch and after the last, and again at the same step
-        when an Ending ended the wait for the input."""
+        if an Ending ended the wait for the input."""
         ...
 
-    def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
-        """The carry to go on with, and whether to go on. All steps before have been looked at."""
+    def attend(self, step: int, carry: Any, /) -> tuple[Any, bool]:
+        """The carry to continue with, and whether to continue. `look` has seen all earlier steps."""
         ...
 
 
@@ -46,12 +46,12 @@ def run(
     look: Callable[[Look], None],
     pauses: Pauses | None = None,
 ) -> tuple[Any, int]:
-    """Runs every chunk from step `start` on; what is carried at the end, and the step it is of.
+    """Runs every chunk from step `start` on; returns the carry at the end and its step.
 
-    `look` gets every dispatch once, in order, while the next one runs, so the device does not wait for the host."""
+    `look` gets all results in order, each while the next dispatch runs, so the device does not wait for the host."""
     pending: tuple[Chunk, Any] | None = None
     step, source = start, iter(chunks)
-    copies = jax.default_backend() != "cpu"  # there the scalars are in the host's memory; to ask costs 10 us each
+    copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each
     while True:
         if pauses is not None and pauses.due(step):
             pending = _seen(pending, look)
@@ -60,7 +60,7 @@ def run(
                 break
         try:
             chunk = next(source, None)
-        except Ending:  # heard while the input was late: what is done by now is the pauses' to save
+        except Ending:  # raised while the input was late: the pauses save the work so far
             continue
         if chunk is None:
             break

@@ -1,1 +1,1 @@
-"""One writer for a work directory: which process it is, whether it lives, and what another one may do."""
+"""One writer per work directory: which process it is, whether it is alive, and when another one may take over."""

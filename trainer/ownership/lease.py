@@ -1,7 +1,7 @@
 """What an owner holds: a record that a thread renews, and the proof, before each publication, that it still counts.
 
-An owner rewrites its record and then looks for a higher one; who takes over creates the higher one and then looks
-whether the record was rewritten. So one of the two sees the other, whatever their clocks say."""
+An owner rewrites its record and then looks for a higher one. A process that takes over creates the higher record and
+then checks whether the old one was rewritten. So one of them notices the other, whatever their clocks say."""
 
 import contextlib
 import math
@@ -20,13 +20,13 @@ __all__ = ["HELD", "TIMES", "Lease", "Times", "elapsed"]
 log = logger("trainer")
 
 LEAVE_SECONDS = 1.0  # for the thread, which may be stuck in a write
-HELD: set[str] = set()  # the tokens of this process: of an earlier call none is left
+HELD: set[str] = set()  # the tokens of this process's leases; released ones are removed
 
 
 @dataclass(frozen=True)
 class Times:
-    """renew: seconds between two beats. proof: for how long an owner need not ask again. silence: after which one on
-    another machine counts as lost, by the clock of who waits. poll: between two looks of who waits."""
+    """In seconds. renew: between two beats. proof: how long a proof is valid. silence: after which an owner on another
+    machine counts as lost, by the clock of the waiting process. poll: between two looks of the waiting process."""
 
     renew: float = 2.0
     proof: float = 2.0
@@ -38,12 +38,12 @@ TIMES = Times()
 
 
 def elapsed() -> float:
-    """Seconds by a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Seconds by a clock that cannot be set, and that runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Lease:
-    """The record `number` of the work directory, which is this process's own, until `release`."""
+    """The record `number` of the work directory, which belongs to this process until `release`."""
 
     def __init__(
         self,
@@ -61,15 +61,15 @@ class Lease:
         self._thread = threading.Thread(target=self._renew_until_stopped, name="trainer-owner", daemon=True)
 
     def start(self) -> None:
-        """Renews from now on."""
+        """Starts to renew the record."""
         HELD.add(self._record.token)
         self._files.hold(self._number)
         self._thread.start()
 
     def fence(self) -> None:
-        """To be called before anything is published; asks the storage, at most every `proof` seconds. Any thread may.
+        """Call it before anything is published, from any thread; asks the storage at most every `proof` seconds.
 
-        OwnerError if another run has taken over, or if that cannot be found out."""
+        OwnerError if another run has taken over, or if that cannot be determined."""
         with self._lock:
             if self._ended:
                 raise OwnerError(self._ended)
@@ -82,11 +82,11 @@ class Lease:
             self._proven_at = asked_at
 
     def _newer(self) -> Found | None:
-        """What counts in place of this record, once that was rewritten."""
+        """Rewrites this record and returns the newer one, if there is one."""
         failed = None
         try:
             self._beat()
-        except StorageError as error:  # also where the file is gone, as it is long after a takeover
+        except StorageError as error:  # also if the file is gone, as it is long after a takeover
             failed = error
         try:
             newest = self._files.newest()
@@ -96,25 +96,25 @@ class Lease:
             return newest
         if failed:
             raise OwnerError(
-                f"cannot find out whether workdir={self._workdir} still belongs to this run: {failed} Nothing more is "
-                "written; the same command goes on from the newest checkpoint."
+                f"cannot determine whether workdir={self._workdir} still belongs to this run: {failed} It writes "
+                "nothing more; the same command resumes from the newest checkpoint."
             ) from failed
         return None
 
     def _lost_to(self, newest: Found) -> str:
         if newest.number < self._number:
             return (
-                f"workdir={self._workdir}: its _owner directory was removed, so another run may own it. This one ends."
+                f"workdir={self._workdir}: its _owner directory was removed, so another run may own it. This run ends."
             )
         by = newest.record
         who = f"host {by.process.host}, process {by.process.pid}" if by else "another run"
         return (
             f"workdir={self._workdir} was taken over by {who}, while this process was suspended or could not reach it "
-            f"for {self._times.silence:g} s. This run has written nothing since, and ends."
+            f"for {self._times.silence:g} s. This run has written nothing since then, and ends."
         )
 
     def release(self) -> None:
-        """The next run may begin at once; this one publishes nothing more. In a forked child it does nothing."""
+        """Lets the next run start immediately; this one publishes nothing more. Does nothing in a forked child."""
         if os.getpid() != self._pid:
             return
         self._stop.set()
@@ -133,7 +133,7 @@ class Lease:
         while not self._stop.wait(self._times.renew):
             with self._lock:
                 if not self._ended:
-                    with contextlib.suppress(StorageError):  # the fence says so, when there is something to publish
+                    with contextlib.suppress(StorageError):  # the fence reports it, once there is something to publish
                         self._beat()
 
     def _beat(self) -> None:

@@ -1,7 +1,7 @@
-"""The files <workdir>/_owner/000001.json, ...: one for each run that ever owned the directory. The highest counts.
+"""The files <workdir>/_owner/000001.json, ...: one per run that has owned the directory. The highest number counts.
 
-A new one is created only if it is absent, which decides between two runs on every file system and in every bucket. From
-then on nobody writes to it but its owner, so a late write of an old owner changes nothing. None of this needs locks."""
+A new file is created only if it is absent, which decides between two runs on every file system and in every bucket.
+After that only its owner writes to it, so a late write of an old owner changes nothing. This needs no locks."""
 
 import contextlib
 import fcntl
@@ -22,13 +22,13 @@ __all__ = ["Found", "OwnerFiles", "Record"]
 
 DIRECTORY = "_owner"
 NAME = re.compile(r"(\d{6,})\.json")
-KEPT = 8  # older numbers go; one that a slow contender may still try to create must be there
+KEPT = 8  # older files are deleted; a number that a slow contender may still try to create must exist
 LINE_BYTES = 1024  # a file is rewritten in place, so every content has the same size
 
 
 @dataclass(frozen=True)
 class Record:
-    """What an owner says. since: for people, by its own clock. beat: grows as long as it lives."""
+    """The content of an owner's file. since: for people, by its own clock. beat: grows while the owner is alive."""
 
     token: str
     process: Process
@@ -37,7 +37,7 @@ class Record:
     released: bool = False
 
     def encode(self) -> bytes:
-        """As it is written."""
+        """The bytes of the file."""
         return json.dumps(asdict(self)).encode().ljust(LINE_BYTES - 1) + b"\n"
 
 
@@ -45,7 +45,7 @@ _held: dict[tuple[int, str], int] = {}  # descriptors of locked files
 
 
 def _drop_inherited() -> None:
-    """A forked child would hold its parent's locks when that is dead."""
+    """Without this, a forked child would keep its dead parent's locks."""
     for fd in _held.values():
         os.close(fd)
     _held.clear()
@@ -55,14 +55,14 @@ os.register_at_fork(after_in_child=_drop_inherited)
 
 
 class Found(NamedTuple):
-    """A file: its number and content. 0 and b"" stand for no file."""
+    """A file: its number and content; 0 and b"" if there is none."""
 
     number: int
     data: bytes
 
     @property
     def record(self) -> Record | None:
-        """None for content that is not an owner's: half written, as by a machine that lost its power."""
+        """None for content that is not an owner's, such as a partial write of a machine that lost power."""
         try:
             return JsonFile(f"{self.number:06d}.json", OwnerError, "").read(self.data, Record)
         except OwnerError:
@@ -70,7 +70,7 @@ class Found(NamedTuple):
 
 
 class OwnerFiles:
-    """The owner files of a work directory. Looking makes nothing. Every failure is a StorageError."""
+    """The owner files of a work directory. Reading creates nothing. Every failure is a StorageError."""
 
     def __init__(self, workdir: str) -> None:
         self._storage, self._directory = open_storage(workdir), join(workdir, DIRECTORY)
@@ -81,12 +81,12 @@ class OwnerFiles:
         return sorted(int(name[1]) for name in names if name)
 
     def newest(self) -> Found:
-        """The file that counts."""
+        """The file with the highest number."""
         number = max(self.numbers(), default=0)
         return Found(number, self.read(number) if number else b"")
 
     def read(self, number: int) -> bytes:
-        """Its content; b"" where it is gone."""
+        """Its content; b"" if it is gone."""
         try:
             return self._storage.read(self._path(number))
         except StorageError:
@@ -95,9 +95,9 @@ class OwnerFiles:
             return b""
 
     def create(self, number: int, record: Record) -> bool:
-        """False if it is there already. Removes files that count no more."""
+        """Returns False if it exists. Removes old files."""
         if not self._storage.create(self._path(number), record.encode()):
-            # On a network disk the answer to the first of two equal requests may have been lost.
+            # A network disk may have lost the answer to a first request that succeeded.
             return self.read(number) == record.encode()
         for old in self.numbers():
             if old <= number - KEPT:
@@ -105,8 +105,8 @@ class OwnerFiles:
         return True
 
     def rewrite(self, number: int, record: Record) -> None:
-        """Replaces the content of one's own file. On a disk in place: two syncs every few seconds would be dear, and
-        another host's NFS client looks at a file that it opens, but trusts a name that it knows."""
+        """Replaces the content of this process's own file. On a disk in place: two syncs every few seconds would be
+        expensive, and another host's NFS client checks a file that it opens but trusts its cache of names."""
         if self._storage.remote:
             with self._storage.publish(self._path(number)) as sink:
                 sink.write(record.encode())
@@ -118,8 +118,8 @@ class OwnerFiles:
             raise StorageError(f"cannot write {self._path(number)}: {error.strerror or error}.") from error
 
     def hold(self, number: int) -> None:
-        """Locks one's own file, until `let_go` or the end of the process. It is for containers of one machine alone,
-        and a file system without locks does without."""
+        """Locks this process's own file until `let_go` or the end of the process. Only containers of the same machine
+        rely on the lock; a file system without locks is fine."""
         if self._storage.remote:
             return
         with contextlib.suppress(OSError):
@@ -133,7 +133,7 @@ class OwnerFiles:
             os.close(fd)
 
     def is_held(self, number: int) -> bool:
-        """Whether a living process holds the file. False says nothing."""
+        """Whether a living process holds the lock. False proves nothing."""
         if self._storage.remote:
             return False
         try:
@@ -146,7 +146,7 @@ class OwnerFiles:
         return False
 
     def remove(self, number: int) -> None:
-        """Takes back a file that was created in vain."""
+        """Removes a file that was created without effect."""
         self._storage.delete(self._path(number))
 
     def _path(self, number: int) -> str:

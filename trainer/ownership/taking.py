@@ -1,8 +1,9 @@
-"""Takes a work directory: refused by an owner that lives, at once after one that is dead, else after a wait."""
+"""Takes a work directory: fails if its owner is alive, succeeds immediately if it is dead, otherwise after a wait."""
 
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -17,11 +18,12 @@ __all__ = ["Taken", "take"]
 
 log = logger("trainer")
 
-PATIENCE = 2.5  # beats: an owner that is alive has shown itself by then
+NO_FILE = Found(0, b"")
+PATIENCE = 2.5  # beats, within which a living owner has renewed its record
 
 
 class Taken(NamedTuple):
-    """The lease, and the process that did not release the directory; None where it was free."""
+    """The lease, and the process that did not release the directory; None if it was free."""
 
     lease: Lease
     lost: Process | None
@@ -34,39 +36,38 @@ def take(
     clock: Callable[[], float] = elapsed,
     here: Process | None = None,
 ) -> Taken:
-    """Makes this process (`here`) the directory's owner. Until then it only looks.
+    """Makes this process (`here`) the directory's owner. Until then it only reads.
 
-    OwnerError, naming the owner, where that lives: within a beat or two. After one on another machine that has been
-    silent, by this clock, for `times.silence`, it takes over. pause: called between two looks, and may raise.
-    StorageError where the directory cannot be written to."""
-    return _Contender(workdir, times or TIMES, pause, clock, here or this_process()).take()
+    Raises OwnerError, naming the owner, if that is alive: within a beat or two. It takes over from an owner on another
+    machine that has been silent, by this clock, for `times.silence`. pause: called between two looks, and may raise.
+    StorageError if the directory cannot be written to."""
+    return _Contender(workdir, OwnerFiles(workdir), times or TIMES, pause, clock, here or this_process()).take()
 
 
+@dataclass
 class _Contender:
-    def __init__(
-        self,
-        workdir: str,
-        times: Times,
-        pause: Callable[[float], object],
-        clock: Callable[[], float],
-        here: Process,
-    ) -> None:
-        self._workdir, self._times, self._pause, self._clock, self._here = workdir, times, pause, clock, here
-        self._files = OwnerFiles(workdir)
-        self._seen, self._since, self._told = Found(0, b""), 0.0, False
+    workdir: str
+    files: OwnerFiles
+    times: Times
+    pause: Callable[[float], object]
+    clock: Callable[[], float]
+    here: Process
+    seen: Found = NO_FILE
+    since: float = 0.0
+    told: bool = False
 
     def take(self) -> Taken:
         while True:
-            found = self._files.newest()
+            found = self.files.newest()
             if self._may_claim(found):
                 if taken := self._claim(found):
                     return taken
             else:
-                self._pause(self._times.poll)
+                self.pause(self.times.poll)
 
     def _may_claim(self, found: Found) -> bool:
-        """Raises OwnerError where the owner lives."""
-        record, now = found.record, self._clock()
+        """Raises OwnerError if the owner is alive."""
+        record, now = found.record, self.clock()
         if not found.number or (record and record.released):
             return True
         alive = self._lives(found.number, record) if record else None
@@ -74,61 +75,60 @@ class _Contender:
             raise self._refusal(record)
         if alive is False:
             return True
-        if found.number != self._seen.number:
-            self._seen, self._since = found, now
-        elif found.data != self._seen.data:
+        if found.number != self.seen.number:
+            self.seen, self.since = found, now
+        elif found.data != self.seen.data:
             raise self._refusal(record)
-        self._tell(record, now - self._since)
-        return now - self._since >= self._times.silence
+        self._tell(record, now - self.since)
+        return now - self.since >= self.times.silence
 
     def _lives(self, number: int, record: Record) -> bool | None:
-        if record.process == self._here:
+        if record.process == self.here:
             return record.token in HELD
-        alive = lives(record.process, self._here)
-        if alive is None and record.process.shares_kernel(self._here):
-            return self._files.is_held(number) or None
+        alive = lives(record.process, self.here)
+        if alive is None and record.process.shares_kernel(self.here):
+            return self.files.is_held(number) or None
         return alive
 
     def _claim(self, found: Found) -> Taken | None:
-        """None where another was faster, or the owner shows itself at the last moment."""
+        """None if another process was faster, or if the owner renews its record at the last moment."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        record, number = Record(secrets.token_hex(8), self._here, started), found.number + 1
+        record, number = Record(secrets.token_hex(8), self.here, started), found.number + 1
         try:
-            if not self._files.create(number, record):
+            if not self.files.create(number, record):
                 return None
-            if self._files.newest().number != number or (found.number and self._files.read(found.number) != found.data):
-                self._files.remove(number)
+            if self.files.newest().number != number or (found.number and self.files.read(found.number) != found.data):
+                self.files.remove(number)
                 return None
         except StorageError as error:
             reason = error.__cause__
             why = explained(reason) if isinstance(reason, OSError) else str(error)
-            raise StorageError(f"cannot write to workdir={self._workdir}: {why}") from error
+            raise StorageError(f"cannot write to workdir={self.workdir}: {why}") from error
         lost = found.record
         if found.number and not (lost and lost.released):
-            log.warning("workdir=%s is taken over from %s, which is gone", self._workdir, _named(lost))
-        lease = Lease(self._workdir, self._files, number, record, self._times, self._clock)
+            log.warning("workdir=%s: taken over from %s, which is gone", self.workdir, _named(lost))
+        lease = Lease(self.workdir, self.files, number, record, self.times, self.clock)
         lease.start()
         return Taken(lease, lost.process if lost and not lost.released else None)
 
     def _tell(self, record: Record | None, silent: float) -> None:
-        if not self._told and silent > PATIENCE * self._times.renew:
-            self._told = True
+        if not self.told and silent > PATIENCE * self.times.renew:
+            self.told = True
             log.warning(
-                "workdir=%s belongs to %s, which has given no sign of life for %g s. If it gives none for %g s in all, "
-                "this run takes over",
-                *(self._workdir, _named(record), round(silent, 1), self._times.silence),
+                "workdir=%s belongs to %s, which has been silent for %g s. If it is silent for %g s in total, this run "
+                "takes over",
+                *(self.workdir, _named(record), round(silent, 1), self.times.silence),
             )
 
     def _refusal(self, record: Record | None) -> OwnerError:
         if record is None:
-            return OwnerError(f"workdir={self._workdir} belongs to a training that is running. Give another workdir.")
+            return OwnerError(f"workdir={self.workdir} belongs to a training that is running. Give another workdir.")
         process = record.process
-        suspended = lives(process, self._here) and is_suspended(process)
-        state = f"suspended (kill -CONT {process.pid} lets it go on)" if suspended else "running"
+        suspended = lives(process, self.here) and is_suspended(process)
+        state = f"suspended (kill -CONT {process.pid} resumes it)" if suspended else "running"
         return OwnerError(
-            f"workdir={self._workdir} belongs to a training that is {state}: {_named(record)}. Wait until it ends, end "
-            f"it (kill {process.pid} on {process.host}: it saves, and another run goes on from there), or give another "
-            "workdir."
+            f"workdir={self.workdir} belongs to a training that is {state}: {_named(record)}. Wait until it ends, end "
+            f"it (kill {process.pid} on {process.host}: it saves, and another run can resume), or give another workdir."
         )
 
 

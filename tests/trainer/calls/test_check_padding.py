@@ -46,7 +46,7 @@ def test_a_task_that_works_row_by_row_passes_with_the_metrics_of_a_plain_evaluat
     with caplog.at_level(logging.INFO, "trainer"):
         checked = trainer.evaluate(vector_input, check_padding=True)
     assert checked == replace(plain, seconds=checked.seconds)
-    assert "the same bits whatever the 12 rows of padding hold: zeros; NaN" in caplog.text
+    assert "the same bits, whatever is in the 12 rows of padding: zeros; NaN" in caplog.text
 
 
 @pytest.mark.parametrize("kind", MIXING)
@@ -94,7 +94,7 @@ def test_a_plain_iterable_is_made_anew_for_each_epoch(trained, dense_task, vecto
 def test_an_epoch_without_padding_says_that_nothing_was_checked(trained, vectors, make_input, caplog):
     whole = {key: array[:48] for key, array in vectors.items()}
     trained().evaluate(lambda ctx: make_input(whole, ctx), check_padding=True)
-    assert "no row of padding, so nothing was checked. Take another eval_batch_size, one that does not" in caplog.text
+    assert "no row of padding, so nothing was checked. Choose an eval_batch_size that does not" in caplog.text
 
 
 def test_a_program_that_is_not_deterministic_is_told_from_one_that_mixes_rows(trained, dense_task, vector_input):

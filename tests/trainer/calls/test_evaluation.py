@@ -86,7 +86,7 @@ def test_an_epoch_that_ends_early_is_an_error(trainer, vectors, make_input):
         source.batches = lambda position: iter([source._batch(0)])
         return source
 
-    with pytest.raises(InputError, match="ended before step 2: it gave 1 batches from step 1 on, wanted 7"):
+    with pytest.raises(InputError, match="ended before step 2: it returned 1 batches from step 1 on, expected 7"):
         trainer.evaluate(short)
 
 

@@ -98,7 +98,7 @@ def test_each_new_checkpoint_is_evaluated_by_one_program_until_the_last_step(
     assert len(compiled) == programs > 0
     assert opened == ["eval"] * 3
     assert "evaluating step 3; skipped: the checkpoints of steps [2]" in caplog.messages
-    assert "the checkpoint of step 4 is the last one (max_steps=4)" in caplog.messages
+    assert "the checkpoint of step 4 is the last (max_steps=4)" in caplog.messages
     for result in found:
         assert result.metrics == trained.evaluate(vector_input, step=result.step).metrics
         assert result.proven
@@ -134,11 +134,11 @@ def test_when_none_comes_any_more_it_ends_and_says_so(follower, put, vector_inpu
     put(1)
     results = list(follower.evaluate_continuously(vector_input, timeout_seconds=0.3, poll_seconds=0.1))
     assert [result.step for result in results] == [1]
-    assert "no checkpoint has come for 0.3 s (timeout_seconds); the evaluation ends with that of step 1" in caplog.text
+    assert "no new checkpoint for 0.3 s (timeout_seconds); the evaluation ends with step 1" in caplog.text
 
 
 def test_when_none_has_ever_come_that_is_an_error(follower, vector_input):
-    with pytest.raises(CheckpointError, match=r"checkpoints has no checkpoint, and none has come within 0.2 s"):
+    with pytest.raises(CheckpointError, match=r"checkpoints has no checkpoint, and none came within 0.2 s"):
         next(follower.evaluate_continuously(vector_input, timeout_seconds=0.2))
     assert not Path(follower.config.workdir).exists()
 
@@ -155,7 +155,7 @@ def test_one_that_is_removed_while_it_is_read_is_left_for_a_newer_one(follower, 
     with caplog.at_level(logging.INFO, "trainer"):
         results = list(follower.evaluate_continuously(input_fn, poll_seconds=0.1))
     assert [result.step for result in results] == [4]
-    assert "the checkpoint of step 1 was removed while it was read; going on with a newer one" in caplog.messages
+    assert "the checkpoint of step 1 was removed while it was read; continuing with a newer one" in caplog.messages
 
 
 def test_one_that_is_half_removed_when_it_is_read_is_no_damaged_one(follower, put, vector_input):
@@ -190,7 +190,7 @@ def test_it_may_be_dropped_between_two_results(follower, put, vector_input):
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "é", "x" * 101])
 def test_a_name_that_cannot_be_a_directorys_is_refused(follower, vector_input, name):
     for call in (follower.evaluate, follower.evaluate_continuously):
-        with pytest.raises(OptionError, match=r"cannot name a directory. Allowed are up to 100 letters, digits"):
+        with pytest.raises(OptionError, match=r"cannot name a directory. Allowed: up to 100 letters, digits"):
             call(vector_input, name=name)
 
 
@@ -222,7 +222,7 @@ def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
 
 
 def test_a_host_that_waits_for_host_0_in_vain_ends(trained):
-    text = "host 0 of 2 did not begin to look for the next checkpoint within 0.2 s"
+    text = "host 0 of 2 did not start to look for the next checkpoint within 0.2 s"
     with call_of(LocalStore().view(1, 2), trained.config) as call, pytest.raises(HostError, match=text):
         following._next_step(call, None, Waits(60.0, 0.1, 0.2))
 

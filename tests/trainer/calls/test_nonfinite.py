@@ -58,7 +58,7 @@ def poisoned(vectors, make_input):
 @pytest.mark.parametrize(
     ("kind", "k", "text"),
     [
-        (NAN_LOSS, 5, "after step 18 the loss is nan. No checkpoint holds it"),
+        (NAN_LOSS, 5, "after step 18 the loss is nan. No checkpoint contains it"),
         (NAN_GRADIENT, 1, r"after step 18 the gradient of a is not finite \(the loss is \d"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_skipped_step_changes_nothing_but_its_number(task, poisoned, config, c
     for left, right in zip(jax.tree.leaves(before[1:]), jax.tree.leaves(skipped[1:]), strict=True):
         assert left.tobytes() == right.tobytes()
     assert "after step 7 the gradient of a is not finite" in caplog.text
-    assert "the step is skipped, the 1. so far" in caplog.text
+    assert "skipped the step (1 so far)" in caplog.text
 
 
 def test_an_optimizer_that_breaks_by_itself_is_found_before_it_is_saved(dense_task, vector_input, config):
@@ -144,14 +144,14 @@ def test_gradients_whose_norm_overflows_are_finite(task, poisoned, config):
 
 
 def test_skipping_ends_where_nothing_is_learnt_any_more(task, poisoned, config):
-    with pytest.raises(NanError, match="as in the 100 steps before it. To skip them is no cure"):
+    with pytest.raises(NanError, match="as in the 100 steps before it. Skipping steps does not help here"):
         Trainer(task, config(on_nan="skip")).train(poisoned(NAN_LOSS, lambda step: step > 6), max_steps=120)
 
 
 def test_skipped_steps_with_others_in_between_go_on(task, poisoned, config, caplog):
     trainer = Trainer(task, config(on_nan="skip", iterations_per_loop=10))
     assert trainer.train(poisoned(NAN_LOSS, lambda step: step % 2), max_steps=202).step == 202
-    assert "the step is skipped, the 101. so far" in caplog.text
+    assert "skipped the step (101 so far)" in caplog.text
 
 
 def test_ignored_nan_trains_on_and_is_saved(task, poisoned, config, caplog):

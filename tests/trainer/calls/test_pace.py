@@ -47,7 +47,7 @@ def test_all_hosts_take_the_number_of_host_0():
 
 
 def test_a_host_that_is_told_nothing_ends():
-    text = "host 0 of 2 did not say within 0.2 s how long a step takes"
+    text = "host 0 of 2 did not report within 0.2 s how long a step takes"
     with Watchdog(LocalStore().view(1, 2), 20.0) as watchdog, pytest.raises(HostError, match=text):
         Pace(10.0, lambda steps: steps).agree(watchdog, "pace", 0.2)
 
@@ -78,14 +78,17 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
     store = LocalStore()
     with Preemption(store) as preemption, Watchdog(store, 10.0) as watchdog:
         polls = Polls(watchdog.roll, preemption)
-        call = Call(watchdog, preemption, polls, Checkpoints(config()), Ownership(config().workdir))
         between = SimpleNamespace(
-            evaluates=False,
+            call=Call(watchdog, preemption, polls, Checkpoints(config()), Ownership(config().workdir)),
+            job=SimpleNamespace(config=config(checkpoint_every="10s", checkpoint_every_steps=None)),
+            start=0,
+            evaluating=None,
+            pace=None,
+            wish=Wish(),
             profile=SimpleNamespace(stops=(), at=lambda step: None),
             save=lambda step, state: saved.append(step),
         )
-        settings = config(checkpoint_every="10s", checkpoint_every_steps=None)
-        pauses = TrainingPauses(call, settings, 0, 100, between, Wish(), clock=lambda: now)
+        pauses = TrainingPauses(between, 100, clock=lambda: now)
         for step in range(1, 36):  # a second each
             now += 1.0
             if pauses.due(step):

@@ -126,7 +126,7 @@ def test_masked_bad_records_are_left_out_and_counted(trainer, vectors, make_inpu
     with caplog.at_level(logging.WARNING, "trainer"):
         found = [record["_index"] for record in trainer.predict(masking)]
     assert found == sorted({*range(100)} - {0, 17, 99})
-    assert caplog.messages == ["prediction: 3 bad records are left out, 97 are predicted"]
+    assert caplog.messages == ["prediction: left out 3 bad records, predicted 97"]
 
 
 def test_a_record_that_is_missing_is_an_error_before_the_last_predictions_are_given(trainer, vectors, make_input):
@@ -138,7 +138,7 @@ def test_a_record_that_is_missing_is_an_error_before_the_last_predictions_are_gi
         )
         return source
 
-    found, text = [], "the prediction counted 99 records; the split has 100.* 95 predictions were given out before"
+    found, text = [], "the prediction counted 99 records; the split has 100.* 95 predictions were returned before"
     with pytest.raises(EvaluationError, match=text):
         found.extend(trainer.predict(faulty))
     swapped = []
@@ -148,7 +148,7 @@ def test_a_record_that_is_missing_is_an_error_before_the_last_predictions_are_gi
         source.crcs[7] = source.crcs[8]
         return source
 
-    with pytest.raises(EvaluationError, match="in place of another; 96 predictions were given out before this was"):
+    with pytest.raises(EvaluationError, match="in place of another; 96 predictions were returned before this was"):
         swapped.extend(trainer.predict(repeating))
 
 

@@ -67,14 +67,14 @@ def test_a_host_that_fails_on_its_way_is_the_error_of_all(outcomes, apart):
 
 
 def test_a_host_that_does_not_come_is_named_and_the_others_can_only_end(outcomes, apart):
-    expected = "hosts 1, 3 of 4 did not begin the same call within 0.3 s (stall_seconds)."
+    expected = "hosts 1, 3 of 4 did not start the same call within 0.3 s (stall_seconds)."
     assert [expected in outcome for outcome in outcomes([{}] * 4, seconds=0.3, absent=(1, 3))] == [True, True]
     assert len(apart) == 2
 
 
 def test_a_missing_host_0_is_named_by_the_others(outcomes):
     (outcome,) = outcomes([{}] * 2, seconds=0.2, absent=(0,))
-    assert outcome == "HostError: host 0 of 2 did not begin the same call within 0.4 s."
+    assert outcome == "HostError: host 0 of 2 did not start the same call within 0.4 s."
 
 
 def test_hosts_with_work_directories_of_their_own_are_told_before_a_checkpoint_waits_for_them(
@@ -109,7 +109,7 @@ def test_the_facts_hold_all_that_decides_what_the_devices_run(dense_task, vector
     assert (facts["seed"], facts["start step"], facts["end step"], facts["mode"]) == (5, 10, 20, "train")
     assert (facts["fingerprint"], facts["num_records"], facts["global batch"]) == ("array100", 100, 16)
     assert facts["mesh"] == "{'data': 2, 'model': 2}, devices [0, 1, 2, 3]"
-    assert facts["the batch's x"] == "float32 [8] a row"
+    assert facts["the batch's x"] == "float32 [8] per row"
     assert facts["the input's position"] == 0
     assert len(str(facts)) < 2000  # a thousand hosts send them to host 0
 
@@ -124,7 +124,7 @@ def test_the_facts_tell_another_model_optimizer_and_mesh(dense_task, vector_inpu
     interleaved = np.array(jax.devices())[[0, 2, 1, 3]].tolist()
     assert difference([facts(), facts(devices=interleaved)]).startswith("mesh is {'data': 4, 'model': 1}, devices [0,")
     assert difference([facts(), facts(input_fn=lambda ctx: make_input(narrow, ctx))]) == (
-        "the batch's x is float32 [8] a row on host 0 and float32 [5] a row on host 1."
+        "the batch's x is float32 [8] per row on host 0 and float32 [5] per row on host 1."
     )
 
 

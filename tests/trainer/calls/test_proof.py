@@ -18,6 +18,7 @@ class Source:
     num_records: int | None = 3
     expected_crc: int | None = 7
     verify_command: str | None = COMMAND
+    on_error: str = "raise"
 
 
 def refusal(records, crc, source):
@@ -33,7 +34,7 @@ def refusal(records, crc, source):
     ("records", "crc", "source", "problem"),
     [
         (2, 7, Source(), "counted 2 records; the split has 3"),
-        (3, 6, Source(), "crcs add up to 00000006 and the index says 00000007"),
+        (3, 6, Source(), "crcs add up to 00000006 and not to the index's 00000007"),
         (0, 0, Source(None, None), "no row of the input has a _mask above 0, so the evaluation has nothing to count"),
     ],
     ids=["counts", "checksums", "nothing"],
@@ -42,11 +43,11 @@ def test_an_inexact_epoch_names_the_command_that_shows_damaged_records(records, 
     text = refusal(records, crc, source)
     assert problem in text
     assert text.endswith(
-        f" To see damaged records: {COMMAND}. If it finds none, look at the input's ops, which change _mask or _crc."
+        f" To see damaged records: {COMMAND}. If it finds none, check the input's ops, which change _mask or _crc."
     )
 
 
 def test_an_input_without_a_manifest_says_what_to_look_at():
     text = refusal(2, 7, Source(verify_command=None))
-    assert "Look at the input's batches: in an epoch each record has to come once" in text
-    assert "python -m pipeline.verify DIR --decode names damaged records" in text
+    assert "Check the input's batches: in an epoch each record must come once" in text
+    assert "python -m pipeline.verify DIR --decode lists damaged records" in text

@@ -46,7 +46,7 @@ def refusal(fingerprint="data", **now):
 )
 def test_another_batch_size_or_seed_names_the_flags_to_resume_with(now, then, these, flags):
     assert refusal(**now) == (
-        f"the checkpoint of step 20 was trained with {then}, this run has {these}: the order of records is another. "
+        f"the checkpoint of step 20 was trained with {then}, this run has {these}, which changes the order of records. "
         f"Resume with {flags} ({then} in the TrainerConfig), or start over in another --workdir (workdir)."
     )
 

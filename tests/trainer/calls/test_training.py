@@ -52,7 +52,7 @@ def test_a_dense_model_has_the_same_bits_for_any_steps_a_dispatch(dispatched, de
 
 def test_a_time_for_a_loop_trains_the_same_bits_with_two_programs(dispatched):
     report, printed = dispatched
-    assert "50 steps a dispatch, for 1h" in printed
+    assert "50 steps per dispatch, for 1h" in printed
     assert report["dense 1x1h"] == report["dense 1x50"]
 
 
@@ -208,7 +208,7 @@ def test_a_plain_iterable_trains_and_says_that_it_is_not_resumed(dense_task, vec
 
     with caplog.at_level(logging.INFO, "trainer"):
         result = Trainer(dense_task, config("plain", iterations_per_loop=7)).train(plain, steps=10)
-    assert "it has no position to go on from" in caplog.text
+    assert "a plain iterable, which has no position" in caplog.text
     assert_same_bits(result, Trainer(dense_task, config("fresh")).train(fresh, steps=10))
 
 

@@ -11,7 +11,6 @@ import pytest
 from fake_gcs.server import Stall, Status
 
 from pipeline.shards.errors import NanError
-from trainer import exits
 from trainer.checkpointing.checkpoint import Checkpoints
 
 ROOT = Path(__file__).parents[3]
@@ -102,7 +101,7 @@ def test_a_stalled_read_names_the_object_and_the_attempts(told):
 
 
 def test_a_save_that_fails_as_well_does_not_hide_what_ended_the_run(config, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(exits, "_threads_abandoned", False)
+    monkeypatch.setattr("trainer.checkpointing.checkpoint.abandon_threads", lambda: None)
 
     def fail():
         raise OSError("the disk is full")

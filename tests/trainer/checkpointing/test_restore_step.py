@@ -68,7 +68,7 @@ def test_training_goes_on_from_restore_step_as_the_run_that_was_there(dense_task
     back = Trainer(dense_task, replace(settings, restore_step=4), jax.devices()[:1])
     with caplog.at_level(logging.INFO, "trainer"):
         resumed = back.train(vector_input, max_steps=12)
-    assert "going on from the checkpoint of step 4; changed: restore_step None -> 4" in caplog.text
+    assert "resuming from the checkpoint of step 4; changed: restore_step None -> 4" in caplog.text
     assert (resumed.start_step, resumed.step) == (4, 12)
     assert resumed.metrics == straight.metrics
     assert back.train(vector_input, max_steps=12).start_step == 12

@@ -42,7 +42,7 @@ def test_a_platform_that_is_not_there_is_named_with_what_it_needs(platform):
     ("flags", "text"),
     [
         ({"platform": "cuda", "num_devices": 4}, "num_devices=4 is given with platform=cuda. Only platform=cpu can"),
-        ({"num_devices": 4}, "num_devices=4 is given with platform=None. Only platform=cpu can stand"),
+        ({"num_devices": 4}, "num_devices=4 is given with platform=None. Only platform=cpu can simulate"),
         ({"platform": "cpu", "num_devices": 0}, "num_devices=0 is not allowed"),
     ],
 )

@@ -104,7 +104,7 @@ def test_processes_that_do_not_meet_in_time_end_with_one_line(port):
     )  # fmt: skip
     assert done.returncode == 2
     assert (
-        f"error: all 2 processes did not meet at coordinator_address=127.0.0.1:{port} within 1 s (connect_seconds). "
+        f"error: all 2 processes did not connect to coordinator_address=127.0.0.1:{port} within 1 s (connect_seconds). "
         "Start each with the same address and its own process_id.\n"
     ) in done.stderr
     assert "Check failure" not in done.stderr

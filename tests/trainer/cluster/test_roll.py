@@ -44,8 +44,8 @@ def test_every_host_misses_one_that_has_gone_silent_and_no_other(silent):
         beating(alive, number)
         time.sleep(0.05)
     assert failure.host == silent
-    assert "gave no sign of life for 1 s" in failure.text
-    assert "goes on from the newest checkpoint" in failure.text
+    assert "sent no heartbeat for 1 s" in failure.text
+    assert "resumes from the newest checkpoint" in failure.text
 
 
 def test_a_host_that_was_suspended_itself_holds_nobody_else_for_dead():

@@ -69,7 +69,7 @@ def test_exactly_the_planned_batches_are_read():
 def test_an_input_that_ends_early_is_named_with_its_step_and_counts():
     with closing(feed(map(batch, range(4)), [3, 3], start=20)) as feeder:
         next(feeder)
-        with pytest.raises(InputError, match="ended before step 25: it gave 4 batches from step 21 on, wanted 6"):
+        with pytest.raises(InputError, match="ended before step 25: it returned 4 batches from step 21 on, expected 6"):
             next(feeder)
 
 
@@ -181,7 +181,7 @@ def test_an_input_that_stalls_ends_in_an_error_with_the_last_step_and_all_stacks
     assert next(feeder).length == 2
     with pytest.raises(StallError, match="waited 0.2 s for") as caught:
         next(feeder)
-    assert caught.value.__notes__ == ["waiting for the input: the last batch that came was that of step 9"]
+    assert caught.value.__notes__ == ["waiting for the input: the last batch read was of step 9"]
     assert "Thread trainer-feeder:" in caplog.text
     assert "test_feed.py" in caplog.text
     feeder.close()

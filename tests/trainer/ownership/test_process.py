@@ -50,7 +50,7 @@ def test_an_owner_lives_until_it_is_killed_also_suspended_and_a_zombie_does_not(
     child.send_signal(signal.SIGSTOP)
     wait_for_state(child, "T")
     assert (lives(process, here), is_suspended(process)) == (True, True)
-    suspended = rf"suspended \(kill -CONT {child.pid} lets it go on\): host .*, process {child.pid}, "
+    suspended = rf"suspended \(kill -CONT {child.pid} resumes it\): host .*, process {child.pid}, "
     with pytest.raises(OwnerError, match=suspended):
         contend(str(tmp_path), silence=0)
     child.kill()

@@ -124,8 +124,8 @@ def test_a_record_of_a_machine_that_lost_its_power_is_waited_for_and_replaced(tm
     contend(str(tmp_path), "far").lease.release()
     (tmp_path / "_owner/000001.json").write_bytes(bytes(1024))
     contend(str(tmp_path), silence=0.1)
-    assert any("belongs to an unknown process, which has given no sign of life" in text for text in caplog.messages)
-    assert f"workdir={tmp_path} is taken over from an unknown process, which is gone" in caplog.messages
+    assert any("belongs to an unknown process, which has been silent for" in text for text in caplog.messages)
+    assert f"workdir={tmp_path}: taken over from an unknown process, which is gone" in caplog.messages
 
 
 def test_old_records_are_removed_and_their_numbers_never_come_again(tmp_path, contend):
@@ -138,7 +138,7 @@ def test_a_directory_that_cannot_be_reached_is_an_error_before_anything_is_publi
     lease, directory = contend(str(tmp_path), renew=SUSPENDED).lease, tmp_path / "_owner"
     directory.rename(tmp_path / "away")
     directory.touch()
-    with pytest.raises(OwnerError, match="cannot find out whether workdir=.* still belongs to this run: cannot list"):
+    with pytest.raises(OwnerError, match="cannot determine whether workdir=.* still belongs to this run: cannot list"):
         lease.fence()
     directory.unlink()
     (tmp_path / "away").rename(directory)

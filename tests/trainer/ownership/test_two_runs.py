@@ -124,5 +124,5 @@ def test_a_suspended_owner_on_another_machine_publishes_nothing_when_it_wakes_up
     found = owned_run.published(workdir)
     assert (found["lines"], found["checkpoints"]) == (undisturbed["lines"], undisturbed["checkpoints"])
     assert result.start_step in (0, 20)
-    gone = f"workdir={workdir} is taken over from host {os.uname().nodename}, process {first.pid}, started"
+    gone = f"workdir={workdir}: taken over from host {os.uname().nodename}, process {first.pid}, started"
     assert any(text.startswith(gone) for text in caplog.messages)
