@@ -26,6 +26,7 @@ __all__ = [
     "batch_struct",
     "check_batch",
     "check_rows",
+    "named_leaves",
     "on_error_of",
     "path_name",
 ]
@@ -246,6 +247,11 @@ def _narrowed(value: Any) -> np.ndarray:
     return array.astype(narrow)
 
 
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by their names, such as "dense/kernel"."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
 def path_name(path: Any) -> str:
-    """A leaf's path in a tree as "dense/kernel"."""
+    """The name of a leaf from its path, such as "dense/kernel"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")

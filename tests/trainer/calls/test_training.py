@@ -130,7 +130,7 @@ def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_in
     other = replace(dense_task, optimizer=optax.sgd(0.1))
     with pytest.raises(
         CheckpointError,
-        match=r"of another model or optimizer: optimizer/0/count is int32 \[\] there and missing in this task",
+        match=r"belongs to another model or optimizer: optimizer/0/count is int32 \[\] there and missing in this task",
     ):
         Trainer(other, config()).train(vector_input, steps=2)
     narrow = {"x": vectors["x"][:, :5], "label": vectors["label"]}
