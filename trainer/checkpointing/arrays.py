@@ -7,8 +7,8 @@ import jax
 
 from pipeline.logs import logger
 from pipeline.shards.errors import CheckpointError
+from trainer.batch_spec import named_leaves
 from trainer.checkpointing.sums import array_sums, cut_of
-from trainer.inputs import named_leaves
 
 __all__ = ["check_model", "check_numbers", "list_arrays", "mesh_of"]
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from trainer.batch_spec import named_leaves
 from trainer.checkpointing.numbers import part_crc
-from trainer.inputs import named_leaves
 
 __all__ = ["array_sums", "cut_of"]
 
