@@ -1,4 +1,4 @@
-"""`python -m trainer <recipe> [options]`: runs a recipe. Errors of the user are one line and exit code 2."""
+"""`python -m trainer <recipe> [options]`: runs a recipe. User errors are one line and exit code 2."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -26,21 +26,21 @@ from trainer.exits import (
 )
 from trainer.interrupts import FirstOne, Interrupts
 
-NOTHING_LOST = "SIGINT; all that was done is saved, and the same command goes on from there"
-JAX_NOTE = "-----"  # how it begins what it adds to an error inside a program: that its own frames are left out
-# The module of each, and beside it <module>_config with its flags: --help needs no JAX.
+NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
+JAX_NOTE = "-----"  # starts the note that JAX adds to an error in a program, about its own stack frames
+# Modules by name. The flags of each are in <module>_config, so --help needs no JAX.
 RECIPES = {"digits": "trainer.recipes.digits", "images": "trainer.recipes.images"}
 
 
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
-    """Runs the recipe that the first argument names; the exit code. interrupts: what listens to Ctrl-C, if anything."""
+    """Runs the recipe named by the first argument; returns the exit code. interrupts: listens to Ctrl-C, if given."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"usage: python -m trainer RECIPE [--help] [options]\n\nRecipes: {', '.join(RECIPES)}")
         return 0
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     for ours in ("trainer", "pipeline"):
         logging.getLogger(ours).setLevel(logging.INFO)
-    for orbax in ("absl", "asyncio"):  # it logs a failure several times, with the stacks of its threads; then raises it
+    for orbax in ("absl", "asyncio"):  # it logs a failure several times with stacks, then raises it
         logging.getLogger(orbax).setLevel(logging.CRITICAL)
     name, *options = arguments
     try:
@@ -61,7 +61,7 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
         print(f"interrupted: {interrupted}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
+        print("interrupted; the same command resumes from the newest checkpoint", file=sys.stderr)
         return EXIT_INTERRUPTED
     return 0
 
@@ -78,7 +78,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
     fields += [("distributed", Distributed, Distributed())]
     given = parsed(make_dataclass("Flags", fields), options, f"python -m trainer {name}", config.__doc__ or "")
     alone = given.distributed.coordinator_address is None
-    if alone:  # of several hosts one may fail alone, and has to tell the others
+    if alone:  # one of several hosts may fail alone, and has to tell the others
         given.recipe.check()
     choose(given.devices)
     join(given.distributed)
@@ -97,7 +97,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
 
 
 def start(arguments: list[str]) -> NoReturn:
-    """Runs main as what this process is for."""
+    """Runs main as the program of this process."""
     sys.unraisablehook = _report
     words = "interrupted; run the same command again"
     interrupts = Interrupts(FirstOne.LEAVES, words, error=lambda: Interrupted(NOTHING_LOST))
@@ -108,7 +108,7 @@ def start(arguments: list[str]) -> NoReturn:
 
 
 def _report(unraisable: Any) -> None:
-    # What tensorstore tells to Orbax's event loop after a save has failed: a traceback for every array.
+    # tensorstore reports to Orbax's event loop after a failed save: a traceback for every array.
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
 

@@ -4,7 +4,7 @@
         batch = color_jitter(batch, "image", brightness=0.4, contrast=0.4, saturation=0.4)
         return cutmix(one_hot(batch, "label", num_classes=1000, smoothing=0.1), "image")
 
-All that is drawn for a record follows from its `_seed`, a hash of seed, epoch and record."""
+The random numbers of a record depend only on its `_seed`, a hash of seed, epoch and record."""
 
 from trainer.augmentation.color import color_jitter, normalize
 from trainer.augmentation.erasing import random_erasing

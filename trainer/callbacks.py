@@ -1,4 +1,4 @@
-"""What a user can have done at the end of a dispatch, of a save and of an evaluation: Trainer(callbacks=[...])."""
+"""Callbacks at the end of a dispatch, a save and an evaluation: Trainer(callbacks=[...])."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ Stop = Callable[[str], None]
 
 @dataclass(frozen=True)
 class LoopEnd:
-    """The host has looked at a dispatch; the next one runs already, so there is no state to be seen.
+    """The host has read the results of a dispatch. The next one is already running, so the state is not available.
 
-    step: steps that were made. scalars: name -> float32 [n], one for each of the last n of them."""
+    step: number of finished steps. scalars: name -> float32 [n], the values of the last n steps."""
 
     step: int
     scalars: Mapping[str, np.ndarray]
@@ -28,7 +28,7 @@ class LoopEnd:
 
 @dataclass(frozen=True)
 class CheckpointEnd:
-    """A checkpoint is being written. The state's arrays are on the devices, and the next step uses them up."""
+    """A checkpoint is being written. The state's arrays are on the devices; the next step consumes them."""
 
     step: int
     state: TrainState
@@ -38,7 +38,7 @@ class CheckpointEnd:
 
 @dataclass(frozen=True)
 class EvaluationEnd:
-    """An evaluation is done. name: as it was given to the call."""
+    """An evaluation has finished. name: the one given to the call."""
 
     name: str | None
     result: EvalResult
@@ -47,17 +47,17 @@ class EvaluationEnd:
 
 
 class Callback:
-    """Does nothing at any of these; override what you need. Called in the main thread of every host, in their order.
+    """Does nothing by default; override what you need. Callbacks run in the main thread of every host, in their order.
 
-    `reports` writes scalars, images, histograms and texts (on host 0 alone, so that nobody has to ask). `stop(why)`
-    ends the training within three dispatches, saved; the word of host 0 counts. What a callback raises ends the run
-    on all hosts."""
+    `reports` writes scalars, images, histograms and texts; only on host 0, so a callback need not check. `stop(why)`
+    ends the training within three dispatches and saves; only the request of host 0 counts. An exception in a callback
+    ends the run on all hosts."""
 
     def on_loop_end(self, end: LoopEnd) -> None:
-        """After every look of training."""
+        """After every dispatch of training."""
 
     def on_checkpoint(self, end: CheckpointEnd) -> None:
-        """Whenever training has begun to write a checkpoint."""
+        """After training has started to write a checkpoint."""
 
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
-        """After each evaluation: evaluate's, train_and_evaluate's and evaluate_continuously's."""
+        """After each evaluation by evaluate, train_and_evaluate or evaluate_continuously."""

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from trainer.inputs import path_name
+from trainer.batch_spec import path_name
 from trainer.mesh import Placement
 from trainer.state import TrainState
 from trainer.task import Variables

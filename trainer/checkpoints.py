@@ -1,6 +1,6 @@
-"""python -m trainer.checkpoints DIR: which checkpoints a work directory has, what is in them, what their numbers are.
+"""python -m trainer.checkpoints DIR: lists the checkpoints of a work directory, their arrays and values.
 
-On a disk or gs://. Needs neither jax nor a device; NumPy and tensorstore only to print numbers."""
+DIR may be on a disk or gs://. Needs neither jax nor a device; NumPy and tensorstore only to print values."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -21,7 +21,7 @@ from pipeline.shards.schemes import open_storage
 from pipeline.shards.sizes import format_bytes
 from pipeline.shards.storage import join
 from trainer.checkpointing.contents import read_contents
-from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps
+from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps, required_step
 from trainer.checkpointing.numbers import read_array
 from trainer.checkpointing.retention import Evaluations, Metrics, best_step
 
@@ -29,30 +29,27 @@ __all__ = ["latest_checkpoint", "main"]
 
 
 def latest_checkpoint(workdir: str) -> int | None:
-    """The step of the newest finished checkpoint of a work directory; None where there is none."""
+    """The step of the newest finished checkpoint of a work directory; None if there is none."""
     return max(finished_steps(workdir), default=None)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints what was asked for. Raises InfeedError."""
+    """Runs the command. Raises InfeedError."""
     parser = Parser(prog="python -m trainer.checkpoints", description=__doc__, allow_abbrev=False)
     parser.add_argument("directory", metavar="DIR", help="a work directory, local or gs://bucket/dir")
     parser.add_argument("--tree", action="store_true", help="list the arrays of one checkpoint")
-    parser.add_argument("--print", metavar="NAME", dest="name", help="print the numbers of one of its arrays")
+    parser.add_argument("--print", metavar="NAME", dest="name", help="print the values of one of its arrays")
     parser.add_argument("--step", type=int, help="which checkpoint (default: the newest)")
-    parser.add_argument("--json", action="store_true", help="print JSON, with all numbers")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all values")
     args = parser.parse_args(argv)
     if args.tree and args.name is not None:
         raise OptionError("--tree and --print are both given. Give one.")
     steps = finished_steps(args.directory)
-    if not steps:
-        raise CheckpointError(f"{checkpoints_directory(args.directory)} has no checkpoint. DIR is a work directory.")
-    if args.step is not None and args.step not in steps:
-        raise CheckpointError(f"{args.directory} has no checkpoint of step {args.step}. It has: {steps}.")
-    step = steps[-1] if args.step is None else args.step
+    directory = checkpoints_directory(args.directory)
+    step = required_step(directory, steps, args.step)
     console = Console()
     if args.tree or args.name is not None:
-        arrays = _page(args.directory, step)["arrays"]
+        arrays = read_contents(open_storage(args.directory), directory, step)["arrays"]
         if args.name is None:
             _show(console, arrays, _tree(step, arrays), args.json)
         else:
@@ -60,10 +57,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     listed = _listed(args.directory, steps if args.step is None else [step])
     _show(console, listed, _listing(args.directory, listed), args.json)
-
-
-def _page(workdir: str, step: int) -> dict[str, Any]:
-    return read_contents(open_storage(workdir), checkpoints_directory(workdir), step)
 
 
 def _show(console: Console, value: Any, table: Table, as_json: bool) -> None:
@@ -74,7 +67,7 @@ def _show(console: Console, value: Any, table: Table, as_json: bool) -> None:
 
 
 def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
-    """One entry a checkpoint; a damaged one has nothing but what is wrong with it."""
+    """One entry per checkpoint; that of a damaged one has the error instead of its contents."""
     storage, directory = open_storage(workdir), checkpoints_directory(workdir)
     measured = Evaluations(workdir).read()
     entries = []
@@ -91,7 +84,7 @@ def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _mark_best(entries: Sequence[dict[str, Any]], measured: Metrics) -> None:
-    # By the newest settings: what the next run would keep.
+    # By the newest settings, which the next run would use.
     config = next((entry["config"] for entry in reversed(entries) if "config" in entry), {})
     if config.get("keep_best"):
         steps = [entry["step"] for entry in entries]

@@ -1,4 +1,4 @@
-"""What all calls share: a task, its settings, its devices, its callbacks, and how an input is opened for them."""
+"""A task with its settings, devices and callbacks, which all calls share. Opens inputs for them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -9,19 +9,11 @@ import jax
 
 from pipeline.logs import logger
 from pipeline.shards.errors import InputError
+from trainer.batch_spec import batch_struct, check_rows
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.first_batches import first_batches
-from trainer.inputs import (
-    MASK,
-    CompleteInput,
-    InputContext,
-    InputFn,
-    IterableInput,
-    as_input,
-    batch_struct,
-    check_rows,
-)
+from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, as_input
 from trainer.interruptible import Check
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.plan import Steps, steps_that_fit
@@ -35,12 +27,12 @@ __all__ = ["Job", "Opened"]
 log = logger("trainer")
 
 Mode = Literal["train", "eval", "predict"]
-OWN_BOUND_SECONDS = 1.0  # an input with a bound of its own knows more, so its error should come first
+OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
 
 
 @dataclass(frozen=True)
 class Opened:
-    """An input, with the spec of its host batches as jax sees it and the size of a global batch."""
+    """An input, the spec of its host batches as jax sees it, and the size of a global batch."""
 
     mode: Mode
     source: CompleteInput
@@ -63,7 +55,7 @@ class Job:
     callbacks: Sequence[Callback] = ()
 
     def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> Opened:
-        """Calls input_fn and checks what it promises against the batch size."""
+        """Calls input_fn and checks its spec against the batch size."""
         config = self.config
         sizes = {"eval": config.resolved_eval_batch_size, "predict": config.resolved_predict_batch_size}
         batch = sizes.get(mode, config.global_batch_size)
@@ -79,40 +71,42 @@ class Job:
             input_fn = first_batches(input_fn, 1, repeat=False)
         source = as_input(input_fn(context))
         if MASK not in source.spec:
-            raise InputError(f"the input's spec has no {MASK}. An Input delivers {MASK} float32 [b] with every batch.")
+            raise InputError(
+                f"the input's spec has no {MASK}. An Input must deliver {MASK} float32 [b] with every batch."
+            )
         struct = batch_struct(source.spec)
         check_rows(struct, host_batch)
         return Opened(mode, source, struct, batch)
 
     def abstract_state(self, opened: Opened) -> TrainState:
-        """Shapes and shardings of the state that the task makes for this input."""
+        """Shapes and shardings of the task's state for this input."""
         spec = self.placement.global_struct(opened.struct, opened.global_batch)
         return abstract_state(self.task, spec, self.placement)
 
     def fresh_state(self, opened: Opened, check: Check = lambda: None) -> TrainState:
-        """The state that a run begins with. check: called while that is compiled, and may raise."""
+        """The initial state of a run. check: called during its compilation; may raise."""
         spec = self.placement.global_struct(opened.struct, opened.global_batch)
         return init_state(self.task, self.config.seed, spec, self.placement, check)
 
     def steps_a_dispatch(
         self, opened: Opened, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0
     ) -> int:
-        """`wanted` (default: the config's), cut to the nearest mark and so that a super-batch fits the devices.
+        """`wanted` (default: the config's), reduced so that dispatches end at the marks and super-batches fit a device.
 
-        out_bytes: what a step leaves on a device beside that."""
+        out_bytes: bytes of a step's outputs on a device."""
         leaves = jax.tree.leaves(opened.struct)
         row_bytes = sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in leaves)
         step_bytes = row_bytes * (opened.global_batch // self.placement.replicas) + out_bytes
         wanted, cap = wanted or self.config.steps_per_loop, self.config.superbatch_bytes
         k = steps_that_fit(wanted, (), step_bytes, cap)
         if k < wanted:
-            log.info("%d steps a dispatch, not %d: a step has %d bytes a device", k, wanted, step_bytes)
+            log.info("%d steps per dispatch instead of %d: a step takes %d bytes per device", k, wanted, step_bytes)
         return steps_that_fit(k, marks, step_bytes, cap)
 
     def program(
         self, step: Step, carry: Any, opened: Opened, k: int, outs: Callable[[bool], Any] | None = None
     ) -> Program:
-        """`step` as a program for this input; compiled by `feeding`. outs: as Program takes them."""
+        """`step` as a program for this input, which `feeding` compiles. outs: see Program."""
         return Program(
             step,
             carry,

@@ -1,6 +1,6 @@
-"""Devices, and which rows of a global batch are on which: a mesh of the axes "data" and "model".
+"""Places arrays on a mesh of devices with the axes "data" and "model", and maps rows of a global batch to hosts.
 
-The edge where jax's view becomes a Hosts; everything that reads data sees only that."""
+Converts jax's view of the devices into a Hosts; code that reads data uses only that."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ __all__ = ["Placement"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where arrays go: batches split over the data axis and copied along the model axis; the rest as asked for."""
+    """Splits batches over the data axis and replicates them along the model axis; other arrays as specified."""
 
     mesh: Mesh
 
     @classmethod
     def of(cls, devices: Sequence[Any] | None = None, model_parallelism: int = 1) -> "Placement":
-        """Over these jax devices, or all there are: the first model_parallelism share a replica, and so on."""
+        """Over these jax devices (default: all). Each model_parallelism consecutive devices form a replica."""
         grid = np.asarray(jax.devices() if devices is None else devices)
         if grid.size % model_parallelism:
             fitting = ", ".join(str(n) for n in range(1, grid.size + 1) if grid.size % n == 0)
@@ -37,28 +37,28 @@ class Placement:
 
     @property
     def replicated(self) -> NamedSharding:
-        """A whole copy on every device."""
+        """A complete copy on every device."""
         return NamedSharding(self.mesh, P())
 
     @property
     def replicas(self) -> int:
-        """In how many parts a batch is split: the size of the data axis."""
+        """Number of parts a batch is split into: the size of the data axis."""
         return self.mesh.shape["data"]
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the devices are those of XLA:CPU."""
+        """Whether the devices are CPUs."""
         return self.mesh.devices.flat[0].platform == "cpu"
 
     @property
     def runs_once(self) -> dict[str, Any]:
-        """Compiler options of a program that runs once, such as a model's initialization.
+        """Compiler options for programs that run once, such as a model's initialization.
 
-        Most of its time LLVM optimizes: a small CNN was initialized in 0.8 instead of 2.3 s, with the same bits."""
+        LLVM's optimization takes most of the time: without it, a small CNN is initialized in 0.8 s instead of 2.3 s."""
         return {"xla_backend_optimization_level": 1} if self.on_cpu else {}
 
     def sharding(self, name: str, shape: tuple[int, ...], spec: P) -> NamedSharding:
-        """`spec` on this mesh. OptionError, naming the array, for an unknown axis or a size that it does not divide."""
+        """`spec` on this mesh. Raises OptionError, which names the array, for unknown axes and indivisible sizes."""
         if len(spec) > len(shape):
             raise OptionError(f"{name} has the shape {list(shape)}; its partition {spec} has more dimensions.")
         for size, axes in zip(shape, spec, strict=False):
@@ -69,21 +69,21 @@ class Placement:
             parts = math.prod(self.mesh.shape[axis] for axis in names)
             if size % parts:
                 raise OptionError(
-                    f"{name} has the shape {list(shape)}, which the partition {spec} cuts into {parts} parts: "
+                    f"{name} has the shape {list(shape)}, which the partition {spec} splits into {parts} parts: "
                     f"{size} is not divisible by {parts}."
                 )
         return NamedSharding(self.mesh, spec)
 
     def rows(self, stacked: bool = False) -> NamedSharding:
-        """A batch [B, ...] split by rows, or `stacked` batches [k, B, ...]."""
+        """The sharding by rows of a batch [B, ...], or of `stacked` batches [k, B, ...]."""
         return NamedSharding(self.mesh, P(None, "data") if stacked else P("data"))
 
     def hosts(self, global_batch: int) -> Hosts:
-        """This host's place, with the rows that the sharding gives it. BatchSizeError where devices do not divide."""
+        """This host, with its rows by the sharding. Raises BatchSizeError if the devices do not divide the batch."""
         index, count = jax.process_index(), jax.process_count()
         Hosts(index, count, self.replicas, rows=()).check_batch(global_batch)
         slices = self.rows().addressable_devices_indices_map((global_batch,)).values()
-        # Devices may hold the same rows; the host delivers them once.
+        # Several devices may hold the same rows; the host delivers them once.
         spans = sorted({index[0].indices(global_batch)[:2] for index in slices if index})
         rows: list[range] = []
         for start, stop in spans:
@@ -94,7 +94,7 @@ class Placement:
         return Hosts(index, count, self.replicas, tuple(rows))
 
     def global_struct(self, host_struct: Mapping[str, Any], global_batch: int, k: int | None = None) -> Any:
-        """The spec of a global batch (of k stacked ones) with its sharding, from the host's spec."""
+        """The spec of a global batch, or of k stacked ones, with its sharding, from the host's spec."""
 
         def widen(leaf: Any) -> jax.ShapeDtypeStruct:
             shape = (global_batch, *leaf.shape[1:])
@@ -104,14 +104,14 @@ class Placement:
         return jax.tree.map(widen, dict(host_struct))
 
     def scalar(self, value: np.generic) -> jax.Array:
-        """A copy on every device of what is the same on every host."""
+        """Replicates a value that is equal on all hosts."""
         return jax.make_array_from_callback((), self.replicated, lambda _: np.asarray(value))
 
     def place(self, host_batch: Mapping[str, Any], struct: Any) -> Any:
-        """The host's rows as a part of the global arrays that `struct` describes."""
-        if jax.process_count() == 1:  # half the time for the same arrays
+        """Places the host's rows as its part of the global arrays in `struct`."""
+        if jax.process_count() == 1:  # takes half the time
             return jax.device_put(dict(host_batch), jax.tree.map(lambda leaf: leaf.sharding, struct))
-        # Without the global shape a wrong mapping of rows would train on, on half a batch.
+        # Without the global shape, a wrong mapping of rows would train on half a batch without an error.
         return jax.tree.map(
             lambda rows, leaf: jax.make_array_from_process_local_data(leaf.sharding, rows, leaf.shape),
             dict(host_batch),

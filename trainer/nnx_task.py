@@ -1,6 +1,6 @@
-"""A Task from a flax.nnx module: the one place that knows flax.
+"""Makes a Task from a flax.nnx module. Only this module and the models import flax.
 
-Arrays are named by their path ("conv1/kernel"), so checkpoints read without the module's class."""
+Arrays are named by their path ("conv1/kernel"), so checkpoints can be read without the module's class."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,11 +23,11 @@ def nnx_task(
     predict: Callable[[Any, Batch], Mapping[str, Any]] | None = None,
     augment: Augment | None = None,
 ) -> Task:
-    """The Task of a module: `nnx.Param`s are optimised, other variables (BatchStat) carried along.
+    """The Task of a module: it optimizes `nnx.Param`s and carries other variables (BatchStat) along.
 
-    loss(model, batch) -> (losses [b], outputs); the model is set to train() or eval() before. Random streams
-    inside the module (dropout) are seeded from the step's key and are no part of a checkpoint.
-    predict(model, batch) -> name -> array [b, ...]; the model is set to eval() before. augment: see Task."""
+    loss(model, batch) -> (losses [b], outputs), with the model in train() or eval() mode. Random streams in the module
+    (dropout) are seeded from the step's key and not saved in checkpoints.
+    predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment: see Task."""
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
     graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 

@@ -1,4 +1,4 @@
-"""What the calls of the Trainer return."""
+"""The results of the Trainer's methods."""
 
 from dataclasses import dataclass, field
 
@@ -12,12 +12,12 @@ __all__ = ["EvalResult", "TrainResult"]
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The metrics of one epoch: means over its records, and the scalars of each Metric; "name/key" where it has more.
+    """The metrics of one epoch: means over its records, and the scalars of each Metric, "name/key" if it has several.
 
-    arrays: what a Metric has of other shapes, a confusion matrix say, by name; results are compared without them.
-    records: rows that counted. masked: bad records, over all hosts, that the input left out; the log of each host names
-    its own. num_records: rows that were due; None for a plain iterable. crc, expected_crc: sums of the records' crcs
-    mod 2**32, delivered (of a masked one: promised) and due."""
+    arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows that
+    counted. masked: bad records that the input left out, over all hosts; the log of each host names its own.
+    num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
+    delivered (as expected for a masked one) and as expected."""
 
     step: int
     metrics: dict[str, float]
@@ -31,19 +31,19 @@ class EvalResult:
 
     @property
     def proven(self) -> bool:
-        """Whether the input could say what was due, and exactly that was delivered.
+        """Whether the input knew which records to expect, and delivered exactly these.
 
-        With masked records it was not, though all others are accounted for: the means are not the split's own."""
-        due = (self.num_records, self.expected_crc)
-        return None not in due and due == (self.records, self.crc)
+        False with masked records, even if all others are accounted for: the means are not those of the split."""
+        expected = (self.num_records, self.expected_crc)
+        return None not in expected and expected == (self.records, self.crc)
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A call of train: from `start_step` to `step`, and the last step's metrics.
+    """A call of train, from `start_step` to `step`, with the metrics of the last step.
 
-    state and speed are None where there was nothing left to do. Speed is of the loop alone, without compilation.
-    stopped: why it ended before its goal; None if it did not. evaluations: those of train_and_evaluate."""
+    state and speed are None if there was nothing to do. The speed is that of the loop, without compilation. stopped:
+    why it ended before its goal; None if it did not. evaluations: those of train_and_evaluate."""
 
     start_step: int
     step: int

@@ -1,4 +1,4 @@
-"""All that a training run carries from step to step, and all that a checkpoint needs of the model."""
+"""The state that a training run carries from step to step and saves in checkpoints."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from trainer.inputs import path_name
+from trainer.batch_spec import path_name
 from trainer.interruptible import interruptible
 from trainer.mesh import Placement
 from trainer.task import Task, Variables
@@ -16,7 +16,7 @@ __all__ = ["TrainState", "abstract_state", "init_state"]
 
 
 class TrainState(NamedTuple):
-    """step: int32, steps made. key: raw data of the run's random key; step s uses fold_in(key, s)."""
+    """step: int32, finished steps. key: raw data of the run's random key; step s uses fold_in(key, s)."""
 
     step: jax.Array
     variables: Variables
@@ -38,9 +38,9 @@ def _init(task: Task, seed: jax.Array, batch_spec: Any) -> TrainState:
 def init_state(
     task: Task, seed: int, batch_spec: Any, placement: Placement, check: Callable[[], None] = lambda: None
 ) -> TrainState:
-    """A fresh state, computed where it is to live. check: called while that is compiled, and may raise."""
+    """A fresh state, computed in its final placement. check: called during compilation; may raise."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, batch_spec, placement))
-    # The seed is an argument: as a constant, each seed would be a program of its own.
+    # The seed is an argument: as a constant, every seed would need its own compilation.
     make = jax.jit(
         lambda seed: _init(task, seed, batch_spec), out_shardings=shardings, compiler_options=placement.runs_once
     )
@@ -58,7 +58,7 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement) -> TrainSt
         return _placed(param, placement.sharding(name, param.shape, task.partition(name, param.shape)))
 
     def like_its_parameter(statistic: Any, param: Any) -> jax.ShapeDtypeStruct:
-        # A factored statistic (adafactor) has another shape. It is small, so it is copied.
+        # A factored statistic (adafactor) has a different shape. It is small, so replicate it.
         return _placed(statistic, param.sharding if statistic.shape == param.shape else copied)
 
     params = jax.tree_util.tree_map_with_path(cut, shapes.variables.params)

@@ -1,4 +1,4 @@
-"""The steps of training, evaluation and prediction: pure functions of what is carried and a batch."""
+"""The steps of training, evaluation and prediction: pure functions of carried state and a batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import optax
 
 from pipeline.shards.errors import InputError, OptionError, did_you_mean
+from trainer.batch_spec import named_leaves
 from trainer.checked import first_bad, squares
 from trainer.config import OnNan
-from trainer.inputs import INDEX, MASK, path_name
+from trainer.inputs import INDEX, MASK
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, records
 from trainer.metrics.tally import Tally, check_metrics, counted, empty_tallies, per_record
 from trainer.state import TrainState
@@ -33,20 +34,20 @@ __all__ = [
 
 BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
 PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
-PROOF, ROWS = "proof", "rows"  # what a prediction step gives
+PROOF, ROWS = "proof", "rows"  # the outputs of a prediction step
 
 
 def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
-    """(TrainState, batch) -> the next state and scalars: loss, every metric that has a value a record, grad_norm,
-    and `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are. A Metric is
-    only checked here.
+    """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per record, grad_norm, and
+    `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are. Metric instances are
+    only checked.
 
-    on_nan: with "skip", such a step changes nothing but the step's number; with "ignore" there is no `_bad_leaf`."""
+    on_nan: with "skip", such a step changes only the step's number; with "ignore", there is no `_bad_leaf`."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         batch = _augmented(task, blank_padding(batch))
         mask = batch["_mask"]
-        # The key follows from the step alone, so a resumed run draws what the straight one draws.
+        # The key depends only on the step, so a resumed run draws the same numbers.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
         def mean_loss(params: Any) -> tuple[jax.Array, Any]:
@@ -83,9 +84,9 @@ def _augmented(task: Task, batch: dict[str, Any]) -> Batch:
 
 
 class EvalState(NamedTuple):
-    """What an evaluation carries from step to step; all but the tallies goes through unchanged.
+    """The state that an evaluation carries from step to step; only the tallies change.
 
-    padding: int32 [], which of PADDINGS the task sees. tallies: of each Metric, over the batches so far."""
+    padding: int32 [], the number in PADDINGS that the task sees. tallies: of each Metric, over the batches so far."""
 
     variables: Variables
     padding: jax.Array
@@ -93,8 +94,8 @@ class EvalState(NamedTuple):
 
 
 def eval_step(task: Task) -> Step:
-    """(EvalState, batch) -> the next state and masked sums: loss, every metric that has a value a record, and the
-    proof's `_records`, `_bad_rows` and `_crc_sum`. Donated, the state costs no copy."""
+    """(EvalState, batch) -> the next state and masked sums: loss, every metric with a value per record, and `_records`,
+    `_bad_rows` and `_crc_sum` for the exact epoch. A donated state is not copied."""
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, jax.Array]]:
         proof = _proof(batch)
@@ -109,7 +110,7 @@ def eval_step(task: Task) -> Step:
 
 
 def no_tallies(task: Task, variables: Variables, batch_spec: Any) -> tuple[dict[str, Tally], dict[str, jax.Array]]:
-    """The tallies to begin an epoch with, and whether each is neutral: see empty_tallies. Runs under jit."""
+    """The tallies at the start of an epoch, and whether each is neutral: see empty_tallies. Runs under jit."""
     losses, outputs = jax.eval_shape(lambda *given: _evaluated(task, *given), variables, batch_spec)
     return empty_tallies(losses, outputs, batch_spec, task.metrics)
 
@@ -120,10 +121,11 @@ def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Arra
 
 
 def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
-    """(Variables, batch) -> the same variables, and `proof`, the sums of eval_step, with `rows`: the predictions of
-    these names (None: all), and the batch's `_mask` and `_index`, each [b, ...].
+    """(Variables, batch) -> the same variables, `proof`, the sums of eval_step, and `rows`: the predictions with these
+    names (None: all) and the batch's `_mask` and `_index`, each [b, ...].
 
-    OptionError for a name that the task does not predict; InputError, naming it, for what has not one row a record."""
+    Raises OptionError for a name that the task does not predict; InputError, which names it, for outputs without one
+    row per record."""
 
     def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
         assert task.predict_fn is not None
@@ -131,7 +133,9 @@ def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
         _check_rows(predictions, batch[MASK].shape[0], "predict_fn")
         for name in predictions:
             if not isinstance(name, str) or name.startswith("_"):
-                raise InputError(f"predict_fn names a prediction {name!r}. A name is a str that does not begin with _.")
+                raise InputError(
+                    f"predict_fn names a prediction {name!r}. A name must be a str that does not start with _."
+                )
         for key in keys or ():
             if key not in predictions:
                 raise OptionError(f"the task does not predict {key!r}.{did_you_mean(key, predictions)}")
@@ -145,14 +149,14 @@ def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
 def _check_rows(made: Any, batch_rows: int, function: str) -> None:
     if not isinstance(made, Mapping):
         raise InputError(
-            f"{function} gave a {type(made).__name__}. It must give a dict such as {{'class': array}}, with one "
-            "row a record in every array."
+            f"{function} returned a {type(made).__name__}. It must return a dict such as {{'class': array}}, with one "
+            "row per record in every array."
         )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(dict(made)):
+    for name, leaf in named_leaves(dict(made)).items():
         if jnp.shape(leaf)[:1] != (batch_rows,):
             raise InputError(
-                f"{function}'s {path_name(path)} has the shape {list(jnp.shape(leaf))}; expected [{batch_rows}, ...], "
-                "one row a record."
+                f"{function}'s {name} has the shape {list(jnp.shape(leaf))}; expected [{batch_rows}, ...], "
+                "one row per record."
             )
 
 

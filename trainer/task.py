@@ -1,6 +1,7 @@
-"""What is trained: pure functions over pytrees, of any model library.
+"""A Task defines what to train: pure functions over pytrees, for any model library.
 
-The trainer owns the mask, the mean over records and the random key of a step; a Task sees whole batches. jax only."""
+The trainer handles the mask, the mean over records and the random key of a step; a Task sees complete batches. Needs
+only jax and optax."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -53,30 +54,30 @@ Computed = float | np.ndarray | Mapping[str, float | np.ndarray]
 
 
 class Metric(ABC):
-    """A number of a whole split that is no mean over its records: a state, to which every batch adds.
+    """A value of a complete split that is not a mean over records. It has a state to which every batch adds.
 
-    The state stays on the devices until the epoch ends, so it may be large; it is computed in evaluation only."""
+    The state stays on the devices until the epoch ends, so it may be large; it is used in evaluation only."""
 
     @abstractmethod
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
         """The state of one batch: a pytree of arrays, traced inside the step.
 
-        mask: bool [b]. A row where it is False must not count, and may
-        hold anything: leave it out by jnp.where(mask, values, 0). Where no row counts, the state is one that changes
-        nothing when it is merged; the trainer makes sure of that before an epoch."""
+        mask: bool [b]. Rows where it is False must not count and may contain anything: leave them out with
+        jnp.where(mask, values, 0). If no row counts, merging the state must change nothing; the trainer checks this
+        before an epoch."""
 
     def merge(self, first: Any, second: Any) -> Any:
-        """The state of the batches of both. Default: their sum, leaf by leaf.
+        """The combined state of the batches of both. Default: their sum, leaf by leaf.
 
-        The trainer adds these sums up exactly in int32, which an epoch of fewer than 2**31 records cannot overflow,
-        and floats in 48 bits, two float32 numbers."""
+        The trainer computes these sums exactly in int32, which an epoch of fewer than 2**31 records cannot overflow,
+        and floats in 48 bits, as two float32 numbers."""
         return jax.tree.map(jnp.add, first, second)
 
     @abstractmethod
     def compute(self, state: Any) -> Computed:
-        """The value, on the host, of a state of NumPy arrays in int64 and float64.
+        """Computes the value on the host, from a state of NumPy arrays in int64 and float64.
 
-        Numbers are reported as scalars, arrays apart from them; those of a mapping as "metric's name/key"."""
+        Numbers are reported as scalars, arrays separately; entries of a mapping as "metric's name/key"."""
 
 
 Metrics = Mapping[str, Metric | PerRecord]
@@ -92,18 +93,18 @@ class Task:
     """A model, its loss and its optimizer.
 
     init(rng, batch_spec) -> Variables; the spec has a jax.ShapeDtypeStruct for each array of a batch.
-    loss_fn(variables, batch, rng, train) -> losses float [b], one a record; the variables after the step, of which
-    the trainer takes `extra` when training; outputs, any pytree, for the metrics. Rows of padding are all zero,
-    and what it gives for them is ignored; evaluate(check_padding=True) proves that they do not reach other rows.
-    metrics: name -> function(outputs, batch) -> values [b], one a record, of which the trainer takes the masked mean
-    of a training step and of an evaluation; or a Metric, for the evaluation alone. Both find the losses [b] in
-    batch["_losses"]. trainer.metrics has the usual ones.
-    partition(name, shape) -> over which mesh axes ("data", "model") to split each dimension of the parameter of that
-    path ("dense/kernel"), its optimizer statistics too. Default: a whole copy on every device.
-    predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row a record. Rows of padding are
-    all zero, and what it gives for them is left out. None: the task cannot predict.
-    augment(batch) -> the batch that loss_fn sees in training, and only there: trainer.augment has the usual functions.
-    Rows of padding are all zero before it; the reserved keys stay as they are, whatever it gives for them."""
+    loss_fn(variables, batch, rng, train) -> losses float [b], one per record; the variables after the step, from which
+    the trainer takes `extra` when training; outputs, any pytree, for the metrics. Padding rows are all zero, and their
+    results are ignored; evaluate(check_padding=True) proves that they do not affect other rows.
+    metrics: name -> function(outputs, batch) -> values [b], one per record, for which the trainer reports the masked
+    mean in training and evaluation; or a Metric, in evaluation only. Both find the losses [b] in batch["_losses"].
+    trainer.metrics has the usual ones.
+    partition(name, shape) -> the mesh axes ("data", "model") over which to split each dimension of the parameter with
+    that path ("dense/kernel") and of its optimizer statistics. Default: a complete copy on every device.
+    predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row per record. Padding rows are
+    all zero, and their results are left out. None: the task cannot predict.
+    augment(batch) -> the batch that loss_fn sees, in training only: trainer.augment has the usual functions. Its
+    padding rows are all zero; the reserved keys keep their values, whatever it returns for them."""
 
     init: Callable[[jax.Array, Any], Variables]
     loss_fn: LossFn
@@ -120,14 +121,16 @@ class Task:
     def _check_metric(self, name: str, metric: object) -> None:
         if name in RESERVED or name.startswith("_"):
             raise OptionError(
-                f"a metric is named {name!r}. {', '.join(RESERVED)} and names that begin with _ are the trainer's own; "
-                "choose another."
+                f"a metric is named {name!r}. {', '.join(RESERVED)} and names that start with _ are reserved; choose "
+                "another."
             )
         if isinstance(metric, type) or not (isinstance(metric, Metric) or callable(metric)):
             raise OptionError(
-                f"the metric {name!r} is {metric!r}. Allowed: a function(outputs, batch) -> values [b], or a Metric, "
-                "made and not only its class."
+                f"the metric {name!r} is {metric!r}. Allowed: a function(outputs, batch) -> values [b], or an instance "
+                "of Metric."
             )
         for other, its in self.metrics.items():
             if name.startswith(f"{other}/") and isinstance(its, Metric):
-                raise OptionError(f"the metric {name!r} is named like a value of the metric {other!r}. Choose another.")
+                raise OptionError(
+                    f"the metric {name!r} has the name of a value of the metric {other!r}. Choose another."
+                )

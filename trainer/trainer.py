@@ -1,4 +1,4 @@
-"""The Trainer: trains a Task, evaluates it, predicts with it, from any input. The front door of the package."""
+"""The Trainer, the package's main class: trains and evaluates a Task and predicts with it, from any input."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,11 +39,11 @@ log = logger("trainer")
 class Trainer:
     """Trains, evaluates and predicts with `task` on these jax devices (default: all).
 
-    Keeps nothing between calls but what is in the work directory, so each call goes on from the newest checkpoint.
-    When SIGTERM reaches a process of the run, a call ends on all hosts with Preempted, a SystemExit of code 75: all
-    that was done is saved, and the same program goes on from there. SIGINT (Ctrl-C) ends a call in the same way, with
-    KeyboardInterrupt, after which other calls may be made; a second one exits immediately, with code 130. A program's
-    own handlers of these signals are left alone, and in another thread than the main one there are none."""
+    All state between calls is in the work directory, so each call resumes from the newest checkpoint. When a process of
+    the run receives SIGTERM, the call ends on all hosts with Preempted, a SystemExit of code 75: all progress is saved,
+    and the same program resumes from there. SIGINT (Ctrl-C) ends a call in the same way with KeyboardInterrupt, after
+    which further calls are possible; a second one exits immediately with code 130. A program's own handlers of these
+    signals are kept, and outside of the main thread none are installed."""
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class Trainer:
         self._job = Job(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks))
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
-            self._job.placement.hosts(batch)  # a size that the devices do not divide fails here, not hours later
+            self._job.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
         if config.fast_dev_run:
             log.warning(
-                "fast_dev_run: %d steps of training, and an evaluation of one batch with a model that has not learnt; "
-                "no checkpoint and no events are written",
+                "fast_dev_run: trains %d steps and evaluates one batch with an untrained model; writes no checkpoint "
+                "and no events",
                 config.fast_dev_run,
             )
 
     def train(self, input_fn: InputFn, *, steps: int | None = None, max_steps: int | None = None) -> TrainResult:
-        """Trains `steps` more steps, or to `max_steps` in all (default: the config's), and saves a checkpoint.
+        """Trains `steps` more steps, or to `max_steps` in total (default: the config's), and saves a checkpoint.
 
-        A run that was stopped goes on with the state, the random keys and the input position of its newest
-        checkpoint, so the result is that of a straight run. Raises NanError, naming the step, before a broken state
-        is saved; InputError for an input that ends early or changes its shapes; OwnerError, before anything is written,
-        where another training owns the work directory."""
+        A stopped run resumes with the state, random keys and input position of its newest checkpoint, so the result is
+        that of an uninterrupted run. Raises NanError, which names the step, before a broken state is saved; InputError
+        for an input that ends early or changes its shapes; OwnerError, before anything is written, if another training
+        owns the work directory."""
         return self._train(input_fn, _goal(steps, max_steps, self.config))
 
     def train_and_evaluate(
@@ -85,11 +85,11 @@ class Trainer:
         eval_every_steps: int | None = None,
         name: str | None = None,
     ) -> TrainResult:
-        """Trains as `train` does, with one exact epoch of evaluation every eval_every_steps (default: as often as
-        checkpoints by steps) and at the end. TrainResult.evaluations has their results.
+        """Trains like `train`, and evaluates one exact epoch every eval_every_steps and at the end.
 
-        Each is of a checkpoint, saved just before, and TrainerConfig.keep_best keeps the best one. The training's input
-        goes on where it was. One that a run was stopped before is made up when it goes on."""
+        eval_every_steps: default checkpoint_every_steps. Each evaluation is of a checkpoint saved just before;
+        TrainResult.evaluations has the results, and TrainerConfig.keep_best keeps the best checkpoint. The training
+        input continues at its position. A resumed run first makes the evaluation that it was stopped before."""
         check_name(name)
         every = eval_every_steps or self.config.checkpoint_every_steps
         if eval_every_steps is not None:
@@ -127,13 +127,13 @@ class Trainer:
     def evaluate(
         self, input_fn: InputFn, *, step: int | None = None, name: str | None = None, check_padding: bool = False
     ) -> EvalResult:
-        """The metrics of one exact epoch, with the newest checkpoint or that of `step`.
+        """Returns the metrics of one exact epoch, with the newest checkpoint or that of `step`.
 
-        name: of several evaluations, each of another input; its events go to <workdir>/eval_<name>, else to eval.
-        check_padding: run the epoch twice more, with NaN and with the largest values in the rows that fill the last
-        batch, where the task otherwise sees zeros; EvaluationError unless all metrics have the same bits.
-        Raises EvaluationError unless every record that is due counted exactly once (an input that cannot say what is
-        due gives proven=False); CheckpointError where there is no checkpoint."""
+        name: distinguishes evaluations of several inputs; events go to <workdir>/eval_<name>, without a name to eval.
+        check_padding: repeat the epoch with NaN and with the largest values in the rows that pad the last batch, where
+        the task otherwise sees zeros. Raises EvaluationError if any metric is not bit-identical.
+        Raises EvaluationError unless every expected record counted exactly once (an input that does not know what to
+        expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
         fast = self.config.fast_dev_run
         with self._call() as call:
@@ -149,7 +149,7 @@ class Trainer:
                 evaluation = Evaluation(call, self._job, opened, state.variables, step)
             result = evaluation.epoch()
             if check_padding:
-                # A plain iterable is read up: input_fn makes the next.
+                # A plain iterable is exhausted: input_fn creates the next.
                 again = (lambda: None) if opened.resumable else lambda: self._job.open("eval", input_fn).source
                 compare_paddings(evaluation, result, again)
             self._tell(call, result, name)
@@ -163,13 +163,12 @@ class Trainer:
         timeout_seconds: float = 3600.0,
         poll_seconds: float = 10.0,
     ) -> Iterator[EvalResult]:
-        """Evaluates the checkpoints that another process saves in the work directory, as they come.
+        """Evaluates new checkpoints in the work directory as another process saves them.
 
-        Of several new ones the newest; the log names those that are skipped. It ends after the checkpoint of
-        TrainerConfig.max_steps, and when for timeout_seconds no new one has come. Every evaluation calls input_fn
-        anew; all run the same program. Nothing is written but the events and, without a name, what keep_best goes by.
-        One that is removed while it is read is left for a newer one. CheckpointError for one that is damaged, and
-        where there has never been any."""
+        Of several new ones it takes the newest; the log names the skipped ones. Ends after the checkpoint of
+        TrainerConfig.max_steps, or when none has appeared for timeout_seconds. Every evaluation calls input_fn again;
+        all run the same program. Writes only events and, without a name, the metrics for keep_best. Skips a checkpoint
+        that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
         return follow(self._job, input_fn, self._call, self._agree, partial(self._tell, name=name), waits)
@@ -177,15 +176,15 @@ class Trainer:
     def predict(
         self, input_fn: InputFn, *, keys: Sequence[str] | None = None, step: int | None = None, gather: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """What the task's predict_fn gives, one dict of NumPy values a record, in the order of the data set.
+        """Yields the results of the task's predict_fn, a dict of NumPy values per record, in the order of the data set.
 
-        With the newest checkpoint or that of `step`. Padding and masked bad records are left out; `_index` is the
-        record's number, where the input numbers them. keys: only these predictions; default: all.
-        With several hosts each gets the rows that its devices hold; gather: every host gets all. They iterate alike:
-        the next is computed while a host works on one, and a host that stops waits for the others to stop, at most
-        half of host_timeout_seconds; where they go on, all end with a HostError. Alone, it may be dropped at any time.
-        Nothing is done before the first record is asked for. An array in a record is a view: copy what you keep.
-        Raises EvaluationError, before the last records, unless each one that is due came exactly once; and what
+        Uses the newest checkpoint or that of `step`. Leaves out padding and masked bad records; `_index` is the
+        record's number, if the input numbers them. keys: only these predictions; default: all. Computes nothing before
+        the first record is requested. Arrays in a record are views: copy what you keep.
+        With several hosts, each gets the rows on its devices, or all with `gather`. All must iterate alike: the next
+        chunk is computed while a host processes one. A host that stops waits for the others to stop, at most half of
+        host_timeout_seconds; if they continue, all end with a HostError. A single process may stop at any time.
+        Raises EvaluationError, before the last records, unless each expected one came exactly once, and whatever
         evaluate raises."""
         check_predict(self._job.task, keys)
         return self._predictions(input_fn, keys, step, gather)
@@ -194,7 +193,7 @@ class Trainer:
         self, input_fn: InputFn, keys: Sequence[str] | None, step: int | None, gather: bool
     ) -> Iterator[dict[str, Any]]:
         with self._call() as call:
-            with call.checkpoints:  # whoever stops early must not wait in them for the other hosts
+            with call.checkpoints:  # closed before the records: a host that stops early must not wait here for others
                 with call.preemption.leavable():
                     step = call.checkpoints.require(step)
                     opened = self._job.open("predict", input_fn)
@@ -205,7 +204,7 @@ class Trainer:
             yield from prediction.records()
 
     def _tell(self, call: Call, result: EvalResult, name: str | None) -> None:
-        # keep_best is about one evaluation; those with names are others.
+        # keep_best uses the evaluation without a name.
         if name is None:
             call.checkpoints.record(result.step, result.metrics)
         tell(self._job, name, result)
@@ -215,7 +214,7 @@ class Trainer:
         config, store = self.config, open_store()
         ownership = Ownership(config.workdir)
         checkpoints = Checkpoints(config, ownership.fence)
-        # A failure is told before anything waits for the other hosts, as the end of a checkpoint does.
+        # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
         with (
             Preemption(store, saves) as preemption,
             Watchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
@@ -225,19 +224,16 @@ class Trainer:
         ):
             preemption.within(watchdog.roll)
             yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints, ownership)
-            preemption.check()  # it came too late for the loop; all is done, so nothing is lost
+            preemption.check()  # a request after the end of the loop; nothing is lost
 
     def _agree(self, call: Call, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:
-        """Once a call: the hosts compare what they are about to do."""
-
-        def facts() -> dict[str, Any]:
-            return facts_of(self._job, inputs, start, end) | others
-
-        agree(call.watchdog, facts, self.config.workdir, self.config.stall_seconds)
+        # Once per call, the hosts compare what they are about to do.
+        job, config = self._job, self.config
+        agree(call.watchdog, lambda: facts_of(job, inputs, start, end) | others, config.workdir, config.stall_seconds)
 
 
 def _goal(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int]:
-    """The last step of a run, from its first."""
+    """Returns a function from the first step of a run to its last."""
     if steps is not None and max_steps is not None:
         raise OptionError(
             f"steps={steps} and max_steps={max_steps} are both given. Give one: steps counts from the newest "

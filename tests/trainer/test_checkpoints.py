@@ -123,4 +123,4 @@ def test_it_needs_no_jax_and_ends_with_one_line_and_code_2_where_there_is_nothin
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == f"error: {tmp_path}/checkpoints has no checkpoint. DIR is a work directory.\n"
+    assert done.stderr == f"error: {tmp_path}/checkpoints has no checkpoint. Train first, or give the right workdir.\n"

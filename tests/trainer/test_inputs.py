@@ -7,8 +7,9 @@ import pytest
 
 from pipeline.hosts import Hosts
 from pipeline.shards.errors import InputError
+from trainer.batch_spec import batch_struct, check_batch
 from trainer.first_batches import FirstBatches
-from trainer.inputs import CompleteInput, Input, InputContext, IterableInput, as_input, batch_struct, check_batch
+from trainer.inputs import CompleteInput, Input, InputContext, IterableInput, as_input
 from trainer.trainer import Trainer
 
 
@@ -73,7 +74,7 @@ def test_a_plain_iterable_may_reuse_its_arrays_and_is_closed():
 
 
 def test_an_integer_over_32_bits_is_refused_not_cut():
-    with pytest.raises(InputError, match=r"int64 holds 5\.\.4294967296, which does not fit int32"):
+    with pytest.raises(InputError, match=r"int64 contains 5\.\.4294967296, which does not fit int32"):
         IterableInput([{"id": np.array([5, 2**32])}])
 
 
@@ -84,7 +85,7 @@ def test_an_integer_over_32_bits_is_refused_not_cut():
         ({"x": np.zeros(3)}, "input_fn returned a dict"),
         ([(np.zeros(16), np.zeros(16))], r"a batch is a tuple. It must be a dict such as \{'image': array\}"),
         ([{"x": np.float32(3)}], r"the keys \['x'\] has no rows"),
-        ([{"x": np.array(["a"] * 16)}], "the batch's x is <U1. A batch holds numbers"),
+        ([{"x": np.array(["a"] * 16)}], "the batch's x is <U1. Batches contain numbers only"),
         ([{"x": np.zeros((15, 8))}], r"the input's (x|_mask) is float32 \[15.*expected 16 rows.*per_host_batch_size"),
     ],
     ids=str,
@@ -116,5 +117,5 @@ def test_a_loss_that_is_not_one_value_a_record_is_refused(vector_input, dense_ta
         losses, after, outputs = dense_task.loss_fn(variables, batch, rng, train)
         return losses.mean(), after, outputs
 
-    with pytest.raises(InputError, match=r"loss has the shape \[\]; expected \[16\], one value a record"):
+    with pytest.raises(InputError, match=r"loss has the shape \[\]; expected \[16\], one value per record"):
         Trainer(replace(dense_task, loss_fn=mean), config()).train(vector_input, steps=1)

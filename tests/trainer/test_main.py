@@ -86,4 +86,4 @@ def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch):
     monkeypatch.setattr("trainer.recipes.config.RecipeConfig.check", lambda config: None)  # there are no data
     monkeypatch.setattr("trainer.recipes.digits.run", interrupted)
     assert main(["digits", "--data-dir", "d", "--workdir", "w"]) == 130
-    assert capsys.readouterr().err == "interrupted; the same command goes on from the newest checkpoint\n"
+    assert capsys.readouterr().err == "interrupted; the same command resumes from the newest checkpoint\n"

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from pipeline.shards.errors import BatchSizeError, OptionError
-from trainer.inputs import batch_struct
+from trainer.batch_spec import batch_struct
 from trainer.loop.program import has_convolution
 from trainer.mesh import Placement
 
@@ -68,7 +68,7 @@ def test_a_model_axis_that_the_devices_cannot_have_is_refused():
     ("spec", "text"),
     [
         (P("modal"), r"the partition .* of dense/kernel names 'modal'. The mesh has: data, model"),
-        (P("model"), r"dense/kernel has the shape \[5, 8\].* cuts into 2 parts: 5 is not divisible by 2"),
+        (P("model"), r"dense/kernel has the shape \[5, 8\].* splits into 2 parts: 5 is not divisible by 2"),
         (P(None, ("data", "model"), "model"), r"the shape \[5, 8\]; its partition .* has more dimensions"),
     ],
 )

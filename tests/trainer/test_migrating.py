@@ -15,8 +15,8 @@ ROOT = TESTS.parent
 GUIDE = ROOT / "trainer" / "MIGRATING.md"
 ROWS = [row for rows in json.loads(Path(__file__).with_name("tpu_estimator.json").read_text()).values() for row in rows]
 FIELDS = {"provided": {"then", "kind", "here", "tests"}, "gone": {"then", "kind"}, "open": {"then", "kind"}}
-HEADS = ("there", "gone", "not yet", "---")
-CHAPTERS = {"There and here": "provided", "Gone": "gone", "Not yet": "open"}
+HEADS = ("TPUEstimator", "---")
+CHAPTERS = {"Supported": "provided", "Removed": "gone", "Planned": "open"}
 
 
 def rows_of(kind):

@@ -1,1 +1,1 @@
-"""Augmentation of a batch on the device: each record draws from its own `_seed`."""
+"""Augments batches on the device: each record draws from its own `_seed`."""

@@ -1,4 +1,4 @@
-"""Rectangles inside images, one a record."""
+"""Rectangles in images, one per record."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ __all__ = ["inside"]
 
 
 def inside(top: jax.Array, left: jax.Array, height: jax.Array, width: jax.Array, images: jax.Array) -> jax.Array:
-    """bool [b, h, w, 1]: the pixels of `images` that lie in each record's rectangle. Of the four, int32 [b]."""
+    """bool [b, h, w, 1]: the pixels of `images` in each record's rectangle, which the four int32 [b] define."""
 
     def along(start: jax.Array, length: jax.Array, size: int) -> jax.Array:
         places = jnp.arange(size)

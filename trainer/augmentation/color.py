@@ -1,4 +1,4 @@
-"""Colours: jitter, in training; and normalization, in training, evaluation and prediction alike."""
+"""Color jitter for training, and normalization for training, evaluation and prediction."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from trainer.task import Batch
 
 __all__ = ["STATISTICS", "color_jitter", "normalize"]
 
-# Mean and standard deviation of each channel, as parts of 255.
+# Mean and standard deviation of each channel, as fractions of 255.
 STATISTICS = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "inception": ((0.5,), (0.5,)),
@@ -35,13 +35,13 @@ def color_jitter(
 ) -> Batch:
     """Changes brightness, then contrast, then saturation, each by a factor uniform in [max(0, 1 - x), 1 + x].
 
-    Contrast moves levels away from the image's mean grey, saturation away from each pixel's. key: images
-    [b, h, w, 1 or 3] of levels 0..255, uint8 or float; they become float32, not rounded and within 0..255.
-    stream: give another name to a second jitter of the same batch."""
+    Contrast scales the distance from the image's mean grey, saturation that from each pixel's grey. key: images
+    [b, h, w, 1 or 3] with levels 0..255, uint8 or float; they become float32 in 0..255, not rounded.
+    stream: use a different name for a second jitter of the same batch."""
     amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
     for name, amount in amounts.items():
         if not 0 <= amount < math.inf:
-            raise OptionError(f"color_jitter: {name}={amount} must be a number of 0 or more.")
+            raise OptionError(f"color_jitter: {name}={amount} must be 0 or more, and finite.")
     pixels = images_of(batch, key, "color_jitter", (3,) if saturation else (1, 3)).astype(jnp.float32)
     drawn = uniform(batch, stream, 3)
     ranges = [(max(0.0, 1 - amount), 1 + amount) for amount in amounts.values()]
@@ -64,15 +64,15 @@ def _grey(pixels: jax.Array) -> jax.Array:
 def normalize(
     images: jax.Array, statistics: str | tuple[Sequence[float], Sequence[float]] = "imagenet", dtype: Any = jnp.float32
 ) -> jax.Array:
-    """(images / 255 - mean) / deviation, of each channel, in `dtype`; computed in float32.
+    """(images / 255 - mean) / deviation per channel, in `dtype`; computed in float32.
 
-    Nothing in it is random: call it in the loss and in the prediction. images: levels 0..255, uint8 or float,
-    channels last. statistics: "imagenet" (RGB); "inception", into -1..1; "unit", into 0..1; or a mean and a deviation
-    for each channel, as parts of 255."""
+    Deterministic: call it in the loss and in the prediction. images: levels 0..255, uint8 or float, channels last.
+    statistics: "imagenet" (RGB); "inception", to -1..1; "unit", to 0..1; or means and deviations per channel, as
+    fractions of 255."""
     if isinstance(statistics, str):
         if statistics not in STATISTICS:
             raise OptionError(
-                f"statistics={statistics!r} are not known.{did_you_mean(statistics, STATISTICS)} Known: "
+                f"unknown statistics={statistics!r}.{did_you_mean(statistics, STATISTICS)} Known: "
                 f"{', '.join(STATISTICS)}; or give (means, deviations)."
             )
         statistics = STATISTICS[statistics]
@@ -83,6 +83,6 @@ def normalize(
         if values.shape not in ((1,), images.shape[-1:]):
             raise InputError(
                 f"normalize: images of the shape {list(images.shape)} have {images.shape[-1]} channels, the statistics "
-                f"{values.size}. Give as many, or one for all, such as 'inception'."
+                f"{values.size}. Give one value per channel, or one for all, such as 'inception'."
             )
     return ((images.astype(jnp.float32) - mean * 255) / (deviation * 255)).astype(dtype)

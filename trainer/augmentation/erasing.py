@@ -23,15 +23,15 @@ def random_erasing(
     value: float = 0.0,
     stream: str = "random_erasing",
 ) -> Batch:
-    """Sets a rectangle to `value`, in each image with this probability.
+    """Sets a rectangle of each image to `value`, with this probability.
 
-    area: of the rectangle, as a part of the image's, uniform. ratio: height over width, uniform in its logarithm. A
-    side that would be longer than the image's is as long. The rectangle lies anywhere inside of the image, alike.
-    key: images [b, h, w, c]; their dtype stays. stream: give another name to a second erasing of the same batch."""
+    area: share of the image's area, uniform. ratio: height / width, log-uniform. Sides are limited to those of the
+    image. The position in the image is uniform. key: images [b, h, w, c]; keeps their dtype. stream: use a different
+    name for a second erasing of the same batch."""
     if not (0 <= probability <= 1 and 0 < area[0] <= area[1] <= 1 and 0 < ratio[0] <= ratio[1]):
         raise OptionError(
-            f"random_erasing: probability={probability}, area={area}, ratio={ratio}. The probability is within 0..1, "
-            "area two ascending numbers in (0, 1], ratio two ascending above 0."
+            f"random_erasing: probability={probability}, area={area}, ratio={ratio}. probability must be in 0..1, "
+            "area two ascending numbers in (0, 1], ratio two ascending numbers above 0."
         )
     images = images_of(batch, key, "random_erasing")
     rows, columns = images.shape[1:3]

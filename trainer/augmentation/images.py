@@ -1,4 +1,4 @@
-"""What the device ops take: one key of a batch that holds images [b, height, width, channels]."""
+"""The images [b, height, width, channels] of a batch, for the device ops."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["clipped", "images_of", "per_record"]
 
 
 def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None = None) -> jax.Array:
-    """batch[key]. InputError, naming the op, unless it is there, of four dimensions and one of these channel counts."""
+    """batch[key]. Raises InputError, which names the op, unless it has 4 dimensions and one of these channel counts."""
     if key not in batch:
         raise InputError(f"{op} reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}")
     images = batch[key]
@@ -27,10 +27,10 @@ def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None 
 
 
 def per_record(values: jax.Array, images: jax.Array) -> jax.Array:
-    """[b] as [b, 1, 1, 1]."""
+    """Reshapes [b] to [b, 1, 1, 1]."""
     return values.reshape(values.shape + (1,) * (images.ndim - 1))
 
 
 def clipped(values: Any) -> jax.Array:
-    """Into 0..255, where levels of brightness are."""
+    """Clips to 0..255, the range of levels."""
     return jnp.clip(values, 0.0, 255.0)

@@ -1,8 +1,8 @@
-"""Two records into one: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019), with the labels they need.
+"""Mixes pairs of records: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019), with the labels they need.
 
-The partner of row i of a global batch of B is row (i + B // 2) mod B, of another part of the data: no host, device or
-order of arithmetic matters to it, and devices exchange whole parts of the batch, once. A row that does not count mixes
-with none, and none with it."""
+The partner of row i of a global batch of B is row (i + B // 2) mod B, from another part of the data: independent of
+hosts, devices and order of arithmetic, and devices exchange contiguous parts of the batch, once. Rows that do not count
+are not mixed."""
 
 import math
 
@@ -22,12 +22,12 @@ __all__ = ["cutmix", "mixup", "one_hot"]
 def one_hot(
     batch: Batch, key: str, num_classes: int, *, base: int = 0, smoothing: float = 0.0, into: str = "labels"
 ) -> Batch:
-    """Sets `into` to float32 [b, num_classes]: 1 - smoothing for the record's class, and smoothing / num_classes more
-    for every one (label smoothing, Szegedy et al. 2015, https://arxiv.org/abs/1512.00567).
+    """Sets `into` to float32 [b, num_classes]: 1 - smoothing for the record's class, plus smoothing / num_classes for
+    every class (label smoothing, Szegedy et al. 2015, https://arxiv.org/abs/1512.00567).
 
-    key: integers [b]; class 0 is the label `base`. A label of no class gets the second part only."""
+    key: integers [b]; class 0 is the label `base`. A label outside the classes gets only the second term."""
     if not 0 <= smoothing < 1:
-        raise OptionError(f"one_hot: smoothing={smoothing} must be within 0 and 1, and below 1.")
+        raise OptionError(f"one_hot: smoothing={smoothing} must be at least 0 and below 1.")
     if key not in batch:
         raise InputError(f"one_hot reads {key!r}, which the batch does not have.{did_you_mean(key, batch)}")
     hot = jax.nn.one_hot(batch[key] - base, num_classes)
@@ -37,12 +37,12 @@ def one_hot(
 def mixup(
     batch: Batch, key: str = "image", labels: str = "labels", *, alpha: float = 0.2, stream: str = "mixup"
 ) -> Batch:
-    """Sets images and labels to weight * own + (1 - weight) * partner's, the weight from Beta(alpha, alpha).
+    """Sets images and labels to weight * own + (1 - weight) * partner's, with weights from Beta(alpha, alpha).
 
     Every record draws its own weight. key: images [b, h, w, c] of any dtype; they become float32. labels: float
     [b, classes], see one_hot. https://arxiv.org/abs/1710.09412
-    Integer labels stay those of the record itself, even where its weight is below a half, so the accuracy of training
-    counts a mixed record as right only if its own class is found: it is below that of an evaluation."""
+    Integer labels remain those of the record itself, even if its weight is below 0.5. Training accuracy therefore
+    counts only a record's own class as right, and is lower than in an evaluation."""
     images = _checked(batch, key, labels, alpha, "mixup").astype(jnp.float32)
     drawn = beta(uniform(batch, stream, 1)[:, 0], alpha)
     weight = jnp.where(_paired(batch), drawn, 1.0)
@@ -52,12 +52,12 @@ def mixup(
 def cutmix(
     batch: Batch, key: str = "image", labels: str = "labels", *, alpha: float = 1.0, stream: str = "cutmix"
 ) -> Batch:
-    """Replaces a rectangle of each image by its partner's, and labels by the parts of the area.
+    """Replaces a rectangle of each image with its partner's, and mixes labels in proportion to the areas.
 
-    The rectangle has 1 - weight of the image's area, the weight from Beta(alpha, alpha), and the image's shape; its
-    centre lies anywhere, what is outside is cut off, and labels go by what is left. key: images [b, h, w, c]; their
-    dtype stays. labels: float [b, classes], see one_hot. https://arxiv.org/abs/1905.04899
-    What mixup says of the accuracy of training is so here, too."""
+    The rectangle has 1 - weight of the image's area, with weights from Beta(alpha, alpha), and the image's aspect
+    ratio. Its centre is uniform; parts outside of the image are cut off and do not count for the labels. key: images
+    [b, h, w, c]; keeps their dtype. labels: float [b, classes], see one_hot. https://arxiv.org/abs/1905.04899
+    Training accuracy: see mixup."""
     images = _checked(batch, key, labels, alpha, "cutmix")
     drawn, y, x = uniform(batch, stream, 3).T
     side = jnp.where(_paired(batch), jnp.sqrt(1 - beta(drawn, alpha)), 0.0)
@@ -70,7 +70,7 @@ def cutmix(
 
 
 def _span(centre: jax.Array, side: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """(start, length), int32 [b], of what lies within 0..size."""
+    """(start, length), int32 [b], of the part within 0..size."""
     length = (size * side).astype(jnp.int32)
     start = (centre * size).astype(jnp.int32) - length // 2
     first, last = jnp.clip(start, 0, size), jnp.clip(start + length, 0, size)
@@ -92,11 +92,9 @@ def _paired(batch: Batch) -> jax.Array:
 
 def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> jax.Array:
     if not 0 < alpha < math.inf:
-        raise OptionError(f"{op}: alpha={alpha} must be a number above 0.")
+        raise OptionError(f"{op}: alpha={alpha} must be above 0, and finite.")
     soft = batch.get(labels)
     if soft is None or soft.ndim != 2 or not jnp.issubdtype(soft.dtype, jnp.floating):
         found = "not in the batch" if soft is None else f"{soft.dtype} {list(soft.shape)}"
-        raise InputError(
-            f"{op} mixes {labels!r}, which is {found}; it must be float [b, classes]. Call one_hot before."
-        )
+        raise InputError(f"{op} mixes {labels!r}, which is {found}; it must be float [b, classes]. Call one_hot first.")
     return images_of(batch, key, op)

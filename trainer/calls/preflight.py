@@ -15,9 +15,9 @@ import jax
 from pipeline.shards.errors import HostError
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
+from trainer.batch_spec import path_name
 from trainer.cluster.roll import poll
 from trainer.cluster.watchdog import Watchdog
-from trainer.inputs import path_name
 from trainer.job import Job, Opened
 from trainer.workdir import make_mark
 

@@ -1,1 +1,1 @@
-"""Checkpoints on a disk or in a bucket."""
+"""Writes, lists and restores checkpoints on a disk or in a bucket."""

@@ -1,8 +1,10 @@
-"""Orbax in a bucket: a path of etils' kind over our own storage, and bounds on the waits of Orbax's array store.
+"""Lets Orbax use a bucket: an etils path over our own storage, and bounds on the waits of Orbax's array store.
 
-Orbax reaches gs:// by two ways at once: arrays by tensorstore, all else by etils.epath. The latter would take
-TensorFlow (1.8 GB) where it is installed and gcsfs elsewhere, each with its own waits, retries and errors; so it is
-given paths of this class, and what holds for our other requests holds for these."""
+Orbax accesses gs:// in two ways: arrays through tensorstore, everything else through etils.epath. The latter would use
+TensorFlow (1.8 GB) if installed and gcsfs otherwise, each with its own waits, retries and errors. It gets paths of this
+class instead, so that these requests behave like all our others."""
+
+# ruff: noqa: D102 (the methods are those of epath.Path)
 
 import contextlib
 import os
@@ -15,9 +17,9 @@ from pipeline.shards.storage import Storage, join
 
 __all__ = ["TENSORSTORE_RETRIES", "BucketPath", "bound_stalls", "orbax_path"]
 
-# After 1, 2, 4, ... 32, 32 s: about two minutes, as for our own requests. Tensorstore's 32 are a quarter of an hour.
+# After 1, 2, 4, ... 32, 32 s: about two minutes, as for our own requests. Tensorstore's default, 32, is 15 minutes.
 TENSORSTORE_RETRIES = {"max_retries": 7}
-# A transfer that stands still for a minute is one of these failures; tensorstore itself would wait for ever.
+# A transfer without progress for a minute counts as such a failure; tensorstore would wait forever.
 TENSORSTORE_STALL = {
     "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "60",
     "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1",
@@ -25,7 +27,7 @@ TENSORSTORE_STALL = {
 
 
 def orbax_path(path: str) -> epath.Path:
-    """The path as Orbax takes it."""
+    """The path as Orbax expects it."""
     if not is_remote(path):
         return epath.Path(path).absolute()
     _bound_waits()
@@ -33,15 +35,15 @@ def orbax_path(path: str) -> epath.Path:
 
 
 def bound_stalls() -> None:
-    """From now on a transfer of tensorstore's that stands still is a failure."""
+    """Makes tensorstore fail a transfer without progress."""
     for variable, value in TENSORSTORE_STALL.items():
         os.environ.setdefault(variable, value)
 
 
 def _bound_waits() -> None:
     bound_stalls()
-    # For the retries there is no variable, and Orbax has no option. An Orbax that keeps its contexts elsewhere (a test
-    # says so) still works; it tries for longer.
+    # There is no variable or Orbax option for the retries. An Orbax that keeps its contexts elsewhere (a test would
+    # report it) still works; it retries for longer.
     with contextlib.suppress(ImportError, AttributeError):
         from orbax.checkpoint._src.serialization import tensorstore_utils
 
@@ -51,7 +53,7 @@ def _bound_waits() -> None:
 
 @epath.register_path_cls
 class BucketPath(epath.Path):
-    """A file or directory by its whole path, such as gs://bucket/dir. Has the methods that Orbax calls.
+    """A file or directory by its full path, such as gs://bucket/dir. Has those methods of epath.Path that Orbax calls.
 
     A directory is a common prefix; an empty one is an object whose name ends in a slash, as in Google's own tools."""
 
@@ -60,74 +62,61 @@ class BucketPath(epath.Path):
         return open_storage(str(self))
 
     def __str__(self) -> str:
-        scheme, *rest = self.parts  # a pure path takes the second slash of gs:// for one too many
+        scheme, *rest = self.parts  # a pure path drops the second slash of gs://
         return f"{scheme}//{'/'.join(rest)}"
 
     def __fspath__(self) -> str:
         return str(self)
 
     def is_absolute(self) -> bool:
-        """Always."""
         return True
 
     def resolve(self, strict: bool = False) -> "BucketPath":
-        """Itself."""
         del strict
         return self
 
     def exists(self) -> bool:
-        """Whether there is such an object, or one beneath it."""
         return self._storage.exists(str(self))
 
     def is_dir(self) -> bool:
-        """Whether there is an object beneath it."""
         return self._storage.exists(f"{self}/")
 
     def iterdir(self) -> Iterator["BucketPath"]:
-        """Files and directories directly in it; none where there is no such directory."""
         files, directories = self._storage.entries(str(self))
         for name in (*files, *directories):
             yield self / name
 
     def glob(self, pattern: str) -> Iterator["BucketPath"]:
-        """What is directly in it and matches."""
         return (path for path in self.iterdir() if path.match(pattern))
 
     def read_bytes(self) -> bytes:
-        """The whole object."""
         return self._storage.read(str(self))
 
     def read_text(self, encoding: str | None = None) -> str:
-        """The whole object."""
         return self.read_bytes().decode(encoding or "utf-8")
 
     def write_bytes(self, data: bytes) -> int:
-        """Publishes the object; how many bytes it has."""
         with self._storage.publish(str(self)) as sink:
             sink.write(data)
         return len(data)
 
     def write_text(self, data: str, encoding: str | None = None, errors: str | None = None) -> int:
-        """Publishes the object; how many bytes it has."""
         return self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
 
     def mkdir(self, mode: int | None = None, parents: bool = False, exist_ok: bool = False) -> None:
-        """Makes it an empty directory. FileExistsError if it is one already, unless that is allowed."""
         del mode, parents
         if not self._storage.create(f"{self}/", b"") and not exist_ok:
-            raise FileExistsError(f"{self} is there already.")
+            raise FileExistsError(f"{self} already exists.")
 
     def rmtree(self, missing_ok: bool = False) -> None:
-        """Removes every object beneath it, one by one. Never an error: a retry finds less to remove."""
-        del missing_ok
+        del missing_ok  # never an error: a retry finds less to remove
         files, directories = self._storage.entries(str(self))
-        for name in files:  # first, with the word that a checkpoint is whole: killed in between, it is none
+        for name in files:  # first, among them the mark of a finished checkpoint: if killed, it counts as unfinished
             self._storage.delete(join(str(self), name))
         for name in directories:
             (self / name).rmtree()
         self._storage.delete(f"{self}/")
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Removes the object. No error if it is gone already."""
         del missing_ok
         self._storage.delete(str(self))

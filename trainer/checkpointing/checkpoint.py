@@ -1,10 +1,11 @@
-"""Checkpoints: the model's state, the input's position and the settings, written by Orbax in the background."""
+"""Saves the model's state, the input's position and the settings, in the background with Orbax, and restores them."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from pipeline.shards.storage import join
 from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.contents import CONTENTS, changes, read_contents, sealed, versions
-from trainer.checkpointing.failures import reason
+from trainer.checkpointing.failures import as_checkpoint_error
 from trainer.checkpointing.fenced import fenced_path
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
@@ -32,7 +33,7 @@ log = logger("trainer")
 
 @dataclass(frozen=True)
 class Saved:
-    """One checkpoint as it was saved. The last two are filled in by `Checkpoints`."""
+    """A checkpoint as it was saved. `Checkpoints` fills in the last two fields."""
 
     step: int
     state: TrainState
@@ -42,7 +43,7 @@ class Saved:
     mesh: Mapping[str, Any] = field(default_factory=dict)
 
     def changes(self, config: Mapping[str, Any]) -> list[str]:
-        """What is not as it was when this was saved, one text each: settings, versions, devices."""
+        """A text for each setting, version and device count that differs from when this was saved."""
         now = ((self.config, config), (self.versions, versions()), (self.mesh, mesh_of(self.state)))
         return [text for then, this in now for text in changes(then, this)]
 
@@ -50,11 +51,12 @@ class Saved:
 class Checkpoints:
     """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write.
 
-    Looking and reading make nothing and wait for no other process but the hosts of this run. fence: asked before
-    anything there is published or removed, by the thread that does; it raises where it must not be."""
+    Listing and reading create nothing and wait for no process but the hosts of this run. fence: called before anything
+    is published or removed, in the thread that does it; it raises if this run no longer owns the work directory."""
 
     def __init__(self, config: TrainerConfig, fence: Callable[[], None] = lambda: None) -> None:
         self._config, self._workdir, self._fence = config, str(config.workdir), fence
+        self._explaining = partial(as_checkpoint_error, save_seconds=config.save_seconds)
         self._path = orbax_path(checkpoints_directory(self._workdir))
         self.directory = str(self._path)
         self._storage = open_storage(self._workdir)
@@ -64,46 +66,42 @@ class Checkpoints:
 
     @property
     def manager(self) -> ocp.CheckpointManager:
-        """What writes. Made for the first save: it makes the directory, and removes what a kill left unfinished."""
+        """Orbax's manager. The first save creates it: it makes the directory and removes unfinished checkpoints."""
         if self._manager is None:
             options = ocp.CheckpointManagerOptions(
-                preservation_policy=Keep(self._config.keep_max, self._config.keep_every_steps, self._best_of),
+                preservation_policy=Keep(self._config.keep_max, self._config.keep_every_steps, self.best),
                 enable_async_checkpointing=True,
                 create=True,
                 cleanup_tmp_directories=True,
                 temporary_path_class=fenced_path(self._workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(timeout_secs=math.ceil(self._config.save_seconds)),
             )
-            with self._naming("open", self.directory):
+            with self._explaining("open", self.directory):
                 self._manager = ocp.CheckpointManager(self._path, options=options)
         return self._manager
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
-        with self._naming("list", self.directory):
+        with self._explaining("list", self.directory):
             return finished_steps(self._workdir)
 
-    def latest(self) -> int | None:
-        """The newest one's step; None where there is none."""
-        return max(self.steps(), default=None)
-
     def require(self, step: int | None) -> int:
-        """`step`, or the newest one's. CheckpointError, listing what there is, where it is missing."""
+        """Returns `step`, default the newest. Raises CheckpointError, which lists the existing steps, if missing."""
         return required_step(self.directory, self.steps(), step)
 
     def resume_step(self) -> int:
-        """The step to go on from: restore_step, else the newest checkpoint's; 0 where there is none.
+        """The step to resume from: restore_step, else the newest checkpoint's; 0 if there is none.
 
-        Those after restore_step stay until this run saves for the first time, and the log names them. Once it has, a
-        restart with the same restore_step goes on from the newest: it would otherwise lose what came since."""
+        Checkpoints after restore_step stay until this run first saves; the log names them. Once it has saved, a restart
+        with the same restore_step resumes from the newest, as it would otherwise lose the progress since."""
         steps, wanted = self.steps(), self._config.restore_step
         if wanted is None:
             return max(steps, default=0)
         newer = [step for step in steps if step > wanted]
-        if newer and self._went_on_from(wanted, newer):
+        if newer and self._resumed_from(wanted, newer):
             log.warning(
-                "restore_step=%d was followed before, so this run goes on from step %d. To begin at step %d once more, "
-                "remove these from %s: %s",
+                "a run has already gone back to restore_step=%d, so this one resumes from step %d. To start at step %d "
+                "again, remove these from %s: %s",
                 *(wanted, newer[-1], wanted, self.directory, newer),
             )
             return newer[-1]
@@ -111,26 +109,26 @@ class Checkpoints:
         if newer:
             self._superseded = newer
             log.warning(
-                "going back to step %d. When this run first saves, it removes the checkpoints after it: %s. Stop it "
-                "before, or copy them, if they are wanted",
+                "going back to step %d. When this run first saves, it removes the checkpoints after it: %s. To keep "
+                "them, stop the run before that, or copy them",
                 *(wanted, newer),
             )
         return wanted
 
-    def _went_on_from(self, wanted: int, newer: list[int]) -> bool:
+    def _resumed_from(self, wanted: int, newer: list[int]) -> bool:
         for step in reversed(newer):
             try:
                 return read_contents(self._storage, self.directory, step)["config"].get("restore_step") == wanted
-            except CheckpointError:  # damaged: perhaps why the run goes back
+            except CheckpointError:  # damaged, which may be why the run goes back
                 continue
         return False
 
     def saving(self) -> bool:
-        """Whether a checkpoint is still being written."""
+        """Whether a checkpoint is being written."""
         return self._manager is not None and self._manager.is_saving_in_progress()
 
     def save(self, saved: Saved) -> None:
-        """Copies the state and returns; the writing goes on in the background."""
+        """Copies the state and returns; Orbax writes it in the background."""
         self._fence()
         page = sealed(
             {
@@ -147,21 +145,21 @@ class Checkpoints:
             "state": ocp.args.StandardSave(saved.state),  # pyright: ignore[reportCallIssue]
             CONTENTS: ocp.args.JsonSave(page),  # pyright: ignore[reportCallIssue]
         }
-        with self._writing():  # this checkpoint, or still the one before
+        with self._writing():  # this checkpoint, or the previous one
             self._remove_superseded()
             begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
         if not begun:
             raise CheckpointError(
-                f"{self.directory} refused the checkpoint of step {saved.step}. It has: {self.steps()}. "
-                "Does another run write there?"
+                f"{self.directory} did not accept the checkpoint of step {saved.step}. It has: {self.steps()}. "
+                "Another run may be writing there."
             )
 
     def _remove_superseded(self) -> None:
         if not self._superseded:
             return
         if jax.process_index() == 0:
-            self._evaluations.drop(self._superseded)  # first: another checkpoint of such a step was not measured
-        for step in reversed(self._superseded):  # the newest first: killed in between, a rest of them is still a run
+            self._evaluations.drop(self._superseded)  # first: a new checkpoint of such a step is not evaluated
+        for step in reversed(self._superseded):  # newest first: if killed, the rest is still a run
             self.manager.delete(step)
         log.info("removed the checkpoints of steps %s", self._superseded)
         self._superseded = []
@@ -169,17 +167,17 @@ class Checkpoints:
     def restore(self, step: int, like: TrainState) -> Saved:
         """The checkpoint of `step`, its arrays with the shapes and shardings of `like`.
 
-        CheckpointError, naming an array, for a checkpoint of another model or optimizer; for a damaged one, naming
-        what is damaged and the checkpoint before it. All numbers are proven by checksums, but for arrays that are now
-        cut finer, or along other axes, than they were saved: how many, the log says."""
+        Raises CheckpointError: for another model or optimizer, naming an array; for damage, naming what is damaged and
+        the previous checkpoint. Checksums verify all arrays except those that are now split more finely, or along other
+        axes, than when they were saved; the log gives their number."""
         path = join(self.directory, str(step))
-        with self._showing_way_out(step):
+        with self._offering_previous(step):
             page = read_contents(self._storage, self.directory, step)
-        # Orbax finds a wrong shape only in the middle of reading, and leaves half-run tasks behind.
+        # Orbax would notice a wrong shape only while reading, and leave unfinished tasks.
         check_model(path, page["arrays"], like)
-        with self._naming("read", path, " It may be damaged." + self._way_out(step)):
+        with self._explaining("read", path, advice=" It may be damaged." + self._previous(step)):
             state = self._read_state(step, like)
-        with self._showing_way_out(step):
+        with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
         return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"])
 
@@ -189,12 +187,12 @@ class Checkpoints:
             return reader.restore(self._path / str(step) / "state", args=args)
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Notes what an evaluation of the checkpoint of `step` gave, for keep_best. For all hosts to call.
+        """Records the metrics of the checkpoint of `step`, for keep_best. All hosts call it.
 
-        A fast_dev_run has no checkpoints, so nothing is noted."""
+        A fast_dev_run has no checkpoints, so it records nothing."""
         wanted = self._config.keep_best
         if wanted is not None and wanted not in metrics:
-            raise OptionError(f"keep_best={wanted!r} is no metric of the evaluation.{did_you_mean(wanted, metrics)}")
+            raise OptionError(f"keep_best={wanted!r} is not a metric of the evaluation.{did_you_mean(wanted, metrics)}")
         if jax.process_index() == 0 and not self._config.fast_dev_run:
             self._evaluations.add(step, metrics, self.steps())
 
@@ -202,47 +200,33 @@ class Checkpoints:
         """Whether `record` was called for this step."""
         return step in self._evaluations.read()
 
-    def best(self) -> int | None:
-        """The step of the checkpoint with the best keep_best so far. None where none was evaluated."""
-        return self._best_of(self.steps())
-
-    def _best_of(self, steps: Collection[int]) -> int | None:
+    def best(self, steps: Collection[int] | None = None) -> int | None:
+        """Of these steps (default: all), that of the best checkpoint by keep_best; None if none was evaluated."""
         metric, mode = self._config.keep_best, self._config.keep_best_mode
+        steps = self.steps() if steps is None else steps
         return None if metric is None else best_step(self._evaluations.read(), steps, metric, mode)
 
-    def _way_out(self, step: int) -> str:
+    def _previous(self, step: int) -> str:
         before = [other for other in self.steps() if other < step]
         if not before:
-            return " There is no checkpoint before it."
-        return f" --restore-step={before[-1]} (restore_step in the TrainerConfig) goes on from the one before it."
+            return " There is no earlier checkpoint."
+        return f" --restore-step={before[-1]} (restore_step in the TrainerConfig) resumes from the one before it."
 
     @contextmanager
-    def _showing_way_out(self, step: int) -> Iterator[None]:
+    def _offering_previous(self, step: int) -> Iterator[None]:
         try:
             yield
         except CheckpointError as error:
-            raise CheckpointError(f"{error}{self._way_out(step)}") from error.__cause__
+            raise CheckpointError(f"{error}{self._previous(step)}") from error.__cause__
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
-            with self._naming("write to", self.directory):
+            with self._explaining("write to", self.directory):
                 yield
         except InfeedError:
-            abandon_threads()  # Orbax's wait for what will not come: five minutes, or as long as a request stalls
+            abandon_threads()  # Orbax's threads wait in vain: five minutes, or as long as a request stalls
             raise
-
-    @contextmanager
-    def _naming(self, action: str, path: str, advice: str = "") -> Iterator[None]:
-        try:
-            yield
-        except (InfeedError, jax.errors.JaxRuntimeError):  # of a collective: the watchdog knows who is to blame
-            raise
-        except TimeoutError as error:  # Orbax raises it for its AsyncOptions
-            late = f"it is not done after {self._config.save_seconds:g} s (save_seconds)."
-            raise CheckpointError(f"cannot {action} {path}: {late}") from error
-        except Exception as error:  # whatever Orbax's libraries raise: OSError, ValueError, tensorstore's
-            raise CheckpointError(f"cannot {action} {path}: {reason(error, advice)}") from error
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -252,7 +236,7 @@ class Checkpoints:
             return
         manager, self._manager = self._manager, None
         if isinstance(error, OwnerError):
-            abandon_threads()  # what they write is another run's to remove, so they may wait for it for minutes
+            abandon_threads()  # the new owner removes their files, so they could wait for minutes
             return
         try:
             with self._writing():
@@ -262,4 +246,4 @@ class Checkpoints:
             if error is None:
                 raise
             if str(lost) != str(error):
-                log.warning("%s", lost)  # what ended the run says more
+                log.warning("%s", lost)  # the error that ended the run is more informative

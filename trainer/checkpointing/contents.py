@@ -1,6 +1,4 @@
-"""What a checkpoint says of itself: a page of JSON beside the arrays, under a checksum of its own.
-
-Who lists checkpoints reads it without jax: no more than our own storage needs."""
+"""The description of a checkpoint: a JSON file next to the arrays, with its own checksum. Tools read it without jax."""
 
 import json
 import platform
@@ -16,7 +14,7 @@ from pipeline.shards.typed_json import JsonFile
 
 __all__ = ["CONTENTS", "changes", "contents_path", "read_contents", "sealed", "versions"]
 
-CONTENTS = "contents"  # Orbax's item, so a directory of the checkpoint
+CONTENTS = "contents"  # an item of Orbax, that is, a directory of the checkpoint
 FORMAT = 1
 _SEAL = "crc32c"
 _PACKAGES = ("infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
@@ -24,14 +22,14 @@ _PACKAGES = ("infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "nu
 
 @dataclass(frozen=True)
 class _Head:
-    """What pages of all formats have."""
+    """The fields of every format."""
 
     format: int
     versions: Mapping[str, str]
 
 
 def versions() -> dict[str, str]:
-    """Those of Python and of all libraries that the numbers of a training depend on."""
+    """Versions of Python and of all libraries that affect the values of a training."""
     return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 
@@ -43,7 +41,7 @@ def _version(package: str) -> str:
 
 
 def sealed(contents: Mapping[str, Any]) -> dict[str, Any]:
-    """The page to write: `contents` as JSON has it, with the format's number and a checksum of all the rest."""
+    """The JSON to write: `contents` with the format's number and a checksum of everything else."""
     page = json.loads(json.dumps({"format": FORMAT} | dict(contents)))
     return page | {_SEAL: _checksum(page)}
 
@@ -54,23 +52,23 @@ def _checksum(page: Mapping[str, Any]) -> int:
 
 
 def contents_path(directory: str, step: int) -> str:
-    """The file of a step's page, in a directory of checkpoints."""
+    """The file with the contents of a step, in a directory of checkpoints."""
     return join(directory, f"{step}/{CONTENTS}/metadata")
 
 
 def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]:
-    """A step's page. CheckpointError, naming the file, where it is missing or not what was written."""
+    """The contents of a step. Raises CheckpointError, which names the file, if it is missing or damaged."""
     path = contents_path(directory, step)
     try:
         data = storage.read(path)
     except StorageError as error:
         if storage.exists(path):
             raise
-        raise CheckpointError(f"{path} is missing: the checkpoint is damaged, or of another program.") from error
-    file = JsonFile(path, CheckpointError, "It is damaged: copy the checkpoint again, or go on from another step.")
+        raise CheckpointError(f"{path} is missing: the checkpoint is damaged, or another program wrote it.") from error
+    file = JsonFile(path, CheckpointError, "It is damaged: copy the checkpoint again, or resume from another step.")
     page = file.parse(data)
     if not isinstance(page, dict) or page.get(_SEAL) != _checksum(page):
-        raise CheckpointError(f"{path} is damaged: it does not have the checksum that it was written with.")
+        raise CheckpointError(f"{path} is damaged: its checksum does not match.")
     head = file.typed({name: page[name] for name in ("format", "versions") if name in page}, _Head)
     if head.format != FORMAT:
         raise CheckpointError(
@@ -81,6 +79,6 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is another now, one text each: "name then -> now"."""
+    """A text "name then -> now" for each value that changed."""
     now = json.loads(json.dumps(now))
     return [f"{name} {then.get(name)!r} -> {now[name]!r}" for name in now if then.get(name) != now[name]]

@@ -1,4 +1,4 @@
-"""Checkpoints that become visible only for the owner of the work directory, and what a lost owner left unfinished."""
+"""Publishes checkpoints only for the owner of the work directory, and removes what a lost owner left unfinished."""
 
 import shutil
 from collections.abc import Callable
@@ -15,7 +15,7 @@ __all__ = ["fenced_path", "remove_unfinished"]
 
 
 def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:
-    """Orbax's temporary path for this directory, which asks the fence at the last moment, in the thread that writes."""
+    """Orbax's temporary path for this directory; calls the fence just before publishing, in the writing thread."""
     kind: Any = atomicity.CommitFileTemporaryPath if is_remote(workdir) else atomicity.AtomicRenameTemporaryPath
 
     class Fenced(kind):
@@ -27,7 +27,7 @@ def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:
 
 
 def remove_unfinished(workdir: str) -> None:
-    """Removes checkpoints that were being written. Whoever still does finds nothing to publish."""
+    """Removes unfinished checkpoints. A process that still writes one finds nothing to publish."""
     directory = checkpoints_directory(workdir)
     finished = {str(step) for step in finished_steps(workdir)}
     for name in open_storage(workdir).entries(directory)[1]:
@@ -35,5 +35,5 @@ def remove_unfinished(workdir: str) -> None:
             path = join(directory, name)
             if is_remote(workdir):
                 orbax_path(path).rmtree()
-            else:  # one that is written to at this moment may not get empty; its writer is awake, and meets the fence
+            else:  # fails while the directory is written to; the fence stops that writer
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""Which checkpoints a work directory has, by looking at the names in it.
+"""Lists the checkpoints of a work directory by the names in it.
 
-For the trainer, for who follows a run, and for tools: without jax, devices or other hosts, and it makes nothing."""
+For the trainer, processes that follow a run, and tools. Needs no jax, devices or other hosts; writes nothing."""
 
 from collections.abc import Sequence
 
@@ -10,19 +10,19 @@ from pipeline.shards.storage import Storage, in_parallel, join
 
 __all__ = ["checkpoint_bytes", "checkpoints_directory", "finished_steps", "required_step"]
 
-# Orbax's last word in a bucket, which cannot rename. On a disk it renames, so there the name alone says it.
+# Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough.
 _LAST_WORD = "commit_success.txt"
 
 
 def checkpoints_directory(workdir: str) -> str:
-    """Where in a work directory they are."""
+    """The directory of the checkpoints in a work directory."""
     return join(str(workdir), "checkpoints")
 
 
 def finished_steps(workdir: str) -> list[int]:
-    """Steps of the finished checkpoints, ascending. What is still being written, or was when it was killed, is none."""
+    """Steps of the finished checkpoints, ascending, without those being written or left unfinished by a kill."""
     storage, directory = open_storage(workdir), checkpoints_directory(workdir)
-    # Also without a checkpoint this asks for the bucket: of one that is missing or closed, the error says so.
+    # This also checks the bucket: the error reports one that is missing or inaccessible.
     if not storage.exists(directory):
         return []
     names = [name for name in storage.entries(directory)[1] if name.isdecimal() and name == str(int(name))]
@@ -33,7 +33,7 @@ def finished_steps(workdir: str) -> list[int]:
 
 
 def required_step(directory: str, steps: Sequence[int], step: int | None) -> int:
-    """`step`, or the newest of the `steps` there are. CheckpointError, listing these, where it is missing."""
+    """Returns `step`, default the newest of `steps`. Raises CheckpointError, which lists them, if missing."""
     if not steps:
         raise CheckpointError(f"{directory} has no checkpoint. Train first, or give the right workdir.")
     if step is not None and step not in steps:
@@ -42,7 +42,7 @@ def required_step(directory: str, steps: Sequence[int], step: int | None) -> int
 
 
 def checkpoint_bytes(storage: Storage, directory: str) -> int:
-    """The size of all files at and below a directory."""
+    """The total size of all files in and below a directory."""
     files, directories = storage.entries(directory)
     below = in_parallel(lambda name: checkpoint_bytes(storage, join(directory, name)), directories)
     return sum(stat.bytes for stat in files.values()) + sum(below)

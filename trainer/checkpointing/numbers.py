@@ -1,4 +1,4 @@
-"""The numbers of one array of a checkpoint, read and proven without jax: for tools."""
+"""Reads and verifies the values of an array in a checkpoint, for tools. Needs no jax."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,19 +17,19 @@ __all__ = ["part_crc", "read_array"]
 
 
 def part_crc(numbers: np.ndarray, number: int) -> int:
-    """crc32c of the bytes of an array's part and of its number: parts that changed places are damage too."""
+    """crc32c of the bytes of an array's part and of the part's number, so that swapped parts count as damage."""
     octets: Any = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
     return google_crc32c.extend(google_crc32c.value(octets), number.to_bytes(8, "little"))
 
 
 def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarray:
-    """All numbers of the array `name`, from the directory of a step.
+    """All values of the array `name`, from the directory of a step.
 
-    CheckpointError where they cannot be read, or are not those that `listed` (the page's entry) was made of."""
+    Raises CheckpointError if they cannot be read or do not match `listed`, the array's entry in the contents."""
     state = join(directory, "state")
     try:
         numbers = _read(state, name)
-    except Exception as error:  # whatever tensorstore raises
+    except Exception as error:  # tensorstore raises many kinds
         raise CheckpointError(f"cannot read {name} of {state}: {reason(error)}") from error
     parts = [size // count for size, count in zip(listed["shape"], listed["cut"], strict=True)]
     total = 0
@@ -37,18 +37,18 @@ def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarr
         where = tuple(slice(i * size, (i + 1) * size) for i, size in zip(cell, parts, strict=True))
         total += part_crc(numbers[where], number)
     if total % 2**32 != listed["sum"]:
-        raise CheckpointError(f"{name} of {state} is damaged: it has other numbers than were saved.")
+        raise CheckpointError(f"{name} of {state} is damaged: it does not have the values that were saved.")
     return numbers
 
 
 def _read(state: str, name: str) -> np.ndarray:
-    import tensorstore  # 0.2 s, which listing need not wait for
+    import tensorstore  # takes 0.2 s, which listing does without
 
     bound_stalls()
     context = tensorstore.Context({"gcs_request_retries": TENSORSTORE_RETRIES})
     store = {"driver": "ocdbt", "base": _place(state)}
     keys = tensorstore.KvStore.open(store, context=context).result().list().result()
-    # Orbax joins the keys of the path by dots, our names by slashes; a key may have either in it.
+    # Orbax joins the keys of a path with dots, we join them with slashes; a key may contain either.
     stored = {key.removesuffix("/.zarray") for key in map(bytes.decode, keys) if key.endswith("/.zarray")}
     path = {each.replace("/", "."): each for each in stored}[name.replace("/", ".")]
     spec = {"driver": "zarr", "kvstore": store | {"path": f"{path}/"}}

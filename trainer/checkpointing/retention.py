@@ -1,7 +1,7 @@
-"""Which checkpoints stay: the newest, every n-th step, and the best by its evaluation.
+"""Decides which checkpoints to keep: the newest, those of every n-th step, and the best by its evaluation.
 
-An evaluation comes after the save, perhaps in another process, so Orbax's metrics of a save cannot hold it: what was
-measured stands in a file of the work directory, and is found there after a restart."""
+An evaluation follows the save, perhaps in another process, so it cannot be part of Orbax's metrics of a save. Results
+are kept in a file of the work directory, which survives a restart."""
 
 import json
 import math
@@ -21,14 +21,14 @@ Metrics = dict[int, dict[str, float]]  # step -> metric -> value
 
 @dataclass(frozen=True)
 class Keep:
-    """An Orbax preservation policy: `last` newest, multiples of `every`, and what `best` picks of the steps."""
+    """An Orbax preservation policy: the newest `last`, multiples of `every`, and the step that `best` chooses."""
 
     last: int
     every: int | None
     best: Callable[[Collection[int]], int | None]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """For each checkpoint (of which .step counts), whether it stays."""
+        """Whether to keep each checkpoint, by its .step."""
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*sorted(steps)[-self.last :], self.best(steps)}
@@ -36,34 +36,34 @@ class Keep:
 
 
 def best_step(measured: Metrics, steps: Collection[int], metric: str, mode: str) -> int | None:
-    """Of these steps the one with the largest ("max") or smallest ("min") value, the earliest of equals.
+    """Of these steps, the one with the largest ("max") or smallest ("min") value, the earliest if equal.
 
-    None where none of them was measured."""
+    None if none of them was evaluated."""
     sign = -1 if mode == "max" else 1
     ranked = [(sign * measured[step][metric], step) for step in steps if metric in measured.get(step, {})]
     return min(ranked)[1] if ranked else None
 
 
 class Evaluations:
-    """What evaluations of the checkpoints gave: <workdir>/evaluations.json. Finite numbers only: NaN is never best."""
+    """Metrics of evaluated checkpoints, in <workdir>/evaluations.json. Finite values only: NaN is never best."""
 
     def __init__(self, workdir: str) -> None:
         self._storage = open_storage(workdir)
         self._path = join(str(workdir), "evaluations.json")
 
     def read(self) -> Metrics:
-        """All of them. CheckpointError for a file that is not one of ours."""
+        """All of them. Raises CheckpointError for a file that is not ours."""
         return self._decode(self._storage.read(self._path)) if self._storage.exists(self._path) else {}
 
     def add(self, step: int, metrics: Mapping[str, float], there: Collection[int]) -> None:
-        """Adds those of a step; drops all whose checkpoints are not `there` any more."""
+        """Adds those of a step; drops those whose checkpoints are no longer `there`."""
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-        self._change(lambda now: {at: one for at, one in now.items() if at in there} | {step: finite})
+        self._change(lambda now: {at: kept for at, kept in now.items() if at in there} | {step: finite})
 
     def drop(self, steps: Collection[int]) -> None:
-        """Forgets these steps."""
+        """Removes these steps."""
         if not self.read().keys().isdisjoint(steps):
-            self._change(lambda now: {at: one for at, one in now.items() if at not in steps})
+            self._change(lambda now: {at: kept for at, kept in now.items() if at not in steps})
 
     def _change(self, change: Callable[[Metrics], Metrics]) -> None:
         def rewrite(data: bytes | None) -> bytes:
@@ -73,10 +73,10 @@ class Evaluations:
         self._storage.update(self._path, rewrite)
 
     def _decode(self, data: bytes) -> Metrics:
-        remedy = "Remove it: it only says which checkpoint is the best."
+        remedy = "Remove it: it only records which checkpoint is the best."
         file = JsonFile(self._path, CheckpointError, remedy)
         measured = file.read(data, dict[str, dict[str, float]])
         try:
             return {int(step): metrics for step, metrics in measured.items()}
         except ValueError as error:
-            raise CheckpointError(f"{file.path}: its keys are steps, and {error}. {remedy}") from error
+            raise CheckpointError(f"{file.path}: its keys must be steps, but {error}. {remedy}") from error

@@ -1,7 +1,7 @@
-"""Checksums of a state's numbers: whether what was restored is what was saved.
+"""Checksums of a state's values, to verify that a restored state is the saved one.
 
-Neither Orbax nor its array store has one: a bit that flips in a stored array gives other numbers and no error. Taken
-from the devices' arrays, so they also cover the way to the storage and back."""
+Neither Orbax nor its array store has any: a flipped bit in a stored array changes values without an error. Computed
+from the devices' arrays, they also cover the transfers to storage and back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,26 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from trainer.batch_spec import named_leaves
 from trainer.checkpointing.numbers import part_crc
-from trainer.inputs import path_name
 
 __all__ = ["array_sums", "cut_of"]
 
 
 def cut_of(array: jax.Array) -> list[int]:
-    """Into how many parts the array is cut along each axis; ones where every device holds all of it."""
+    """Number of parts of the array along each axis; all 1 if every device holds a complete copy."""
     indices = array.sharding.devices_indices_map(array.shape).values()
     return [len({index[axis].indices(size)[0] for index in indices}) for axis, size in enumerate(array.shape)]
 
 
 def array_sums(state: Any, cuts: Mapping[str, Sequence[int]] | None = None) -> dict[str, int | None]:
-    """Name of each array -> the sum of its parts' crc32c, mod 2**32; the same on all hosts. A collective.
+    """Maps each array's name to the sum of its parts' crc32c, mod 2**32; the same on all hosts. A collective.
 
-    `cuts` are those that the sums to compare with were taken in (default: the arrays' own). None for an array of which
-    a part lies on no device as a whole: it is now cut finer, or along other axes. About 4 GB/s, and the copy from the
-    device, which is needed for writing anyway."""
-    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
-    sums = {name: _sum_here(leaf, cuts[name] if cuts else cut_of(leaf)) for name, leaf in leaves.items()}
+    cuts: those of the sums to compare with; default: the arrays' own. None for an array with a part that no device
+    holds completely, as it is now split more finely or along other axes. Runs at about 4 GB/s, plus the copy from the
+    device, which writing needs anyway."""
+    leaves = named_leaves(state).items()
+    sums = {name: _sum_here(leaf, cuts[name] if cuts else cut_of(leaf)) for name, leaf in leaves}
     known = [name for name, value in sums.items() if value is not None]
     if jax.process_count() > 1 and known:
         of_hosts = multihost_utils.process_allgather(np.array([sums[name] for name in known], np.uint32))
@@ -39,7 +39,7 @@ def array_sums(state: Any, cuts: Mapping[str, Sequence[int]] | None = None) -> d
 
 
 def _sum_here(array: jax.Array, cut: Sequence[int]) -> int | None:
-    """Over the parts for which this host answers: each is counted by the first device that has it."""
+    """The sum over the parts that this host counts: the first device that holds a part counts it."""
     holders: dict[tuple[int, ...], Any] = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
         holders.setdefault(tuple(axis.indices(size)[0] for axis, size in zip(index, array.shape, strict=True)), device)

@@ -1,1 +1,1 @@
-"""What a run tells: TensorBoard events and the progress line."""
+"""What a run reports: TensorBoard events, metrics.jsonl and the progress line."""

@@ -1,6 +1,6 @@
-"""metrics.jsonl: the numbers of a run as lines of JSON, for whoever reads them with anything but TensorBoard.
+"""metrics.jsonl: the scalars of a run as lines of JSON, for tools other than TensorBoard.
 
-In a bucket, whose objects cannot grow, the same lines come as parts metrics.jsonl.000000, ...: joined in the order of
+Objects in a bucket cannot grow, so there the lines are in parts metrics.jsonl.000000, ...; concatenated in the order of
 their names they are the file."""
 
 import fcntl
@@ -26,44 +26,40 @@ STEP = re.compile(rb'\{"step": (\d+)')
 
 
 class MetricsFile:
-    """Appends a line for every step to the metrics.jsonl of a directory: {"step": 7, "loss": 0.25, ...}.
+    """Appends a line per step to the metrics.jsonl of a directory: {"step": 7, "loss": 0.25, ...}.
 
-    Numbers have nine digits: all of a float32. JSON has no word for a number that is not finite, so it is
-    one of the strings "NaN", "Infinity" and "-Infinity", which float() reads in Python and Number() in JavaScript.
+    Numbers have nine digits, enough for any float32. JSON has no non-finite numbers, so these are the strings "NaN",
+    "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript parse.
 
-    after: the newest step that is to stay; the file then has one writer. Lines of later ones, left by a run that was
-    interrupted, are removed, and so is half a line at the end. None: nothing goes but half a line, and others may
-    append at the same time. fence: asked before lines appear; see Reports."""
+    after: the last step to keep; the file then has one writer. Lines of later steps, left by an interrupted run, are
+    removed, and so is an incomplete last line. None: only an incomplete last line is removed, and others may append at
+    the same time. fence: called before lines become visible; see Reports."""
 
     def __init__(self, directory: str, after: int | None = None, fence: Fence = unfenced) -> None:
         self._sink = _open(directory, after, fence)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """One line: all `values` of one step."""
-        numbers = tuple(values.values())
-        if math.isfinite(sum(numbers)):
-            line = _template(tuple(values)) % (step, *numbers)  # a third of the time of json.dumps
-        else:
-            line = json.dumps({"step": step} | {name: _finite(value) for name, value in values.items()}) + "\n"
-        self._sink.write(line.encode())
+        """Writes all `values` of a step as one line."""
+        self._sink.write(_line(step, tuple(values), tuple(values.values())).encode())
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
-        """A line each for the steps first, first + 1, ...: `columns` has the numbers of each name, [steps]."""
-        rows = list(zip(*(column.tolist() for column in columns.values()), strict=True))
-        if all(np.isfinite(column).all() for column in columns.values()):
-            template = _template(tuple(columns))
-            self._sink.write("".join([template % (first + i, *row) for i, row in enumerate(rows)]).encode())
-        else:
-            for step, row in enumerate(rows, first):
-                self.scalars(step, dict(zip(columns, row, strict=True)))
+        """Writes a line per step first, first + 1, ...; `columns` has the values of each name, [steps]."""
+        names, rows = tuple(columns), zip(*(column.tolist() for column in columns.values()), strict=True)
+        self._sink.write("".join([_line(step, names, row) for step, row in enumerate(rows, first)]).encode())
 
     def flush(self, now: bool = False) -> None:
-        """Lets readers see what was written; in a bucket only now and then, unless it has to be `now`."""
+        """Makes the lines visible to readers; in a bucket only at intervals, unless `now`."""
         self._sink.flush(now)
 
     def close(self) -> None:
         """Flushes and closes."""
         self._sink.close()
+
+
+def _line(step: int, names: tuple[str, ...], values: tuple[float, ...]) -> str:
+    if math.isfinite(sum(values)):
+        return _template(names) % (step, *values)  # a third of the time of json.dumps
+    return json.dumps({"step": step} | dict(zip(names, map(_finite, values), strict=True))) + "\n"
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,13 +77,17 @@ def _finite(value: float) -> float | str:
 def _open(directory: str, after: int | None, fence: Fence) -> Sink:
     if is_remote(directory):
         storage = open_storage(directory)
-        number = _next_part(storage, directory) if after is None else _cut_parts(storage, directory, after)
+        number = (
+            max(map(_number, _parts(storage, directory)), default=-1) + 1
+            if after is None
+            else _cut_parts(storage, directory, after)
+        )
         return PartsSink(storage, directory, NAME, b"", number=number, fence=fence)
     path = Path(directory, NAME)
     if after is None:
-        return FileSink(directory, NAME, _after_half_a_line(path), "ab")
+        return FileSink(directory, NAME, _end_incomplete_line(path), "ab")
     if path.exists():
-        # A new file, though it has the old name: what an owner before this one still writes reaches nobody.
+        # A new file under the old name: a previous owner that still writes appends to the old one, which nobody reads.
         with path.open("rb") as file, open_storage(directory).publish(str(path)) as sink:
             kept = _kept_bytes(file, after)
             file.seek(0)
@@ -96,9 +96,11 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
     return FileSink(directory, NAME, b"", "ab", fence)
 
 
-def _after_half_a_line(path: Path) -> bytes:
-    """Removes half a line, which a killed process left, from the end of a file that others may append to: they hold a
-    lock on it. Where it cannot be removed, what ends it: one line that is no JSON, and none of theirs is lost."""
+def _end_incomplete_line(path: Path) -> bytes:
+    """Removes the incomplete last line of a killed process. Returns the bytes to write first: none if that succeeded.
+
+    Other writers of the file hold a lock on it. While they do, the incomplete line is ended instead: it stays as a line
+    of invalid JSON, but none of theirs is lost."""
     if not path.exists() or path.stat().st_size == 0:
         return b""
     with path.open("r+b") as file:
@@ -107,21 +109,24 @@ def _after_half_a_line(path: Path) -> bytes:
             return b""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # somebody writes, or the file system has no locks
+        except OSError:  # another process writes, or the file system has no locks
             return b"\n"
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
     return b""
 
 
-def _next_part(storage: Storage, directory: str) -> int:
-    numbers = [name.rpartition(".")[2] for name in storage.list(directory) if name.startswith(f"{NAME}.")]
-    return max(map(int, numbers), default=-1) + 1
+def _parts(storage: Storage, directory: str) -> list[str]:
+    return [name for name in storage.list(directory) if name.startswith(f"{NAME}.")]
+
+
+def _number(part: str) -> int:
+    return int(part.rpartition(".")[2])
 
 
 def _cut_parts(storage: Storage, directory: str, after: int) -> int:
-    """Removes later lines, the newest part first: a run that dies meanwhile leaves no hole. The next part's number."""
-    for name in reversed([name for name in storage.list(directory) if name.startswith(f"{NAME}.")]):
+    """Removes later lines and returns the number of the next part. Newest part first: if killed, it leaves no gap."""
+    for name in reversed(_parts(storage, directory)):
         path = join(directory, name)
         data = storage.read(path)
         kept = _kept_bytes(data.splitlines(keepends=True), after)
@@ -131,7 +136,7 @@ def _cut_parts(storage: Storage, directory: str, after: int) -> int:
         if kept < len(data):
             with storage.publish(path) as sink:
                 sink.write(data[:kept])
-        return int(name.rpartition(".")[2]) + 1
+        return _number(name) + 1
     return 0
 
 

@@ -1,6 +1,6 @@
-"""--profile_steps: a trace of a few steps of training, in the layout that TensorBoard's profile plugin and XProf read.
+"""--profile_steps: traces a few training steps, in the layout that TensorBoard's profile plugin and XProf read.
 
-Host 0 traces itself and its devices: it tells for all, as all run the same program."""
+Only host 0 traces itself and its devices: all hosts run the same program."""
 
 import tempfile
 from pathlib import Path
@@ -19,10 +19,10 @@ log = logger("trainer")
 
 
 class Profile:
-    """Traces what lies of config.profile_steps within this run, after the steps `start`..`end`, into <workdir>/profile.
+    """Traces the part of config.profile_steps within `start`..`end`, the steps of this run, into <workdir>/profile.
 
-    stops: the steps at which `at` has to be called, while no step is under way. Use as a context manager: leaving ends
-    a trace that a run did not come to the end of."""
+    stops: the steps after which `at` must be called, while no step is running. Use as a context manager: leaving ends a
+    trace that the run did not reach the end of."""
 
     def __init__(self, config: TrainerConfig, start: int, end: int) -> None:
         wanted = config.profile_range or range(0)
@@ -33,10 +33,10 @@ class Profile:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._tracing = False
         if wanted and not within:
-            log.warning("profile_steps=%s: this run makes steps %d to %d", config.profile_steps, start + 1, end)
+            log.warning("profile_steps=%s: this run only makes steps %d to %d", config.profile_steps, start + 1, end)
 
     def at(self, step: int) -> None:
-        """Begins or ends the trace, where this step is the one to do so."""
+        """Begins or ends the trace if this is the step to do so."""
         if step not in self.stops or not self._mine:
             return
         if step == self._within.start:
@@ -45,7 +45,7 @@ class Profile:
             self._end()
 
     def _begin(self) -> None:
-        if is_remote(self._directory):  # jax writes to a disk
+        if is_remote(self._directory):  # jax writes to disks only
             self._temporary = tempfile.TemporaryDirectory()
         jax.profiler.start_trace(self._temporary.name if self._temporary else self._directory)
         self._tracing = True
@@ -58,7 +58,7 @@ class Profile:
                 try:
                     self._upload(Path(directory))
                 except StorageError as error:
-                    log.warning("the profile is lost: %s", error)  # no reason to end a training
+                    log.warning("the profile is lost: %s", error)  # not worth ending the training
                     return
         log.info("the profile of steps %s is in %s", self._wanted, self._directory)
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: one live line on a terminal, else a plain line now and then."""
+"""Shows progress to a person: one live line on a terminal, otherwise a plain log line at intervals."""
 
 import dataclasses
 import logging
@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import TextIO, cast
 
 from rich.file_proxy import FileProxy
-from rich.live import Live
-from rich.text import Text
+from rich.progress import Progress, TextColumn
+from rich.table import Column
 
 from pipeline.command import Console
 from pipeline.logs import logger
@@ -23,7 +23,7 @@ log = logger("trainer")
 
 @dataclass(frozen=True)
 class Speed:
-    """Measured over a stretch of steps. input_wait: share of the time that the host waited for the input, 0..1."""
+    """Measured over some steps. input_wait: share of the time that the host waited for the input, 0..1."""
 
     steps_per_second: float
     examples_per_second: float
@@ -31,7 +31,7 @@ class Speed:
 
     @classmethod
     def of(cls, steps: int, batch: int, seconds: float, wait_seconds: float) -> "Speed":
-        """From totals; `seconds` above 0."""
+        """From totals; `seconds` must be above 0."""
         rate = steps / seconds
         return cls(rate, rate * batch, min(1.0, wait_seconds / seconds))
 
@@ -47,9 +47,9 @@ class Speed:
 
 
 class ProgressLine:
-    """Shows the loss, the time left, steps/s, examples/s and input wait. `update` after every look.
+    """Shows the loss, the time left, steps/s, examples/s and input wait. Call `update` after every dispatch.
 
-    Time and steps count from here on, so a compilation before is not in the speed."""
+    Time and steps count from construction, so a compilation before is not part of the speed."""
 
     def __init__(
         self,
@@ -63,13 +63,11 @@ class ProgressLine:
         self._end, self._batch, self._log_every = end, batch, log_every
         self._clock = clock
         self._step, self._since, self._wait_seconds = start, clock(), 0.0
-        self._live: _LiveLine | None = None
         out = sys.stderr if stream is None else stream
-        if out.isatty():
-            self._live = _LiveLine(start, end, out)
+        self._live = _LiveLine(start, end, out) if out.isatty() else None
 
     def update(self, step: int, loss: float, wait_seconds: float) -> Speed | None:
-        """`wait_seconds`: waited for the input since the run began. The speed, each time log_every was passed."""
+        """Returns the speed whenever log_every was passed. wait_seconds: waited for the input since the run started."""
         if self._live is not None:
             self._live.show(step)
         if step // self._log_every == self._step // self._log_every and step != self._end:
@@ -87,7 +85,7 @@ class ProgressLine:
         return speed
 
     def skip(self, seconds: float) -> None:
-        """So much time was spent on something else, and is not in the speed."""
+        """Leaves out time that was spent on something else."""
         self._since += seconds
 
     def close(self) -> None:
@@ -97,28 +95,24 @@ class ProgressLine:
 
 
 class _LiveLine:
-    """One line that is written over and over; what is logged meanwhile comes above it."""
+    """A line that is rewritten in place; log lines appear above it."""
 
     def __init__(self, start: int, end: int, out: TextIO) -> None:
-        self._end, self._step, self._text, self._out = end, start, "the first steps", out
+        line = "step {task.completed}/{task.total} ({task.percentage:.0f}%): {task.description}"
+        column = TextColumn(line, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
         console = Console(file=out)
-        self._live = Live(self._line(), console=console, refresh_per_second=4)
-        self._live.start()
+        self._progress = Progress(column, console=console, refresh_per_second=4)
+        self._task = self._progress.add_task("the first steps", completed=start, total=end)
+        self._progress.start()
         handlers = [each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
-        self._handlers = [each for each in handlers if each.stream is out]
+        self._out, self._handlers = out, [each for each in handlers if each.stream is out]
         for handler in self._handlers:
             handler.setStream(cast(TextIO, FileProxy(console, out)))
 
     def show(self, step: int, text: str | None = None) -> None:
-        self._step, self._text = step, text or self._text
-        self._live.update(self._line(), refresh=text is not None)
+        self._progress.update(self._task, completed=step, description=text, refresh=text is not None)
 
     def close(self) -> None:
         for handler in self._handlers:
             handler.setStream(self._out)
-        self._live.stop()
-
-    def _line(self) -> Text:
-        share = self._step / self._end
-        text = f"step {self._step}/{self._end} ({share:.0%}): {self._text}"
-        return Text(text, no_wrap=True, overflow="ellipsis")
+        self._progress.stop()

@@ -1,8 +1,8 @@
-"""The one place where a run's numbers, pictures and texts go: training, evaluation and callbacks write through it.
+"""Records a run's scalars, images, histograms and texts. Training, evaluation and callbacks write only through it.
 
-A directory of them, <workdir>/train or <workdir>/eval, is a run for TensorBoard, and has the same numbers in its
-metrics.jsonl. That of training has one writer, the owner of the work directory; several evaluations at the same time
-append to theirs, and none replaces what another wrote."""
+Each directory, <workdir>/train or <workdir>/eval, is a run in TensorBoard and has the same scalars in its
+metrics.jsonl. Only the owner of the work directory writes to that of training; concurrent evaluations append to
+theirs, and none replaces what another wrote."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -29,12 +29,11 @@ log = logger("trainer")
 
 
 class Reports:
-    """Points of the run `name` of the work directory. Use as a context manager: leaving closes the files.
+    """Writes points to the run `name` of the work directory. Use as a context manager: leaving closes the files.
 
-    Process 0 writes, the others do nothing here, and neither does a fast_dev_run; `writes` says which it is.
-    after: the newest step that stays of an interrupted run; 0 for a fresh start, None to keep all. Where it is given,
-    the settings are shown as a text at that step. fence: asked before anything appears; what it raises is raised, and
-    nothing appears."""
+    Only process 0 writes, and nothing in a fast_dev_run; `writes` tells whether this process does.
+    after: the last step to keep of an interrupted run; 0 for a fresh start, None to keep all. If given, the settings
+    are added as a text at that step. fence: called before anything becomes visible; if it raises, nothing does."""
 
     def __init__(self, config: TrainerConfig, name: str, after: int | None = None, fence: Fence = unfenced) -> None:
         self.writes = jax.process_index() == 0 and not config.fast_dev_run
@@ -46,12 +45,12 @@ class Reports:
                 self._events = EventWriter(directory, resumed_at, open_sink=partial(open_sink, fence=fence))
         if after is not None:
             listing = json.dumps(config.to_json(), indent=1).splitlines()
-            self.text(after, "config", "".join(f"    {line}\n" for line in listing))  # code, as Markdown has it
+            self.text(after, "config", "".join(f"    {line}\n" for line in listing))  # a Markdown code block
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers of one step: a point each in TensorBoard, together a line of metrics.jsonl.
+        """Writes the scalars of a step: a point each in TensorBoard, and together a line of metrics.jsonl.
 
-        Training writes all of a step at once; what a callback adds is a line of its own. Who evaluates a step again
+        Training writes all of a step in one line; a callback's scalars are a separate line. Evaluating a step again
         adds another line: the last one counts."""
         if self.writes:
             with self._naming():
@@ -59,7 +58,7 @@ class Reports:
                 self._lines.scalars(step, values)
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
-        """What `scalars` does, for the steps first, first + 1, ...: `columns` has the numbers of each name, [steps]."""
+        """As `scalars`, for the steps first, first + 1, ...; `columns` has the values of each name, [steps]."""
         if self.writes:
             with self._naming():
                 self._events.steps(first, columns)
@@ -84,7 +83,7 @@ class Reports:
                 self._events.text(step, tag, text)
 
     def flush(self, now: bool = False) -> None:
-        """Lets readers see what was written; in a bucket only now and then, unless it has to be `now`."""
+        """Makes the points visible to readers; in a bucket only at intervals, unless `now`."""
         if self.writes:
             with self._naming():
                 self._events.flush(now)
@@ -104,7 +103,7 @@ class Reports:
                 if error is None:
                     raise
                 if str(lost) != str(error):
-                    log.warning("%s", lost)  # what ended the run says more
+                    log.warning("%s", lost)  # the error that ended the run is more informative
 
     @contextmanager
     def _naming(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
-"""Where events and metrics go: one file that grows on a local disk, a row of whole objects in a bucket.
+"""Where events and metrics are written: one growing file on a local disk, a series of objects in a bucket.
 
-Records wait in memory until they are published, so that a fence can be asked just before: it raises where the work
-directory has another owner by now, and then nothing of them appears."""
+Records stay in memory until they are published. A fence is called just before: it raises if the work directory has
+another owner by now, and then none of them appears."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ Fence = Callable[[], None]
 
 
 def unfenced() -> None:
-    """The fence of what everybody may write."""
+    """The fence of files that any process may write."""
 
 
 class Sink(Protocol):
@@ -33,18 +33,18 @@ class Sink(Protocol):
         ...
 
     def flush(self, now: bool = False) -> None:
-        """Lets readers see the records so far; where that costs, not at once, unless it has to be `now`."""
+        """Makes the records visible to readers; where that is costly, only at intervals, unless `now`."""
         ...
 
     def close(self) -> None:
-        """Lets readers see all."""
+        """Makes all records visible to readers."""
         ...
 
 
 class FileSink:
-    """One file that grows: a new one, or in mode "ab" one that may be there, and that others may append to as well.
+    """Appends to a new file, or in mode "ab" to one that may exist and that other processes may append to as well.
 
-    Records appear in whole; of two processes none cuts another's, but on a network disk."""
+    Except on a network disk, records of several processes are never interleaved."""
 
     def __init__(
         self, directory: str, name: str, head: bytes, mode: Literal["xb", "ab"] = "xb", fence: Fence = unfenced
@@ -62,7 +62,7 @@ class FileSink:
             self.flush()
 
     def flush(self, now: bool = False) -> None:
-        """See Sink. Always at once."""
+        """See Sink. Always immediately."""
         del now
         if self._records:
             self._fence()
@@ -79,11 +79,10 @@ class FileSink:
 
 
 class PartsSink:
-    """Objects cannot be appended to, so the records come as parts `<name>.000000`, ...: each begins with `head` and is
-    a file of its own. Readers take them in the order of their names. `number` is that of the first. Nobody's parts are
-    ever replaced.
+    """Writes objects `<name>.000000`, ..., as objects cannot be appended to. Each starts with `head` and is a complete
+    file; readers take them in the order of their names. `number`: of the first part. Never replaces a part.
 
-    A part appears at most every 30 s, and where it is asked for `now`: a day of training is 2,880 of them."""
+    A part appears at most every 30 s, unless flushed `now`: 2,880 per day of training."""
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class PartsSink:
         if not self._records or not (now or self._clock() - self._published_at >= PART_SECONDS):
             return
         self._fence()
-        # Of two evaluations at the same time, each finds the numbers that the other has taken.
+        # Two concurrent evaluations skip the numbers that the other has taken.
         while not self._storage.create(f"{self._path}.{self._number:06d}", bytes(self._head + self._records)):
             self._number += 1
         self._records.clear()
@@ -121,7 +120,7 @@ class PartsSink:
 
 
 def open_sink(directory: str, name: str, head: bytes, fence: Fence = unfenced) -> Sink:
-    """The sink for events in this directory; `head` is the record that every event file begins with."""
+    """The sink for events in this directory; every file starts with the record `head`."""
     if is_remote(directory):
         return PartsSink(open_storage(directory), directory, name, head, fence=fence)
     return FileSink(directory, name, head, fence=fence)

@@ -1,6 +1,6 @@
-"""TensorBoard event files, written by ourselves: tensorboard's protos in the record framing of the shards.
+"""Writes TensorBoard event files: tensorboard's protos in the record framing of the shards.
 
-The usual writers import tensorflow behind the caller's back; this one must not."""
+Usual writers import tensorflow where it is installed, and know no fence."""
 
 import itertools
 import os
@@ -14,9 +14,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ign
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
 from pipeline.shards.record import frame
-from trainer.events.scalar_event import scalar_event, scalar_events
+from trainer.events.scalar_event import scalar_events
 from trainer.events.sinks import Sink, open_sink
-from trainer.events.summaries import histogram_summary, image_summary, text_summary
+from trainer.events.summaries import histogram_summary, image_summary, scalar_summary, text_summary
 
 __all__ = ["EventWriter"]
 
@@ -26,8 +26,8 @@ _number, _TOKEN = itertools.count(), secrets.token_hex(4)
 class EventWriter:
     """Writes points to a new event file in `directory`; TensorBoard shows each directory as one run.
 
-    After a resume, give the first step as `resumed_at`: points that an interrupted run left beyond it are dropped.
-    open_sink: (directory, name, the first record) -> where the events go; by default, where the directory is."""
+    resumed_at: the first step after a resume; TensorBoard drops points from there on that an interrupted run left.
+    open_sink: (directory, name, first record) -> the sink of the events; the default writes to the directory."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class EventWriter:
         open_sink: Callable[[str, str, bytes], Sink] = open_sink,
     ) -> None:
         self._clock = clock
-        # Two writers in one second must not share a file; in containers they may have one host name and one pid.
+        # Two writers that start in the same second need different files; in containers, host name and pid may be equal.
         process = f"{os.uname().nodename}.{os.getpid()}"
         name = f"events.out.tfevents.{int(clock()):010d}.{process}.{_TOKEN}.{next(_number)}"
         self._sink = open_sink(directory, name, _record(Event(wall_time=clock(), file_version="brain.Event:2")))
@@ -46,29 +46,29 @@ class EventWriter:
             self._write(Event(wall_time=clock(), step=resumed_at, session_log=restart))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """One event: all `values` of one step."""
-        self._sink.write(frame(scalar_event(self._clock(), step, values)))
+        """Writes all `values` of a step as one event."""
+        self._point(step, scalar_summary(values))
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
-        """An event each for the steps first, first + 1, ...: `columns` has the numbers of each name, [steps]."""
+        """Writes an event per step first, first + 1, ...; `columns` has the values of each name, [steps]."""
         self._sink.write(b"".join(map(frame, scalar_events(self._clock(), first, columns))))
 
     def image(self, step: int, tag: str, images: Any) -> None:
-        """An image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or a float in 0..1; c is 1, 3 or 4.
+        """Writes an image [h, w, c], or the first 16 of [n, h, w, c]: uint8, or floats in 0..1; c is 1, 3 or 4.
 
-        OptionError, naming the tag, for any other shape, dtype or range."""
+        Raises OptionError, which names the tag, for any other shape, dtype or range."""
         self._point(step, image_summary(tag, images))
 
     def histogram(self, step: int, tag: str, values: Any) -> None:
-        """How the finite ones of these numbers, an array of any shape, are distributed: 30 buckets."""
+        """Writes the distribution of the finite values, an array of any shape, in 30 buckets."""
         self._point(step, histogram_summary(tag, values))
 
     def text(self, step: int, tag: str, text: str) -> None:
-        """A text; TensorBoard reads it as Markdown."""
+        """Writes a text, which TensorBoard renders as Markdown."""
         self._point(step, text_summary(tag, text))
 
     def flush(self, now: bool = False) -> None:
-        """Lets TensorBoard see what was written; in a bucket only now and then, unless it has to be `now`."""
+        """Makes the points visible to TensorBoard; in a bucket only at intervals, unless `now`."""
         self._sink.flush(now)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.background import Background
 from pipeline.shards.errors import InputError, StallError
-from trainer.inputs import check_batch
+from trainer.batch_spec import check_batch
 from trainer.interruptible import Check
 from trainer.loop.program import Program
 

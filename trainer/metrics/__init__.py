@@ -1,1 +1,1 @@
-"""Metrics: computed on the device over the records that count, exact over hosts and padding."""
+"""Metrics, computed on the devices over the records that count. Exact on several hosts and with padding."""

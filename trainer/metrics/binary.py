@@ -1,4 +1,4 @@
-"""Metrics of a model that gives one score a record for yes or no."""
+"""Metrics of binary classifiers, which give one score per record."""
 
 import math
 from dataclasses import dataclass
@@ -21,12 +21,11 @@ MOST_BINS = 2**24
 
 @dataclass(frozen=True)
 class PrecisionRecall(Metric):
-    """precision, recall and f1 where a record with a score of the threshold or above is taken for a yes.
+    """precision, recall and f1, where records with scores of at least the threshold are predicted positive.
 
-    nan where nothing can be said: the recall of a split without a yes, the precision where none was predicted, all
-    of them for a score that is NaN.
-    labels: [b] of 0 and 1 or booleans, a key of the batch or a function(outputs, batch); EvaluationError for others.
-    scores: [b], a key of the outputs, a function(outputs, batch), or None: the outputs themselves."""
+    nan if undefined: recall without positive records, precision without positive predictions, all of them if a score is
+    NaN. labels: [b] of 0 and 1 or booleans, a key of the batch or a function(outputs, batch); other values are an
+    EvaluationError. scores: [b], a key of the outputs, a function(outputs, batch), or None: the outputs themselves."""
 
     labels: FromBatch
     scores: FromOutputs = None
@@ -36,14 +35,10 @@ class PrecisionRecall(Metric):
         """Counts, int32 []: yes, predicted, right, unscored, strays."""
         scores, yes, no, state = _scored(self.labels, self.scores, outputs, batch, mask)
         above = scores >= self.threshold
-        return state | {
-            "yes": _count(yes),
-            "predicted": _count((yes | no) & above),
-            "right": _count(yes & above),
-        }
+        return state | {"yes": _count(yes), "predicted": _count((yes | no) & above), "right": _count(yes & above)}
 
     def compute(self, state: Any) -> Computed:
-        """Every value by its name."""
+        """All values by name."""
         _check_strays(state)
         yes, predicted, right = (float(state[name]) for name in ("yes", "predicted", "right"))
         values = {"precision": (right, predicted), "recall": (right, yes), "f1": (2 * right, yes + predicted)}
@@ -52,14 +47,14 @@ class PrecisionRecall(Metric):
 
 @dataclass(frozen=True)
 class AUC(Metric):
-    """roc, the area under the ROC curve, and average_precision, that under the precision-recall curve in steps.
+    """roc, the area under the ROC curve, and average_precision, the area under the stepwise precision-recall curve.
 
-    Scores are counted in `bins` equal parts of low..high, so their resolution is (high - low) / bins; those outside
-    are in the first or last. Scores of one bin are ties, so both values are exact where different scores are in
-    different bins; else roc is off by roc_error at most, the half of all pairs that share a bin.
-    nan for a split with only yes or only no, and for a score that is NaN. labels and scores: as for PrecisionRecall;
-    scores are probabilities unless low and high say otherwise: for a logit, scores may be a function that gives
-    jax.nn.sigmoid(outputs). Two int32 [bins] on every device."""
+    Scores are counted in `bins` equal parts of low..high, a resolution of (high - low) / bins; scores outside go to the
+    first or last bin. Scores in the same bin are ties: both values are exact if different scores are in different bins,
+    otherwise roc is off by at most roc_error, half the share of pairs that are in the same bin.
+    nan if all records are positive or all negative, or if a score is NaN. labels and scores: as for PrecisionRecall.
+    Scores are probabilities unless low and high are given; for logits, scores may be a function that returns
+    jax.nn.sigmoid(outputs). Takes two int32 [bins] on every device."""
 
     labels: FromBatch
     scores: FromOutputs = None
@@ -70,23 +65,25 @@ class AUC(Metric):
     def __post_init__(self) -> None:
         check_positive_int("bins", self.bins)
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise OptionError(f"low={self.low} and high={self.high} are not allowed. Both finite, low below high.")
+            raise OptionError(
+                f"low={self.low} and high={self.high} are not allowed. Both must be finite, and low below high."
+            )
         if self.bins > MOST_BINS:
-            raise OptionError(f"bins={self.bins} is not allowed. {MOST_BINS} is the most that float32 tells apart.")
+            raise OptionError(f"bins={self.bins} is not allowed. float32 distinguishes at most {MOST_BINS}.")
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
         """yes, no int32 [bins]; unscored, strays int32 []."""
         scores, yes, no, state = _scored(self.labels, self.scores, outputs, batch, mask)
         place = jnp.floor((scores - self.low) * (self.bins / (self.high - self.low)))
-        # Clipped as a float: beyond int32 a conversion is undefined, as for a NaN.
+        # Clip as float: conversion to int32 is undefined outside its range and for NaN.
         bins = jnp.where(yes | no, jnp.clip(place, 0, self.bins - 1), 0).astype(jnp.int32)
         none = jnp.zeros(self.bins, jnp.int32)
         return state | {"yes": none.at[bins].add(yes.astype(jnp.int32)), "no": none.at[bins].add(no.astype(jnp.int32))}
 
     def compute(self, state: Any) -> Computed:
-        """Every value by its name."""
+        """All values by name."""
         _check_strays(state)
-        # From the highest score down, in integers: each value is one division away from exact.
+        # From the highest score down, in integers: only the final divisions round.
         yes, no = state["yes"][::-1], state["no"][::-1]
         all_yes, all_no = np.cumsum(yes), np.cumsum(no)
         if state["unscored"] or not all_yes[-1] or not all_no[-1]:
@@ -109,7 +106,7 @@ def _count(which: jax.Array) -> jax.Array:
 def _scored(
     labels: FromBatch, scores: FromOutputs, outputs: Any, batch: Batch, mask: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
-    """Scores float32 [b]; which rows count as yes and which as no, bool [b]; how many can be neither, and why."""
+    """Scores float32 [b]; the positive and the negative rows, bool [b]; counts of rows that are neither, by reason."""
     values = rows("scores", found_in_outputs(scores, outputs, batch), batch)
     if not jnp.issubdtype(values.dtype, jnp.floating):
         raise InputError(f"the scores are {values.dtype}; expected floats.")
@@ -123,6 +120,6 @@ def _scored(
 def _check_strays(state: Any) -> None:
     if state["strays"]:
         raise EvaluationError(
-            f"{state['strays']} records have a label that is neither 0 nor 1. Mask records without a label, or let "
-            "labels be a function(outputs, batch) that says which are a yes, such as batch['label'] == 3."
+            f"{state['strays']} records have a label that is neither 0 nor 1. Mask records without a label, or give "
+            "a function(outputs, batch) as labels that selects the positive ones, such as batch['label'] == 3."
         )

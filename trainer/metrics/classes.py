@@ -1,4 +1,4 @@
-"""Metrics of a model that chooses one of several classes."""
+"""Metrics of models that choose one of several classes."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,10 +17,10 @@ __all__ = ["Accuracy", "ConfusionMatrix", "PerClass", "TopK", "share"]
 
 @dataclass(frozen=True)
 class TopK:
-    """Whether a record's class is among the k with the highest logits: the share of them, in a mean.
+    """Whether a record's class is among the k with the highest logits; the mean is the top-k accuracy.
 
-    Of equal logits the lower class number is the higher, as argmax and lax.top_k have it. A record with a NaN among
-    its logits is never right, nor is one whose label is no class.
+    Of equal logits, the lower class number ranks first, as in argmax and lax.top_k. A record with a NaN logit or with a
+    label outside the classes counts as wrong.
     labels: int [b] from 0, a key of the batch or a function(outputs, batch). logits: [b, classes], a key of the
     outputs, a function(outputs, batch), or None: the outputs themselves."""
 
@@ -33,40 +33,37 @@ class TopK:
 
     def __call__(self, outputs: Any, batch: Batch) -> jax.Array:
         """bool [b]."""
-        return _among_the_top(self.k, self.labels, self.logits, outputs, batch)
+        scores = class_logits(self.logits, outputs, batch)
+        own = class_labels(self.labels, outputs, batch)[:, None]
+        classes = scores.shape[1]
+        if self.k > classes:
+            raise InputError(f"k={self.k} exceeds the number of classes in the logits, {classes}.")
+        its = jnp.take_along_axis(scores, jnp.clip(own, 0, classes - 1), axis=1)
+        # Comparisons, not a sort: one pass, and no class is gathered from the devices it is split over.
+        above = (scores > its) | ((scores == its) & (jnp.arange(classes) < own))
+        usable = (own[:, 0] >= 0) & (own[:, 0] < classes) & ~jnp.any(jnp.isnan(scores), axis=1)
+        return usable & (jnp.sum(above, axis=1) < self.k)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Whether a record's class is the one with the highest logit: TopK(1)."""
+    """Whether a record's class has the highest logit: TopK(1)."""
 
     labels: FromBatch
     logits: FromOutputs = None
 
     def __call__(self, outputs: Any, batch: Batch) -> jax.Array:
         """bool [b]."""
-        return _among_the_top(1, self.labels, self.logits, outputs, batch)
-
-
-def _among_the_top(k: int, labels: FromBatch, logits: FromOutputs, outputs: Any, batch: Batch) -> jax.Array:
-    scores = class_logits(logits, outputs, batch)
-    own = class_labels(labels, outputs, batch)[:, None]
-    classes = scores.shape[1]
-    if k > classes:
-        raise InputError(f"k={k} is more than the {classes} classes that the logits have.")
-    its = jnp.take_along_axis(scores, jnp.clip(own, 0, classes - 1), axis=1)
-    # Comparisons and no sort: one pass, and no class is gathered from where it is split over devices.
-    above = (scores > its) | ((scores == its) & (jnp.arange(classes) < own))
-    usable = (own[:, 0] >= 0) & (own[:, 0] < classes) & ~jnp.any(jnp.isnan(scores), axis=1)
-    return usable & (jnp.sum(above, axis=1) < k)
+        return TopK(1, self.labels, self.logits)(outputs, batch)
 
 
 @dataclass(frozen=True)
 class ConfusionMatrix(Metric):
-    """How many records of each class were taken for which: int64 [classes, classes], [label, predicted].
+    """Number of records per label and predicted class: int64 [classes, classes], [label, predicted].
 
-    As large as that on every device, in int32; for very many classes take PerClass. Of equal logits the lower class
-    is predicted, a NaN is the highest. labels and logits: as for TopK. EvaluationError for a label that is no class."""
+    Takes an int32 array of this size on every device; for very many classes, use PerClass. Of equal logits, the lower
+    class is predicted; NaN counts as the highest logit. labels and logits: as for TopK. Labels outside the classes are
+    an EvaluationError."""
 
     labels: FromBatch
     logits: FromOutputs = None
@@ -85,11 +82,11 @@ class ConfusionMatrix(Metric):
 
 @dataclass(frozen=True)
 class PerClass(Metric):
-    """recall (also called the class's accuracy), precision and f1 of every class, float64 [classes]; support, its
-    records, int64 [classes]; and macro_recall (balanced accuracy), macro_precision, macro_f1, their means.
+    """recall (the accuracy of the class), precision and f1 of every class, float64 [classes]; support, its number of
+    records, int64 [classes]; and their means: macro_recall (balanced accuracy), macro_precision, macro_f1.
 
-    What has no denominator (the recall of a class without records) is nan and in no mean, as scikit-learn has it
-    with zero_division=nan. labels and logits: as for TopK. EvaluationError for a label that is no class."""
+    Undefined values (the recall of a class without records) are nan and left out of the means, as in scikit-learn with
+    zero_division=nan. labels and logits: as for TopK. Labels outside the classes are an EvaluationError."""
 
     labels: FromBatch
     logits: FromOutputs = None
@@ -106,7 +103,7 @@ class PerClass(Metric):
         }
 
     def compute(self, state: Any) -> Computed:
-        """Every value by its name."""
+        """All values by name."""
         support, predicted, right = state["support"], state["predicted"], state["right"]
         _check_strays(state["strays"], len(support))
         values = {
@@ -118,7 +115,7 @@ class PerClass(Metric):
 
 
 def share(part: Any, whole: Any) -> np.ndarray:
-    """part / whole, float64; nan where the whole is 0."""
+    """part / whole, float64; nan if whole is 0."""
     part, whole = np.broadcast_arrays(part, whole)
     return np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
 
@@ -129,7 +126,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 class _Rows(NamedTuple):
-    """Of every row its label, the class predicted, and 1 or 0 as it counts, int32 [b]; how many labels are no class."""
+    """Per row label, predicted class and 1 if it counts, else 0, int32 [b]; number of labels outside the classes."""
 
     labels: jax.Array
     predicted: jax.Array
@@ -143,13 +140,13 @@ class _Rows(NamedTuple):
         known = (own >= 0) & (own < scores.shape[1])
         counts = (mask & known).astype(jnp.int32)
         strays = jnp.sum(mask & ~known, dtype=jnp.int32)
-        # A row that does not count may name any class: 0 is added there.
+        # A row that does not count may have any class: 0 is added there.
         return cls(jnp.where(known, own, 0), jnp.argmax(scores, axis=1), counts, strays, scores.shape[1])
 
 
 def _check_strays(strays: Any, classes: int) -> None:
     if strays:
         raise EvaluationError(
-            f"{strays} records have a label that is none of the logits' {classes} classes, 0..{classes - 1}. "
-            "Mask records without a label, or shift the labels: function(outputs, batch) may give batch['label'] - 1."
+            f"{strays} records have a label outside the logits' {classes} classes, 0..{classes - 1}. Mask records "
+            "without a label, or shift the labels with a function(outputs, batch), such as batch['label'] - 1."
         )

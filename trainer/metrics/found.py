@@ -1,4 +1,4 @@
-"""Where a metric finds its arrays in what a model gave and in the batch, checked while the step is traced."""
+"""Finds the arrays of a metric in a model's outputs and in the batch. Checks run while the step is traced."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,11 +15,11 @@ __all__ = ["FromBatch", "FromOutputs", "class_labels", "class_logits", "found", 
 FromBatch = str | Callable[[Any, Batch], jax.Array]
 """A key of the batch, or a function(outputs, batch)."""
 FromOutputs = str | Callable[[Any, Batch], jax.Array] | None
-"""A key of the outputs, a function(outputs, batch), or None where the outputs are the array itself."""
+"""A key of the outputs, a function(outputs, batch), or None if the outputs are the array itself."""
 
 
 def found(where: FromBatch, outputs: Any, batch: Batch) -> jax.Array:
-    """What `where` names. InputError for a key that the batch does not have."""
+    """The array of `where`. Raises InputError for a key that the batch does not have."""
     if callable(where):
         return where(outputs, batch)
     if where not in batch:
@@ -28,7 +28,7 @@ def found(where: FromBatch, outputs: Any, batch: Batch) -> jax.Array:
 
 
 def found_in_outputs(where: FromOutputs, outputs: Any, batch: Batch) -> jax.Array:
-    """What `where` names. InputError for a key that the outputs do not have, and for outputs that are no array."""
+    """The array of `where`. Raises InputError for a missing key, or if `where` is None and the outputs are no array."""
     if callable(where):
         return where(outputs, batch)
     if where is None and hasattr(outputs, "shape"):
@@ -38,32 +38,34 @@ def found_in_outputs(where: FromOutputs, outputs: Any, batch: Batch) -> jax.Arra
     known = f"a dict of {', '.join(map(repr, outputs))}" if isinstance(outputs, Mapping) else type(outputs).__name__
     wanted = "one array" if where is None else f"a dict with {where!r}"
     raise InputError(
-        f"the task's outputs are {known}; expected {wanted}. Name a key of them, or give a function(outputs, batch)."
+        f"the task's outputs are {known}; expected {wanted}. Give one of their keys or a function(outputs, batch)."
     )
 
 
 def rows(name: str, array: Any, batch: Batch) -> jax.Array:
-    """`array` as [b] numbers. InputError, naming it, for another shape."""
+    """`array` as [b] numbers. Raises InputError, which names it, for another shape."""
     wanted = jnp.shape(batch[MASK])
     if jnp.shape(array) != wanted:
-        raise InputError(f"the {name} have the shape {list(jnp.shape(array))}; expected {list(wanted)}, one a record.")
+        raise InputError(
+            f"the {name} have the shape {list(jnp.shape(array))}; expected {list(wanted)}, one per record."
+        )
     return jnp.asarray(array)
 
 
 def class_labels(where: FromBatch, outputs: Any, batch: Batch) -> jax.Array:
-    """Class numbers int32 [b], from 0. InputError for another shape or for floats."""
+    """Class numbers int32 [b], from 0. Raises InputError for another shape or floats."""
     labels = rows("labels", found(where, outputs, batch), batch)
     if not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise InputError(f"the labels are {labels.dtype}; expected integers, the numbers of classes from 0 on.")
+        raise InputError(f"the labels are {labels.dtype}; expected integers, class numbers from 0.")
     return labels.astype(jnp.int32)
 
 
 def class_logits(where: FromOutputs, outputs: Any, batch: Batch) -> jax.Array:
-    """Scores [b, classes], the highest for the class that is predicted. InputError for another shape."""
+    """Scores [b, classes]; the highest is the predicted class. Raises InputError for another shape."""
     logits = found_in_outputs(where, outputs, batch)
     records = jnp.shape(batch[MASK])[0]
     if jnp.ndim(logits) != 2 or jnp.shape(logits)[0] != records:
         raise InputError(
-            f"the logits have the shape {list(jnp.shape(logits))}; expected [{records}, classes], one row a record."
+            f"the logits have the shape {list(jnp.shape(logits))}; expected [{records}, classes], one row per record."
         )
     return jnp.asarray(logits)

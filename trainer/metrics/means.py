@@ -1,4 +1,4 @@
-"""Means in which records have a weight: of tokens, boxes or pixels rather than of records."""
+"""Weighted means: over tokens, boxes or pixels rather than over records."""
 
 import math
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ __all__ = ["Mean", "Perplexity"]
 
 @dataclass(frozen=True)
 class Mean(Metric):
-    """sum(weights * values) / sum(weights) over the split; nan where all weights are 0.
+    """sum(weights * values) / sum(weights) over the split; nan if all weights are 0.
 
-    values, weights: [b, ...] of one shape, each a key of the batch or a function(outputs, batch). What has the
-    weight 0 does not count, even a NaN. A mean of one value a record needs no Metric: a function gives the values."""
+    values, weights: [b, ...] of the same shape, each a key of the batch or a function(outputs, batch). Values of weight
+    0 do not count, even NaN. The mean of one value per record needs no Metric, only a function that returns it."""
 
     values: FromBatch
     weights: FromBatch
@@ -39,9 +39,9 @@ class Mean(Metric):
 class Perplexity(Metric):
     """exp of the mean loss, in nats: sum(weights * losses) / sum(weights).
 
-    weights: a key of the batch or a function(outputs, batch); None: 1 a record. losses: the same; default: those of
-    the task, [b]. A language model whose task gives a record's mean loss over its tokens has their number [b] as
-    weights; where losses are of each token, [b, tokens], so are the weights, 0 on padding."""
+    weights: a key of the batch or a function(outputs, batch); None: 1 per record. losses: the same; default: the task's
+    losses [b]. If these are means over a record's tokens, give the numbers of tokens [b] as weights; for losses per
+    token, [b, tokens], give weights of this shape, 0 on padding."""
 
     weights: FromBatch | None = None
     losses: FromBatch = LOSSES
@@ -51,7 +51,7 @@ class Perplexity(Metric):
         return _weighed(self.losses, self.weights, outputs, batch, mask)
 
     def compute(self, state: Any) -> Computed:
-        """The perplexity, inf where it is beyond float64."""
+        """The perplexity; inf if it exceeds float64."""
         with np.errstate(over="ignore"):
             return float(np.exp(_mean(state)))
 
@@ -63,11 +63,11 @@ def _weighed(
     weight = jnp.ones_like(each) if weights is None else jnp.asarray(found(weights, outputs, batch), jnp.float32)
     if each.shape != weight.shape or each.shape[:1] != mask.shape:
         raise InputError(
-            f"the values have the shape {list(each.shape)} and the weights {list(weight.shape)}; expected the same, "
-            f"with {mask.shape[0]} rows, one a record."
+            f"the values have the shape {list(each.shape)} and the weights {list(weight.shape)}; expected equal "
+            f"shapes with {mask.shape[0]} rows, one per record."
         )
     counts = mask.reshape(mask.shape + (1,) * (each.ndim - 1)) & (weight != 0)
-    # By where: 0 times a NaN is NaN.
+    # where, because 0 * NaN is NaN.
     return {"sum": jnp.sum(jnp.where(counts, weight * each, 0)), "weight": jnp.sum(jnp.where(counts, weight, 0))}
 
 

@@ -1,6 +1,6 @@
-"""What the trainer makes of a task's metrics: the values of a batch, and for each Metric a tally of the epoch.
+"""Computes a task's metrics: the values of a batch, and for each Metric a tally over the epoch.
 
-Tallies are carried on the devices from step to step, so their size is paid once, not for every step."""
+Tallies stay on the devices from step to step, so each takes its memory once, not per step."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,19 +22,19 @@ WIDE = {"b": jnp.int32, "i": jnp.int32, "u": jnp.uint32, "f": jnp.float32, "V": 
 
 
 class Tally(NamedTuple):
-    """A Metric's state so far. low: for each of its leaves what a float32 sum could not hold; None where exact."""
+    """A Metric's state so far. low: for each leaf, the rounding error of its float32 sum; None if it is exact."""
 
     state: Any
     low: list[jax.Array | None]
 
 
 def mergeable(metrics: Metrics) -> dict[str, Metric]:
-    """Those that are a Metric, and no function."""
+    """The metrics that are a Metric, not a function."""
     return {name: metric for name, metric in metrics.items() if isinstance(metric, Metric)}
 
 
 def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, jax.Array]:
-    """The loss and the values of every function as arrays [b]. InputError where one gives another shape."""
+    """The loss and the values of every function as arrays [b]. Raises InputError for another shape."""
     values, seen = {"loss": losses}, {**batch, LOSSES: losses}
     for name, metric in metrics.items():
         if not isinstance(metric, Metric):
@@ -43,23 +43,23 @@ def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) 
     for name, value in values.items():
         if jnp.shape(value) != batch[MASK].shape:
             raise InputError(
-                f"{name} has the shape {list(jnp.shape(value))}; expected {list(batch[MASK].shape)}, one value a "
-                "record. The trainer takes the mean itself, so that padding does not count."
+                f"{name} has the shape {list(jnp.shape(value))}; expected {list(batch[MASK].shape)}, one value per "
+                "record. The trainer computes the mean itself, without padding."
             )
     return values
 
 
 def check_metrics(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) -> None:
-    """Raises now what a Metric would raise over such a batch in an evaluation, hours later. Computes nothing."""
+    """Raises now what a Metric would raise for such a batch in an evaluation, hours later. Computes nothing."""
     jax.eval_shape(partial(empty_tallies, metrics=metrics), losses, outputs, dict(batch))
 
 
 def empty_tallies(
     losses: Any, outputs: Any, batch: Batch, metrics: Metrics
 ) -> tuple[dict[str, Tally], dict[str, jax.Array]]:
-    """The tallies before the first batch; and whether each is neutral, bool []: merged with itself it stays the same.
+    """The tallies before the first batch, and whether each is neutral, bool []: unchanged when merged with itself.
 
-    Of the arguments only shapes and dtypes matter. Runs under jit."""
+    Uses only shapes and dtypes of the arguments. Runs under jit."""
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (losses, outputs, dict(batch)))
     tallies, neutral = {}, {}
     for name, metric in mergeable(metrics).items():
@@ -77,7 +77,7 @@ def empty_tallies(
 def counted(
     tallies: Mapping[str, Tally], losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics
 ) -> dict[str, Tally]:
-    """The tallies with this batch's rows that count."""
+    """The tallies after adding this batch's rows that count."""
     return {
         name: _merged(name, metric, tallies[name], _state(name, metric, losses, outputs, batch))
         for name, metric in mergeable(metrics).items()
@@ -85,7 +85,7 @@ def counted(
 
 
 def computed(tallies: Mapping[str, Any], metrics: Metrics) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Scalars and arrays by name, of tallies on the host. InputError for what is neither."""
+    """Scalars and arrays by name, from tallies on the host. Raises InputError for any other value."""
     scalars: dict[str, float] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, metric in mergeable(metrics).items():
@@ -96,7 +96,7 @@ def computed(tallies: Mapping[str, Any], metrics: Metrics) -> tuple[dict[str, fl
             array = np.asarray(part)
             if array.dtype.kind not in "biuf":
                 raise InputError(
-                    f"the metric {key} is computed as {part!r}. Allowed: a number, an array of them, or a dict of both."
+                    f"the metric {key} computes {part!r}. Allowed: a number, an array of numbers, or a dict of these."
                 )
             if array.ndim:
                 arrays[key] = array
@@ -120,10 +120,10 @@ def _state(name: str, metric: Metric, losses: jax.Array, outputs: Any, batch: Ba
 
 
 def _wide(leaf: Any) -> jax.Array:
-    """In 32 bits, where a count does not overflow; and not weakly typed, which a loop would not carry."""
+    """In 32 bits, so that counts do not overflow, and not weakly typed, which a loop could not carry."""
     leaf = jnp.asarray(leaf)
     if leaf.dtype.kind not in WIDE:
-        raise InputError(f"a state holds {leaf.dtype} {list(leaf.shape)}. Allowed: integers, floats and booleans.")
+        raise InputError(f"a state contains {leaf.dtype} {list(leaf.shape)}. Allowed: integers, floats and booleans.")
     return jax.lax.convert_element_type(leaf, WIDE[leaf.dtype.kind])
 
 
@@ -140,7 +140,7 @@ def _merged(name: str, metric: Metric, tally: Tally, state: Any) -> Tally:
         merged = jax.tree.map(_wide, metric.merge(tally.state, state))
         if _kinds(merged) != _kinds(state):
             raise InputError(
-                f"merge gives {_kinds(merged)} of two states {_kinds(state)}. It must give such a state again."
+                f"merge returns {_kinds(merged)} for two states {_kinds(state)}. It must return the same structure."
             )
     return Tally(merged, tally.low)
 
@@ -150,11 +150,11 @@ def _kinds(state: Any) -> Any:
 
 
 def _add(total: jax.Array, low: jax.Array | None, value: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """total + low + value as two float32 numbers, which hold 48 bits together; integers as they are."""
+    """total + low + value as two float32 numbers with 48 bits together; integers are added exactly."""
     rounded = total + value
     if low is None:
         return rounded, None
-    # Knuth's TwoSum: what rounding took away is a float32 again. Then Dekker's, as `low` may have grown.
+    # Knuth's TwoSum: the rounding error is a float32, too. Then Dekker's, as `low` may have grown.
     back = rounded - total
     rest = low + ((total - (rounded - back)) + (value - back))
     rest = jnp.where(jnp.isfinite(rounded), rest, 0)
@@ -171,5 +171,5 @@ def _widest(leaf: np.ndarray, low: np.ndarray | None) -> np.ndarray:
     if leaf.dtype.kind != "f":
         return leaf.astype(np.int64)
     whole = leaf.astype(np.float64)
-    # A sum that is infinite has no rest.
+    # An infinite sum has no rounding error.
     return whole if low is None else np.where(np.isfinite(whole), whole + low, whole)

@@ -1,1 +1,1 @@
-"""Small models in flax.nnx for the recipes. A model takes device batches as they come and scales them itself."""
+"""Small flax.nnx models for the recipes. A model takes unscaled device batches and scales them itself."""

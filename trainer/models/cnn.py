@@ -1,4 +1,4 @@
-"""A small convolution net for grey or colour thumbnails: the model of the digits recipe."""
+"""A small convolutional network for grey or color thumbnails, used by the recipes."""
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +8,10 @@ __all__ = ["SmallCnn"]
 
 
 class SmallCnn(nnx.Module):
-    """Strided 3x3 convolutions of these widths, then a dense layer over what is left.
+    """Strided 3x3 convolutions with these widths, then a dense layer.
 
-    Strides rather than pooling: the gradient of max pooling is slow on CPU. No batch norm: it would let the rows of
-    a batch see each other, padding included."""
+    Strides rather than pooling: the gradient of max pooling is slow on CPU. No batch norm: with it, the rows of a
+    batch, including padding, would affect each other."""
 
     def __init__(
         self,

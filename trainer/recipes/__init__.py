@@ -1,1 +1,1 @@
-"""Ready training runs, one module each: `python -m trainer <recipe>`. Each has a Config and run(config)."""
+"""Ready-made training runs for `python -m trainer <recipe>`. Each module has a Config and run(config)."""

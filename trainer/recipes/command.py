@@ -1,4 +1,4 @@
-"""What the command of every recipe does: its modes, and the files that it writes."""
+"""The command of every recipe: its modes, and the files that it writes."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,10 +25,10 @@ Predicted = Callable[[dict[str, Any]], Mapping[str, Any]]
 def run_command(
     config: RecipeConfig, task: Task, train_input: InputFn, eval_input: InputFn, predicted: Predicted = dict
 ) -> None:
-    """Does what the mode says. Prints every evaluation and writes it to <workdir>/eval_result.json, the speed of the
-    training to train_result.json, predictions to predictions.jsonl.
+    """Runs config.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the speed of the training
+    to train_result.json, predictions to predictions.jsonl.
 
-    predicted: what to write of a record's predictions, which are plain numbers and lists of them."""
+    predicted: maps a record's predictions, numbers and lists of numbers, to the values to write."""
     trainer = Trainer(task, config.trainer)
     if config.mode == "predict":
         _write_predictions(trainer, eval_input, predicted)

@@ -1,6 +1,6 @@
-"""Handwritten digits: a small CNN on the shards of the digits demo. A whole recipe: model, loss, inputs.
+"""Handwritten digits: a small CNN on the shards of the digits demo. A complete recipe: model, loss, inputs.
 
-tensorflow is needed by the inputs only, so its import stands inside them."""
+Only the inputs need tensorflow, so they import it themselves."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ NUM_CLASSES, LABEL_BASE = 10, 1  # the tpu schema keeps 0 for the background
 def digits_task(learning_rate: float, max_steps: int) -> Task:
     """Cross entropy and accuracy of a SmallCnn. Batches: image uint8 [b, 32, 32, 1], label int32 [b] in 1..10.
 
-    Predicts class, label (both in 1..10) and probability, that of the class."""
+    Predicts class and label (both in 1..10) and the probability of the class."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, max_steps // 10 + 1, max_steps + 1)
 
     def labels(outputs: Any, batch: Batch) -> jax.Array:
@@ -50,7 +50,7 @@ def digits_task(learning_rate: float, max_steps: int) -> Task:
 
 
 def input_fns(config: Config) -> tuple[InputFn, InputFn]:
-    """Of training and of evaluation."""
+    """The inputs of training and evaluation."""
 
     def train_input(ctx: InputContext) -> Any:
         from pipeline.datasets import train_dataset

@@ -1,16 +1,17 @@
 """The flags of the digits recipe."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import tyro
 
 from pipeline.shards.errors import OptionError
 from trainer.config import TrainerConfig
-from trainer.recipes.config import RecipeConfig
+from trainer.recipes.config import SMALL_BATCHES, RecipeConfig
 
 __all__ = ["ENCODED", "LABEL", "Config"]
 
 ENCODED, LABEL = "image/encoded", "image/class/label"
+DEFAULTS = replace(SMALL_BATCHES, max_steps=600, checkpoint_every_steps=200)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,17 +21,8 @@ class Config(RecipeConfig):
     learning_rate: float = 3e-3
     """Peak of a cosine schedule with a short warm-up."""
     shift_pixels: int = 3
-    """Training images are shifted by up to so many pixels each way."""
-    trainer: tyro.conf.OmitArgPrefixes[TrainerConfig] = field(
-        default_factory=lambda: TrainerConfig(
-            workdir=tyro.MISSING,
-            global_batch_size=64,
-            eval_batch_size=128,
-            max_steps=600,
-            iterations_per_loop=20,
-            checkpoint_every_steps=200,
-        )
-    )
+    """Shift training images by up to this many pixels in each direction."""
+    trainer: tyro.conf.OmitArgPrefixes[TrainerConfig] = DEFAULTS
 
     def check_features(self) -> None:
         """See RecipeConfig."""
@@ -39,6 +31,6 @@ class Config(RecipeConfig):
             if key not in features:
                 raise OptionError(
                     f"{self.data_dir} has no feature {key!r}, which this recipe reads. Its features are: "
-                    f"{', '.join(sorted(features)) or 'unknown'}. The images recipe trains on any labelled images: "
+                    f"{', '.join(sorted(features)) or 'unknown'}. For other labelled images, use the images recipe: "
                     "python -m trainer images."
                 )

@@ -1,4 +1,4 @@
-"""The command line of a recipe, read into its dataclasses. Needs no JAX."""
+"""Parses the command line of a recipe into its dataclasses. Needs no JAX."""
 
 import contextlib
 import io
@@ -14,10 +14,10 @@ __all__ = ["parsed"]
 
 
 def parsed(flags: type, options: Sequence[str], program: str, description: str) -> Any:
-    """The `flags` that the options give.
+    """An instance of `flags` with the values of the options.
 
-    Raises InfeedError for a value that a dataclass refuses; SystemExit, after tyro's help or its box on stderr, for
-    --help and for options that it does not know or cannot read."""
+    Raises InfeedError for a value that a dataclass refuses; SystemExit, after tyro's help or error on stderr, for
+    --help and for unknown or malformed options."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -25,7 +25,7 @@ def parsed(flags: type, options: Sequence[str], program: str, description: str) 
     except SystemExit as left:
         for cause in _causes(left):
             if isinstance(cause, InfeedError):
-                raise cause from None  # tyro's box would fold it into several lines
+                raise cause from None  # tyro would print it in a box, folded into several lines
         print(said.getvalue(), file=sys.stderr, end="")
         raise
 

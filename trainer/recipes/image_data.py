@@ -1,4 +1,4 @@
-"""What a data set says of its images and labels, so that nobody has to."""
+"""Finds the features of images and labels in the description of a data set, so that users need not give them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ log = logger("trainer")
 
 @dataclass(frozen=True)
 class ImageData:
-    """The features to read. Labels are base..base + num_classes - 1, and names[i] is what base + i is called."""
+    """The features to read. Labels are base..base + num_classes - 1; names[i] is the name of label base + i."""
 
     image: str
     channels: int
@@ -28,20 +28,18 @@ class ImageData:
     names: tuple[str, ...]
 
     def name(self, label: int) -> str | None:
-        """None for one that has none."""
+        """The name of a label; None if it has none."""
         place = label - self.base
         return self.names[place] if 0 <= place < len(self.names) else None
 
 
 def find_image_data(config: Config) -> ImageData:
-    """By the flags, and where they say nothing by the schema and the class names that lie with the data.
+    """From the flags, or else from the schema and the class names stored with the data.
 
-    Raises OptionError, with the flag to give, where that leaves a choice."""
+    Raises OptionError, which names the flag to give, if these are ambiguous."""
     schema = config.eval_records.layout
     if not isinstance(schema, Schema) or schema.opaque:
-        raise OptionError(
-            f"{config.data_dir}: nothing says what is in its records. Convert them: converters/SOURCES.md."
-        )
+        raise OptionError(f"{config.data_dir} has no schema of its records. Convert them: converters/SOURCES.md.")
     found = image_data(config, schema, _class_names(config.data_dir))
     what = (found.image, found.label, found.num_classes, _some(found.names))
     log.info("images: %r, labels: %r, %d classes%s", *what)
@@ -49,14 +47,14 @@ def find_image_data(config: Config) -> ImageData:
 
 
 def image_data(config: Config, schema: Schema, labels: Labels | None) -> ImageData:
-    """That of records of `schema`, whose classes have the names in `labels`. Raises as find_image_data."""
+    """As find_image_data, from the schema and the class names."""
     image = _image_key(config, schema)
     label = _label_key(config, schema, labels)
     if labels is None or labels.key != label:
         labels = Labels(label, 0, ())
     num_classes = config.num_classes or len(labels.names)
     if num_classes < 2:
-        raise OptionError(f"{config.data_dir} has no names of classes for {label!r}. Give --num-classes.")
+        raise OptionError(f"{config.data_dir} has no class names for {label!r}. Give --num-classes.")
     channels = 1 if schema.features[image].channels == 1 else 3
     return ImageData(image, channels, label, labels.base, num_classes, labels.names)
 
@@ -69,7 +67,7 @@ def _image_key(config: Config, schema: Schema) -> str:
     if len(images) != 1:
         found = ", ".join(map(repr, images)) or "none"
         raise OptionError(
-            f"{config.data_dir}: the features that hold an image are {found}; one is wanted. Give --image-key, one of: "
+            f"{config.data_dir}: the image features are {found}; expected exactly one. Give --image-key, one of: "
             f"{', '.join(sorted(bytes_features))}."
         )
     return images[0]
@@ -80,13 +78,13 @@ def _label_key(config: Config, schema: Schema, labels: Labels | None) -> str:
         key: feature for key, feature in schema.features.items() if (feature.dtype, feature.shape) == ("int64", ())
     }
     if config.label_key is not None:
-        return _known("--label-key", config.label_key, integers, "one integer a record")
+        return _known("--label-key", config.label_key, integers, "one integer per record")
     if labels is not None and labels.key in integers:
         return labels.key
     if len(integers) != 1:
         raise OptionError(
-            f"{config.data_dir}: the features of one integer are {', '.join(sorted(integers)) or 'none'}; which is the "
-            "label? Give --label-key."
+            f"{config.data_dir}: the features with one integer are {', '.join(sorted(integers)) or 'none'}; expected "
+            "exactly one as the label. Give --label-key."
         )
     return next(iter(integers))
 

@@ -1,6 +1,6 @@
-"""Images with one label each: a small CNN on any data set of them. A whole recipe: inputs, augmentation, model, loss.
+"""Images with one label each: a small CNN on any such data set. A complete recipe: inputs, augmentation, model, loss.
 
-tensorflow is needed by the inputs only, so its import stands inside them."""
+Only the inputs need tensorflow, so they import it themselves."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ IMAGE, SOFT_LABELS = "image", "labels"
 
 
 def input_fns(config: Config, data: ImageData) -> tuple[InputFn, InputFn]:
-    """Of training and of evaluation: image uint8 [b, size, size, channels] and the label int32 [b]."""
+    """The inputs of training and evaluation: image uint8 [b, size, size, channels] and the label int32 [b]."""
     decoded = {"into": IMAGE, "size": (config.size, config.size), "channels": data.channels}
 
     def common(ctx: InputContext) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def input_fns(config: Config, data: ImageData) -> tuple[InputFn, InputFn]:
 
 
 def images_task(config: Config, data: ImageData) -> Task:
-    """Cross entropy, accuracy and the accuracy among the best five of a SmallCnn, on the batches of input_fns.
+    """Cross entropy, accuracy and top-5 accuracy of a SmallCnn, on the batches of input_fns.
 
-    Predicts class and label, numbered as in the data, and probability, that of the class."""
+    Predicts class and label, numbered as in the data, and the probability of the class."""
     steps = config.trainer.max_steps or 1
     schedule = optax.warmup_cosine_decay_schedule(0.0, config.learning_rate, steps // 10 + 1, steps + 1)
 
@@ -71,7 +71,7 @@ def images_task(config: Config, data: ImageData) -> Task:
 
     def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
         logits = model(batch[IMAGE])
-        if SOFT_LABELS in batch:  # of training, if its labels are smoothed or mixed
+        if SOFT_LABELS in batch:  # in training with smoothed or mixed labels
             return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
 
@@ -112,7 +112,7 @@ def _augment(config: Config, data: ImageData) -> Augment | None:
 
 
 def run(config: Config) -> None:
-    """See run_command. Predictions name the classes where they have names."""
+    """As run_command. Predictions include the names of classes that have names."""
     data = config.image_data
 
     def named(values: Mapping[str, Any]) -> Mapping[str, Any]:

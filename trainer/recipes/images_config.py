@@ -1,7 +1,7 @@
 """The flags of the images recipe."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -9,69 +9,62 @@ import tyro
 
 from pipeline.shards.errors import OptionError
 from trainer.config import TrainerConfig
-from trainer.recipes.config import RecipeConfig
+from trainer.recipes.config import SMALL_BATCHES, RecipeConfig
 
 if TYPE_CHECKING:
     from trainer.recipes.image_data import ImageData
 
 __all__ = ["Config"]
 
+DEFAULTS = replace(SMALL_BATCHES, max_steps=2000, checkpoint_every_steps=500)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RecipeConfig):
     """Trains a small CNN on images with one label each, then evaluates one exact epoch of the validation split.
 
-    The data set says which feature is the image, which the label, and what classes are called."""
+    By default, the data set determines the features of image and label, and the names of the classes."""
 
     image_key: str | None = None
-    """The feature that holds the encoded image. Default: the only one that does."""
+    """The feature with the encoded image. Default: the only image feature."""
     label_key: str | None = None
-    """The feature that holds the integer label. Default: that of the class names, or the only integer."""
+    """The feature with the integer label. Default: that of the class names, or the only integer."""
     num_classes: int | None = None
-    """How many classes there are. Default: as many as have names."""
+    """Number of classes. Default: the number of class names."""
     size: int = 64
-    """Images become squares of so many pixels a side."""
+    """Width and height of the images, in pixels."""
     augmentation: Literal["none", "crop", "trivial"] = "crop"
-    """Of training images, on the host. none: the central crop, as in evaluation. crop: a random resized crop, half of
-    them mirrored. trivial: that, then TrivialAugmentWide."""
+    """Of training images, on the host. none: the central crop, as in evaluation. crop: a random resized crop, mirrored
+    half of the time. trivial: the same, then TrivialAugmentWide."""
     min_area: float = 0.25
-    """The smallest part of an image's area that a random crop takes; 0.08 is usual for ImageNet and a long training."""
+    """Minimum share of the image's area in a random crop; 0.08 is usual for long trainings on ImageNet."""
     mirror: bool = True
-    """Mirror half of the random crops; not for text or other things with a left and a right."""
+    """Mirror half of the random crops; turn it off for text and other images where left and right matter."""
     color_jitter: float = 0.0
-    """Brightness, contrast and saturation change by factors in 1 - x..1 + x. This and what follows runs on the device,
-    in training only."""
+    """Change brightness, contrast and saturation by factors in 1 - x..1 + x. This and the following augmentations run
+    on the device, in training only."""
     random_erasing: float = 0.0
-    """The share of images of which a rectangle is blackened."""
+    """Share of images in which a rectangle is blackened."""
     mixup: float = 0.0
     """Mix images and labels with weights from Beta(x, x); 0.2 is usual."""
     cutmix: float = 0.0
     """Paste rectangles of other images, with areas from Beta(x, x); 1.0 is usual."""
     label_smoothing: float = 0.0
-    """The part of each label that is spread over all classes."""
+    """Share of each label that is spread over all classes."""
     widths: tuple[int, ...] = (32, 64, 128, 256)
-    """Channels of the CNN's convolutions, each of which halves the image."""
+    """Channels of the CNN's convolutions; each one halves the image."""
     learning_rate: float = 2e-3
     """Peak of a cosine schedule with a short warm-up."""
     weight_decay: float = 0.05
-    """Of AdamW."""
-    trainer: tyro.conf.OmitArgPrefixes[TrainerConfig] = field(
-        default_factory=lambda: TrainerConfig(
-            workdir=tyro.MISSING,
-            global_batch_size=64,
-            eval_batch_size=128,
-            max_steps=2000,
-            iterations_per_loop=20,
-            checkpoint_every_steps=500,
-        )
-    )
+    """Weight decay of AdamW."""
+    trainer: tyro.conf.OmitArgPrefixes[TrainerConfig] = DEFAULTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size < 8 or self.size >> len(self.widths) < 1:
             raise OptionError(
-                f"size={self.size} with {len(self.widths)} widths: each halves the image, of at least 8 pixels. Give a "
-                f"larger size, or fewer widths."
+                f"size={self.size} with {len(self.widths)} widths: each width halves the image, which needs at least "
+                f"8 pixels. Give a larger size or fewer widths."
             )
         if not self.widths or min(self.widths) < 1:
             raise OptionError(f"widths={self.widths} must be one or more numbers above 0.")
@@ -91,6 +84,6 @@ class Config(RecipeConfig):
     @cached_property
     def image_data(self) -> "ImageData":
         """See find_image_data."""
-        from trainer.recipes.image_data import find_image_data  # which takes a Config
+        from trainer.recipes.image_data import find_image_data  # imports this module
 
         return find_image_data(self)

@@ -104,13 +104,13 @@ def test_labels_are_smoothed_over_all_classes(make_batch):
 
 def test_what_cannot_be_mixed_is_one_error(make_batch):
     batch = make_batch()
-    with pytest.raises(InputError, match=r"mixup mixes 'soft', which is not in the batch.*Call one_hot before"):
+    with pytest.raises(InputError, match=r"mixup mixes 'soft', which is not in the batch.*Call one_hot first"):
         mixup(batch, labels="soft")
     with pytest.raises(
         InputError, match=r"cutmix mixes 'label', which is int32 \[16\]; it must be float \[b, classes\]"
     ):
         cutmix(batch, labels="label")
-    with pytest.raises(OptionError, match="mixup: alpha=0 must be a number above 0"):
+    with pytest.raises(OptionError, match="mixup: alpha=0 must be above 0, and finite"):
         mixup(batch, alpha=0)
     with pytest.raises(OptionError, match="one_hot: smoothing=1 must"):
         one_hot(batch, "label", 4, smoothing=1)

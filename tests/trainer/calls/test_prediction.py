@@ -174,7 +174,7 @@ def test_what_a_task_cannot_predict_is_named(trainer, dense_task, vector_input):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (lambda batch: batch["x"], r"predict_fn gave a \w+\. It must give a dict"),
+        (lambda batch: batch["x"], r"predict_fn returned a \w+\. It must return a dict"),
         (
             lambda batch: {"of": {"x": batch["x"].mean(0)}},
             r"predict_fn's of/x has the shape \[8\]; expected \[16, ...\]",
@@ -202,10 +202,10 @@ def test_what_a_dispatch_predicts_fits_the_cap_as_its_batches_do(predicting, vec
     trainer = predicting(wide, superbatch_bytes=33 * 1024)
     with caplog.at_level(logging.INFO, "trainer"):
         next(trainer.predict(vector_input))
-        assert "2 steps a dispatch, not 3: a step has 16608 bytes" in caplog.text
+        assert "2 steps per dispatch instead of 3: a step takes 16608 bytes" in caplog.text
         caplog.clear()
         next(trainer.predict(vector_input, gather=True))  # 64 KiB on each
-        assert "1 steps a dispatch, not 3: a step has 65856 bytes" in caplog.text
+        assert "1 steps per dispatch instead of 3: a step takes 65856 bytes" in caplog.text
 
 
 @pytest.mark.parametrize("taken", [0, 48, 99])

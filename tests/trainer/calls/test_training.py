@@ -130,7 +130,7 @@ def test_another_model_does_not_take_the_checkpoint(dense_task, vectors, make_in
     other = replace(dense_task, optimizer=optax.sgd(0.1))
     with pytest.raises(
         CheckpointError,
-        match=r"of another model or optimizer: optimizer/0/count is int32 \[\] there and missing in this task",
+        match=r"belongs to another model or optimizer: optimizer/0/count is int32 \[\] there and missing in this task",
     ):
         Trainer(other, config()).train(vector_input, steps=2)
     narrow = {"x": vectors["x"][:, :5], "label": vectors["label"]}
@@ -247,4 +247,4 @@ def test_a_super_batch_is_cut_to_the_memory_it_may_take(dense_task, vector_input
     settings = config(iterations_per_loop=50, superbatch_bytes=1400)
     with caplog.at_level(logging.INFO, "trainer"):
         Trainer(dense_task, settings).train(vector_input, steps=10)
-    assert "6 steps a dispatch, not 50: a step has 224 bytes a device" in caplog.text
+    assert "6 steps per dispatch instead of 50: a step takes 224 bytes per device" in caplog.text

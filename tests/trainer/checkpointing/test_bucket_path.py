@@ -41,7 +41,7 @@ def test_directories_are_there_once_made_or_filled_until_they_are_removed(direct
     directory.mkdir()
     assert directory.is_dir()
     assert list(directory.iterdir()) == []
-    with pytest.raises(FileExistsError, match=r"gs://.*/run is there already"):
+    with pytest.raises(FileExistsError, match=r"gs://.*/run already exists"):
         directory.mkdir()
     directory.mkdir(exist_ok=True)
     assert (directory / "sub/file").write_text("text") == 4

@@ -18,7 +18,7 @@ from trainer.task import Variables
 from trainer.trainer import Trainer
 
 NEWEST = "run/checkpoints/20"
-WAY_OUT = r" --restore-step=10 \(restore_step in the TrainerConfig\) goes on from the one before it\."
+WAY_OUT = r" --restore-step=10 \(restore_step in the TrainerConfig\) resumes from the one before it\."
 
 
 def cut_short(path):
@@ -44,14 +44,14 @@ DAMAGE = {  # file of the newest checkpoint, what becomes of it -> what is said
     (
         "contents/metadata",
         flip,
-    ): "contents/metadata is (damaged: it does not have|not JSON: .* It is damaged: copy)",
+    ): "contents/metadata is (damaged: its checksum does not match|not JSON: .* It is damaged: copy)",
     ("contents/metadata", cut_short): "contents/metadata is not JSON: .* It is damaged: copy the checkpoint again",
     ("contents/metadata", remove): "contents/metadata is missing: the checkpoint is damaged",
     ("state/manifest.ocdbt", flip): "cannot read .*manifest.ocdbt",
     ("state/manifest.ocdbt", remove): "cannot read .*/20: NOT_FOUND",
     ("state/_METADATA", cut_short): "cannot read .*/20: ",
     ("state/_METADATA", remove): "cannot read .*/20: ",
-    ("array data", flip): r"/20 is damaged: variables/params/w came back with other numbers\.",
+    ("array data", flip): r"/20 is damaged: restored values of variables/params/w differ from saved ones\.",
     ("array data", cut_short): "cannot read .*/20: .*variables.params.w",
     ("array data", remove): "cannot read .*/20: ",
 }
@@ -99,7 +99,7 @@ def test_every_flipped_bit_of_the_stored_numbers_is_found(state_at, config, tmp_
     begin, draw = whole.index(noise.tobytes()), random.Random(0)
     for bit in [0, 8 * noise.size - 1, *(draw.randrange(8 * noise.size) for _ in range(10))]:
         flip(stored, 8 * begin + bit)
-        with pytest.raises(CheckpointError, match=r"cannot read|came back with other numbers"):
+        with pytest.raises(CheckpointError, match=r"cannot read|differ from saved ones"):
             Checkpoints(config()).restore(10, state)
         stored.write_bytes(whole)
     np.testing.assert_array_equal(Checkpoints(config()).restore(10, state).state.variables.params["noise"], noise)

@@ -65,7 +65,7 @@ FAILURES = {  # what becomes of every such request -> what is said of it
     ),
     "^P.*name=stalled/checkpoints/20/state/ocdbt.process_0/": (
         Stall(),
-        "cannot write to gs://failing/stalled/checkpoints: it is not done after 2 s (save_seconds).",
+        "cannot write to gs://failing/stalled/checkpoints: it has not finished after 2 s (save_seconds).",
     ),
 }
 

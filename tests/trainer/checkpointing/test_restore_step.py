@@ -37,7 +37,7 @@ def test_a_restart_with_the_same_restore_step_goes_on_from_what_came_since(setti
     back = replace(settings, restore_step=10)
     save(back, 15, 25)
     assert Checkpoints(back).resume_step() == 25
-    assert "restore_step=10 was followed before, so this run goes on from step 25." in caplog.text
+    assert "a run has already gone back to restore_step=10, so this one resumes from step 25." in caplog.text
     assert "remove these from" in caplog.text
     assert Checkpoints(replace(settings, restore_step=15)).resume_step() == 15
 

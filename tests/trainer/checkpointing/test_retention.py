@@ -58,7 +58,7 @@ def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(confi
 
 
 def test_a_metric_that_the_evaluation_does_not_have_is_named(config):
-    with pytest.raises(OptionError, match=r"keep_best='acuracy' is no metric .* Did you mean 'accuracy'\? Known: acc"):
+    with pytest.raises(OptionError, match=r"keep_best='acuracy' is not a metric .* Did you mean 'accuracy'\? Known:"):
         Checkpoints(config(keep_best="acuracy")).record(1, {"accuracy": 0.5, "loss": 1.0})
 
 

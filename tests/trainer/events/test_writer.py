@@ -63,8 +63,8 @@ def test_of_a_whole_batch_of_images_the_first_16_are_written(events_in, tmp_path
         (np.zeros((4, 4)), r"the image 'x' has the shape \[4, 4\]. Give \[h, w, c\] or \[n, h, w, c\]"),
         (np.zeros((4, 4, 2)), r"has the shape \[4, 4, 2\]"),
         (np.zeros((0, 4, 4, 3)), r"has the shape \[0, 4, 4, 3\]"),
-        (np.zeros((4, 4, 3), np.int32), r"is int32. Give uint8 in 0..255, or a float in 0..1"),
-        (np.linspace(-2, 2, 48).reshape(4, 4, 3), r"values in -2..2. A float image is in 0..1: undo its normal"),
+        (np.zeros((4, 4, 3), np.int32), r"is int32. Give uint8 in 0..255 or floats in 0..1"),
+        (np.linspace(-2, 2, 48).reshape(4, 4, 3), r"values in -2..2. Float images must be in 0..1: undo the normal"),
         (np.full((4, 4, 3), np.nan), r"values in nan..nan"),
     ],
 )

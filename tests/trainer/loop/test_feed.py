@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.shards.errors import InputError, StallError, StorageError
-from trainer.inputs import batch_struct
+from trainer.batch_spec import batch_struct
 from trainer.loop.feed import Chunks, Feeder
 
 

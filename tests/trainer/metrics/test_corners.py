@@ -62,7 +62,7 @@ def test_a_record_with_a_nan_or_without_a_class_is_never_right():
 @pytest.mark.parametrize("metric", [ConfusionMatrix("label"), PerClass("label")], ids=repr)
 def test_a_label_that_is_no_class_ends_the_evaluation_unless_it_is_masked(metric):
     logits = np.eye(4, 3)
-    with pytest.raises(EvaluationError, match=r"2 records have a label that is none of the logits' 3 classes, 0\.\.2"):
+    with pytest.raises(EvaluationError, match=r"2 records have a label outside the logits' 3 classes, 0\.\.2"):
         value(metric, logits, label=[0, -1, 3, 1])
     value(metric, logits, label=[0, -1, 3, 1], mask=[True, False, False, True])
 
@@ -145,13 +145,13 @@ MISFITS = {
     "outputs that are no array": (
         Accuracy("label"),
         {"logits": 1},
-        "a dict of 'logits'; expected one array. Name a key",
+        "a dict of 'logits'; expected one array. Give one of their keys",
     ),
     "outputs of none": (AUC("label", "score"), None, "the task's outputs are NoneType; expected a dict with 'score'"),
     "labels of another shape": (
         Accuracy("image"),
         IMAGES,
-        r"the labels have the shape \[2, 4\]; expected \[2\], one a record",
+        r"the labels have the shape \[2, 4\]; expected \[2\], one per record",
     ),
     "labels that are floats": (Accuracy("score"), IMAGES, "the labels are float32; expected integers"),
     "logits of another shape": (
@@ -159,17 +159,17 @@ MISFITS = {
         np.zeros((2, 5, 3)),
         r"the logits have the shape \[2, 5, 3\]; expected \[2, classes\]",
     ),
-    "a k above all classes": (TopK(4, "label"), IMAGES, "k=4 is more than the 3 classes that the logits have"),
+    "a k above all classes": (TopK(4, "label"), IMAGES, r"k=4 exceeds the number of classes in the logits, 3\."),
     "scores of two columns": (
         PrecisionRecall("label"),
         IMAGES,
-        r"the scores have the shape \[2, 3\]; expected \[2\], one a record",
+        r"the scores have the shape \[2, 3\]; expected \[2\], one per record",
     ),
     "scores that are classes": (AUC("label", lambda o, b: b["label"]), None, "the scores are int32; expected floats"),
     "weights of another shape": (
         Mean("image", "score"),
         None,
-        r"values have the shape \[2, 4\] and the weights \[2\]; expected the same, with 2 rows",
+        r"values have the shape \[2, 4\] and the weights \[2\]; expected equal shapes with 2 rows",
     ),
 }
 
@@ -188,9 +188,9 @@ def test_what_does_not_fit_is_said_while_the_step_is_traced(kind):
     [
         (lambda: TopK(0, "label"), "k=0 is not allowed. It must be an int above 0"),
         (lambda: AUC("label", bins=0), "bins=0 is not allowed"),
-        (lambda: AUC("label", bins=2**25), "bins=33554432 is not allowed. 16777216 is the most"),
-        (lambda: AUC("label", low=1, high=1), "low=1 and high=1 are not allowed. Both finite, low below high"),
-        (lambda: AUC("label", high=np.inf), "high=inf are not allowed. Both finite, low below high"),
+        (lambda: AUC("label", bins=2**25), "bins=33554432 is not allowed. float32 distinguishes at most 16777216"),
+        (lambda: AUC("label", low=1, high=1), "low=1 and high=1 are not allowed. Both must be finite, and low below"),
+        (lambda: AUC("label", high=np.inf), "high=inf are not allowed. Both must be finite, and low below"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make, text):

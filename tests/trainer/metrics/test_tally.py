@@ -133,11 +133,11 @@ def test_training_reports_what_has_a_value_a_record_and_evaluation_all(dense_tas
 WRONG = {
     "a merge to another shape": (
         Merged(lambda o, b, mask: jnp.sum(mask), lambda first, second: jnp.stack([first, second])),
-        r"merge gives int32 \[2\] of two states int32 \[\]. It must give such a state again.",
+        r"merge returns int32 \[2\] for two states int32 \[\]. It must return the same structure.",
     ),
     "a state of complex numbers": (
         Own(lambda *_: jnp.zeros(2, jnp.complex64)),
-        r"a state holds complex64 \[2\]. Allowed",
+        r"a state contains complex64 \[2\]. Allowed",
     ),
 }
 
@@ -151,7 +151,7 @@ def test_a_state_that_cannot_be_carried_fails_before_the_first_step_of_training(
 
 
 def test_a_value_that_is_no_number_is_named():
-    with pytest.raises(InputError, match=r"the metric own/a is computed as 'good'. Allowed: a number, an array"):
+    with pytest.raises(InputError, match=r"the metric own/a computes 'good'. Allowed: a number, an array"):
         epoch(Own(masked, lambda state: {"a": "good"}), [([1], [1])])
 
 
@@ -160,7 +160,7 @@ def test_a_value_that_is_no_number_is_named():
     [
         ({"acc": Accuracy}, r"the metric 'acc' is <class .*Accuracy'>. Allowed: a function\(outputs, batch\)"),
         ({"acc": 0.5}, "the metric 'acc' is 0.5. Allowed"),
-        ({"a": Own(masked), "a/b": Accuracy("y")}, "'a/b' is named like a value of the metric 'a'. Choose another"),
+        ({"a": Own(masked), "a/b": Accuracy("y")}, "'a/b' has the name of a value of the metric 'a'. Choose another"),
     ],
     ids=["a class", "a number", "a name in use"],
 )

@@ -85,9 +85,9 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
     [
         ("digits", ("--train-split", "trian"), "has no split 'trian'. Did you mean 'train'? Known: train, validation."),
         ("images", ("--eval-split", "test"), "has no split 'test'. Known: train, validation."),
-        ("images", ("--label-key", "label"), "--label-key=label is not one integer a record. Known: image/class/label"),
+        ("images", ("--label-key", "label"), "--label-key=label is not one integer per record. Known: image/class"),
         ("images", ("--image-key", "image"), "--image-key=image is not a feature of bytes. Did you mean 'image/encode"),
-        ("images", ("--image-key", "image/encoded"), "has no names of classes for 'image/class/label'. Give --num-cla"),
+        ("images", ("--image-key", "image/encoded"), "has no class names for 'image/class/label'. Give --num-cla"),
         ("images", ("--random-erasing", "2"), "random_erasing=2.0 is not allowed. It must be in 0..1."),
         ("images", ("--mixup", "-1"), "mixup=-1.0 is not allowed. It must be 0 or above."),
         ("digits", ("--data-dir", ""), "error: a path is empty; perhaps a shell variable has no value. Give a path"),
@@ -96,7 +96,7 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         (
             "digits",
             ("--max-steps", "None"),
-            "max_steps=None: the learning rate follows a schedule that ends. Give",
+            "max_steps=None: the learning-rate schedule needs an end. Give",
         ),
         ("digits", ("--follow-seconds", "0"), "follow_seconds=0.0 is not allowed. It must be above 0."),
         ("digits", ("--num-devices", "2"), "num_devices=2 is given with platform=None."),
@@ -120,8 +120,8 @@ def test_a_mistake_in_the_flags_is_told_early(pictures, refused, recipe, flags, 
 def test_data_without_what_digits_reads_are_refused_with_the_recipe_that_takes_them(numbers, refused):
     line = refused("digits", "--data-dir", str(numbers))
     assert line.endswith(
-        "numbers has no feature 'image/encoded', which this recipe reads. Its features are: number, weight. The images "
-        "recipe trains on any labelled images: python -m trainer images."
+        "numbers has no feature 'image/encoded', which this recipe reads. Its features are: number, weight. For other "
+        "labelled images, use the images recipe: python -m trainer images."
     )
 
 

@@ -26,7 +26,7 @@ def test_the_only_image_and_the_label_that_has_names_are_taken():
 def test_without_names_the_only_integer_is_the_label_and_the_classes_are_counted_by_a_flag():
     data = found({"picture": Feature("bytes", content="image", channels=1), "digit": LABEL}, None, num_classes=10)
     assert (data.label, data.base, data.num_classes, data.names, data.channels) == ("digit", 0, 10, (), 1)
-    with pytest.raises(OptionError, match="data has no names of classes for 'digit'. Give --num-classes"):
+    with pytest.raises(OptionError, match="data has no class names for 'digit'. Give --num-classes"):
         found({"picture": IMAGE, "digit": LABEL}, None)
 
 
@@ -36,17 +36,17 @@ def test_flags_decide_and_what_they_name_must_be_there():
     assert (data.image, data.label, data.base, data.num_classes, data.names) == ("right", "breed", 0, 7, ())
     with pytest.raises(OptionError, match=r"--image-key=rihgt is not a feature of bytes. Did you mean 'right'"):
         found(features, image_key="rihgt")
-    with pytest.raises(OptionError, match="--label-key=left is not one integer a record.*Known: breed, label"):
+    with pytest.raises(OptionError, match="--label-key=left is not one integer per record.*Known: breed, label"):
         found(features, image_key="left", label_key="left")
 
 
 @pytest.mark.parametrize(
     ("features", "text"),
     [
-        ({"a": IMAGE, "b": IMAGE, "label": LABEL}, "the features that hold an image are 'a', 'b'; one is wanted. Give"),
-        ({"a": Feature("bytes"), "label": LABEL}, "an image are none; one is wanted. Give --image-key, one of: a."),
-        ({"a": IMAGE, "x": NUMBER, "y": NUMBER}, "one integer are x, y; which is the label. Give --label-key"),
-        ({"a": IMAGE, "label": Feature("int64", (None,))}, "one integer are none; which"),
+        ({"a": IMAGE, "b": IMAGE, "label": LABEL}, "the image features are 'a', 'b'; expected exactly one. Give"),
+        ({"a": Feature("bytes"), "label": LABEL}, "image features are none; expected .* Give --image-key, one of: a."),
+        ({"a": IMAGE, "x": NUMBER, "y": NUMBER}, "one integer are x, y; expected exactly one as the label. Give"),
+        ({"a": IMAGE, "label": Feature("int64", (None,))}, "one integer are none; expected exactly one as the label"),
     ],
 )
 def test_where_there_is_a_choice_the_flag_is_named(features, text):
@@ -57,7 +57,7 @@ def test_where_there_is_a_choice_the_flag_is_named(features, text):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({"size": 4}, "size=4 with 4 widths: each halves the image"),
+        ({"size": 4}, "size=4 with 4 widths: each width halves the image"),
         ({"size": 16, "widths": (8,) * 5}, "size=16 with 5 widths"),
         ({"widths": ()}, r"widths=\(\) must be one or more"),
         ({"num_classes": 1}, "num_classes=1 must be 2 or more"),
