@@ -128,7 +128,7 @@ def test_two_processes_share_a_work_directory_in_a_bucket(gcs_server, start_comm
 
 
 def test_a_command_that_is_asked_to_end_saves_to_the_bucket_and_ends_with_75(bucket, gcs_server, start_command):
-    running = start_command(f"{bucket}/model", "--max-steps=10000000")
+    running = start_command(f"{bucket}/model", "--max-steps=100000")
     gcs_server.wait_for(f"^P.*{bucket.removeprefix('gs://')}.*checkpoints/20/commit_success", DEADLINE_SECONDS)
     running.process.send_signal(signal.SIGTERM)
     *_, last = running.end(code=75).splitlines()

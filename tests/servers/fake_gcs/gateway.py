@@ -5,6 +5,7 @@ host is refused, so nothing leaves the machine. fake_gcs.server starts it with -
 A process of its own: a proxy thread in the test's process deadlocks with TensorFlow, whose flush holds the GIL."""
 
 import contextlib
+import http.client
 import json
 import select
 import socket
@@ -16,9 +17,10 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
-from fake_gcs import backend, stand_ins
+from fake_gcs import backend, heads, stand_ins
 from fake_gcs.answers import Answer, error
 from fake_gcs.control import PREFIX, Orders, Pace
 from fake_gcs.faults import Action, Reset, Short, Stall
@@ -42,13 +44,17 @@ class Handler(BaseHTTPRequestHandler):
         self.store = Store(self.gateway.shared)
 
     def finish(self):
-        self.store.close()
+        self.store.leave()
         with contextlib.suppress(OSError):
             super().finish()
         self.connection.close()
 
     def log_message(self, format, *args):
         """The gateway has a log of its own."""
+
+    @property
+    def head(self) -> heads.Head:
+        return cast(heads.Head, self.headers)  # see main
 
     def do_CONNECT(self):
         host = self.path.rsplit(":", 1)[0]
@@ -71,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         self.path = url._replace(scheme="", netloc="").geturl() or "/"
         body = self.read_body()
         target = stand_ins.with_name(self.path, body)
-        entry = Entry(self.command, target, self.headers, self.scheme, len(body))
+        entry = Entry(self.command, target, self.head, self.scheme, len(body))
         if url.path.startswith(PREFIX):
             self.send(self.gateway.orders.answer(self.command, url.path, body), entry)
             return
@@ -81,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
         if action and action.when == "before" and not self.suffer(action, entry):
             return
         base_url = f"{self.scheme}://{self.headers.get('host')}"
-        answer = self.store.ask(Asked(self.command, target, self.headers, body, base_url))
+        answer = self.store.ask(Asked(self.command, target, self.head, body, base_url))
         if action and action.when == "after" and not self.suffer(action, entry):
             return
         self.send(answer, entry, cut=isinstance(action, Short))
@@ -93,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
         return netloc == own or netloc.split(":")[0].endswith(".googleapis.com")
 
     def refuse(self, host: str):
-        entry = self.gateway.orders.log.add(Entry(self.command, self.path, self.headers, self.scheme))
+        entry = self.gateway.orders.log.add(Entry(self.command, self.path, self.head, self.scheme))
         self.close_connection = True
         self.send(error(403, f"The gateway refuses {host}: it serves *.googleapis.com, and nothing leaves it."), entry)
 
@@ -207,6 +213,7 @@ class Gateway(socketserver.ThreadingTCPServer):
 
 def main(binary: str, directory: Path) -> None:
     """Serves until stdin ends, as it also does when the process that started this one is killed."""
+    http.client.parse_headers = heads.read  # pyright: ignore[reportAttributeAccessIssue]
     with Gateway() as gateway:
         port = gateway.server_address[1]
         gateway.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -4,9 +4,10 @@ No header is kept but those named here, and of Authorization only whether there 
 
 import threading
 import time
-from dataclasses import asdict, dataclass, field, replace
-from email.message import Message
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from fake_gcs.heads import Head
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Request:
 class Entry:
     """A request under way. It keeps no header but those that a Request tells of: a token must not live here."""
 
-    def __init__(self, method: str, target: str, headers: Message, scheme: str, request_bytes: int = 0):
+    def __init__(self, method: str, target: str, headers: Head, scheme: str, request_bytes: int = 0):
         own = target.startswith("/")  # else another host was asked for
         url = urlsplit(target)
         generation = parse_qs(url.query).get("ifGenerationMatch", [None])[0]
@@ -49,7 +50,7 @@ class Entry:
             path=url.path if own else target,
             query=url.query if own else "",
             scheme=scheme,
-            host=headers.get("host", ""),
+            host=headers.get("host") or "",
             range=headers.get("range"),
             content_range=headers.get("content-range"),
             if_generation_match=None if generation is None else int(generation),
@@ -97,4 +98,4 @@ class Log:
         """Every request as a dict of JSON values: Request(**row)."""
         with self.lock:
             entries = list(self.entries)
-        return [asdict(entry.request) for entry in entries]
+        return [vars(entry.request) for entry in entries]

@@ -8,11 +8,11 @@ import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from email.message import Message
 from urllib.parse import parse_qs, urlsplit
 
 from fake_gcs import stand_ins
 from fake_gcs.answers import Answer, error, whole
+from fake_gcs.heads import Head
 from fake_gcs.preconditions import Preconditions, subject
 from fake_gcs.uploads import Reply, Uploads
 
@@ -26,7 +26,7 @@ class Asked:
 
     method: str
     target: str
-    headers: Message
+    headers: Head
     body: bytes
     base_url: str  # by which the client reached the gateway
 
@@ -46,14 +46,25 @@ class Shared:
     port: int
     uploads: Uploads = field(default_factory=Uploads)
     writing: threading.Lock = field(default_factory=threading.Lock)  # between a precondition's check and its write
+    idle: list[http.client.HTTPConnection] = field(default_factory=list)  # of clients that have left
 
 
 class Store:
     """One connection, kept alive; not safe between threads."""
 
     def __init__(self, shared: Shared):
-        self.shared = shared
-        self.connection = http.client.HTTPConnection("127.0.0.1", shared.port)
+        self.shared, self._is_clean = shared, False
+        try:
+            self.connection = shared.idle.pop()
+        except IndexError:
+            self.connection = http.client.HTTPConnection("127.0.0.1", shared.port)
+
+    def leave(self) -> None:
+        """The next client has the connection, where the last answer is known to be read to its end."""
+        if self._is_clean:
+            self.shared.idle.append(self.connection)
+        else:
+            self.connection.close()
 
     def close(self) -> None:
         """Forgets an answer that is not read to its end; the next request connects anew."""
@@ -61,6 +72,7 @@ class Store:
 
     def ask(self, asked: Asked) -> Answer:
         """The answer; its body, if it is a response, has to be read before the next request."""
+        self._is_clean = False
         try:
             return self._answer(asked)
         except (OSError, http.client.HTTPException) as error:
@@ -140,6 +152,7 @@ class Store:
             answer = whole(response.read(), response.status, tuple(kept))
             if response.status == 416:  # the server ends the connection after it, without a word
                 self.connection.close()
+            self._is_clean = True
             return answer
         return Answer(response.status, kept, response, response.length)
 
