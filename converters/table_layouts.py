@@ -42,7 +42,11 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
     names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
     if not names:
         raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). There is: {first_few(files)}.")
-    tables = _by_split(raw_data_dir, names) if validation_fraction is None else _one_set(names, validation_fraction)
+    if validation_fraction is None:
+        tables = _by_split(raw_data_dir, names)
+    else:
+        check_fraction(validation_fraction)
+        tables = {"train": names, "validation": names} if validation_fraction else {"train": names}
     check_splits(raw_data_dir, splits, tables)
     sources = [
         Source(split, join(raw_data_dir, name), files[name], 0, files[name].bytes, kind="file")
@@ -66,11 +70,6 @@ def _by_split(raw_data_dir: str, names: Sequence[str]) -> Mapping[str, Sequence[
             f"{first_few(names)}. If these are not split yet, give --validation_fraction (0 for train only)."
         )
     return {split: found[split] for split in SPLITS if split in found}
-
-
-def _one_set(names: Sequence[str], fraction: float) -> Mapping[str, Sequence[str]]:
-    check_fraction(fraction)
-    return {"train": names, "validation": names} if fraction else {"train": names}
 
 
 def check_columns(paths: Iterable[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None) -> None:
