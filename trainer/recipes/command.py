@@ -11,15 +11,20 @@ from pipeline.command import Console, say
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
 from trainer.config import TrainerConfig
-from trainer.inputs import InputFn
+from trainer.inputs import InputContext, InputFn
 from trainer.recipes.config import RecipeConfig
 from trainer.results import EvalResult
 from trainer.task import Task
 from trainer.trainer import Trainer
 
-__all__ = ["Predicted", "run_command"]
+__all__ = ["Predicted", "batch_options", "run_command"]
 
 Predicted = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+def batch_options(ctx: InputContext) -> dict[str, Any]:
+    """The arguments of train_dataset and eval_dataset that depend only on the context."""
+    return {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "stall_seconds": ctx.stall_seconds}
 
 
 def run_command(
