@@ -67,7 +67,8 @@ def _write_predictions(trainer: Trainer, input_fn: InputFn, predicted: Predicted
 def _tell(config: TrainerConfig, result: EvalResult) -> None:
     if jax.process_index() > 0 or config.fast_dev_run:
         return
-    path = _publish(config.workdir, "eval_result.json", _report(result))
+    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
+    path = _publish(config.workdir, "eval_result.json", result.metrics | numbers | {"proven": result.proven})
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
     say(
@@ -83,8 +84,3 @@ def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
     with open_storage(workdir).publish(path) as sink:
         sink.write(json.dumps(report, indent=2).encode() + b"\n")
     return path
-
-
-def _report(result: EvalResult) -> dict[str, Any]:
-    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
-    return result.metrics | numbers | {"proven": result.proven}

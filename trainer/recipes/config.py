@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL_BATCHES", "RecipeConfig", "parsed"]
 
-SMALL_BATCHES = TrainerConfig(
-    workdir=tyro.MISSING, global_batch_size=64, eval_batch_size=128, iterations_per_loop=20
-)  # what recipes with small images start from
+# The defaults of recipes for small images.
+SMALL_BATCHES = TrainerConfig(workdir=tyro.MISSING, global_batch_size=64, eval_batch_size=128, iterations_per_loop=20)
 
 
 @dataclass(frozen=True, kw_only=True)
