@@ -71,7 +71,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
         raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
     from trainer.cluster.devices import Devices, check, choose
     from trainer.cluster.distributed import Distributed, join
-    from trainer.recipes.flags import parsed
+    from trainer.recipes.config import parsed
 
     config = importlib.import_module(f"{RECIPES[name]}_config").Config
     fields = [("recipe", config), ("devices", Devices, Devices())]

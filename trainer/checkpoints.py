@@ -8,11 +8,11 @@ if __name__ == "__main__":
     leave_at_once()  # before the imports: they take seconds
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.command import Console, Parser, exit_with, say
@@ -51,12 +51,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.tree or args.name is not None:
         arrays = read_contents(open_storage(args.directory), directory, step)["arrays"]
         if args.name is None:
-            _show(console, arrays, _tree(step, arrays), args.json)
+            rows = [(name, array["dtype"], str(array["shape"]), array["partition"]) for name, array in arrays.items()]
+            table = _table(f"Arrays of step {step}", ("name", "dtype", "shape", "partition"), rows)
+            _show(console, arrays, table, args.json)
         else:
             _print_array(console, args.directory, step, args.name, arrays, args.json)
         return
     listed = _listed(args.directory, steps if args.step is None else [step])
-    _show(console, listed, _listing(args.directory, listed), args.json)
+    columns = ("step", "saved", "size", "trained with", "evaluation")
+    _show(console, listed, _table(f"Checkpoints of {args.directory}", columns, map(_row, listed)), args.json)
 
 
 def _show(console: Console, value: Any, table: Table, as_json: bool) -> None:
@@ -93,19 +96,15 @@ def _mark_best(entries: Sequence[dict[str, Any]], measured: Metrics) -> None:
             entry["best"] = entry["step"] == best
 
 
-def _listing(workdir: str, entries: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(f"Checkpoints of {workdir}", "step", "saved", "size", "trained with", "evaluation")
-    for entry in entries:
-        measured = ", ".join(f"{name} {value:.4g}" for name, value in (entry["evaluation"] or {}).items())
-        _add(
-            table,
-            f"{entry['step']:,}{' *best*' * entry['best']}",
-            entry.get("time", "unknown").replace("T", " ").replace("+00:00", " UTC"),
-            format_bytes(entry["bytes"]),
-            entry.get("damage") or _summary(entry),
-            measured or "none",
-        )
-    return table
+def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    measured = ", ".join(f"{name} {value:.4g}" for name, value in (entry["evaluation"] or {}).items())
+    return (
+        f"{entry['step']:,}{' *best*' * entry['best']}",
+        entry.get("time", "unknown").replace("T", " ").replace("+00:00", " UTC"),
+        format_bytes(entry["bytes"]),
+        entry.get("damage") or _summary(entry),
+        measured or "none",
+    )
 
 
 def _summary(entry: Mapping[str, Any]) -> str:
@@ -118,22 +117,11 @@ def _summary(entry: Mapping[str, Any]) -> str:
     )
 
 
-def _tree(step: int, arrays: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = _table(f"Arrays of step {step}", "name", "dtype", "shape", "partition")
-    for name, array in arrays.items():
-        _add(table, name, array["dtype"], str(array["shape"]), array["partition"])
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(*(Column(name, overflow="fold") for name in columns), title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    return table
-
-
-def _add(table: Table, *cells: str) -> None:
-    table.add_row(*map(Text, cells))
 
 
 def _print_array(

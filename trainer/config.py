@@ -76,7 +76,7 @@ class TrainerConfig:
     run code here."""
     model_parallelism: int = 1
     """Devices that share one copy of the model: the size of the mesh's "model" axis. Task.partition defines what is
-    split over it. The other factor of the number of devices is the size of the "data" axis."""
+    split over it. The "data" axis has one position per such group of devices."""
     seed: int = 0
     """Seed of the model and, through InputContext, of the input."""
     loop_mode: LoopMode = "auto"

@@ -76,7 +76,7 @@ def test_a_fast_dev_run_trains_and_evaluates_a_little_and_neither_reads_nor_writ
     Path(settings.workdir, "checkpoints", "500").mkdir(parents=True)
     before = sorted(Path(settings.workdir).rglob("*"))
     trainer = Trainer(dense_task, settings)
-    assert "3 steps of training, and an evaluation of one batch" in caplog.text
+    assert "trains 3 steps and evaluates one batch" in caplog.text
     result = trainer.train(vector_input)
     evaluated = trainer.evaluate(vector_input)
     assert (result.start_step, result.step, evaluated.records, evaluated.proven) == (0, 3, 16, False)

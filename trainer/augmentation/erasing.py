@@ -5,9 +5,8 @@ import math
 import jax.numpy as jnp
 
 from pipeline.shards.errors import OptionError
-from trainer.augmentation.boxes import inside
 from trainer.augmentation.draws import uniform
-from trainer.augmentation.images import images_of
+from trainer.augmentation.images import images_of, inside
 from trainer.task import Batch
 
 __all__ = ["random_erasing"]

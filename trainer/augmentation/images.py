@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from pipeline.shards.errors import InputError, did_you_mean
 from trainer.task import Batch
 
-__all__ = ["clipped", "images_of", "per_record"]
+__all__ = ["clipped", "images_of", "inside", "per_record"]
 
 
 def images_of(batch: Batch, key: str, op: str, channels: tuple[int, ...] | None = None) -> jax.Array:
@@ -34,3 +34,14 @@ def per_record(values: jax.Array, images: jax.Array) -> jax.Array:
 def clipped(values: Any) -> jax.Array:
     """Clips to 0..255, the range of levels."""
     return jnp.clip(values, 0.0, 255.0)
+
+
+def inside(top: jax.Array, left: jax.Array, height: jax.Array, width: jax.Array, images: jax.Array) -> jax.Array:
+    """bool [b, h, w, 1]: the pixels of `images` in each record's rectangle, which the four int32 [b] define."""
+
+    def along(start: jax.Array, length: jax.Array, size: int) -> jax.Array:
+        places = jnp.arange(size)
+        return (places >= start[:, None]) & (places < (start + length)[:, None])
+
+    rows, columns = along(top, height, images.shape[1]), along(left, width, images.shape[2])
+    return (rows[:, :, None] & columns[:, None, :])[..., None]

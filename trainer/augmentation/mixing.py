@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from pipeline.shards.errors import InputError, OptionError, did_you_mean
-from trainer.augmentation.boxes import inside
 from trainer.augmentation.draws import beta, uniform
-from trainer.augmentation.images import images_of, per_record
+from trainer.augmentation.images import images_of, inside, per_record
 from trainer.inputs import MASK
 from trainer.task import Batch
 

@@ -1,7 +1,7 @@
 """Serialized TensorBoard events with scalars, for consecutive steps: training writes one for every step.
 
-protobuf would take several times as long per event, as long as a step of a small model. It makes one event, a
-template; NumPy copies the numbers of each step into it."""
+Serializing each with protobuf takes several times as long, about as long as a step of a small model. Here protobuf
+makes a template once per set of names, and NumPy copies the values of each step into it."""
 
 import functools
 import itertools

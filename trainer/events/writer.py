@@ -1,6 +1,6 @@
 """Writes TensorBoard event files: tensorboard's protos in the record framing of the shards.
 
-Usual writers import tensorflow where it is installed, and know no fence."""
+Other writers import tensorflow if it is installed, and have no fence."""
 
 import itertools
 import os

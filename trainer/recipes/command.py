@@ -11,15 +11,20 @@ from pipeline.command import Console, say
 from pipeline.shards.schemes import open_storage
 from pipeline.shards.storage import join
 from trainer.config import TrainerConfig
-from trainer.inputs import InputFn
+from trainer.inputs import InputContext, InputFn
 from trainer.recipes.config import RecipeConfig
 from trainer.results import EvalResult
 from trainer.task import Task
 from trainer.trainer import Trainer
 
-__all__ = ["Predicted", "run_command"]
+__all__ = ["Predicted", "batch_options", "run_command"]
 
 Predicted = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+def batch_options(ctx: InputContext) -> dict[str, Any]:
+    """The arguments of train_dataset and eval_dataset that depend only on the context."""
+    return {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "stall_seconds": ctx.stall_seconds}
 
 
 def run_command(
@@ -62,7 +67,8 @@ def _write_predictions(trainer: Trainer, input_fn: InputFn, predicted: Predicted
 def _tell(config: TrainerConfig, result: EvalResult) -> None:
     if jax.process_index() > 0 or config.fast_dev_run:
         return
-    path = _publish(config.workdir, "eval_result.json", _report(result))
+    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
+    path = _publish(config.workdir, "eval_result.json", result.metrics | numbers | {"proven": result.proven})
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
     say(
@@ -78,8 +84,3 @@ def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
     with open_storage(workdir).publish(path) as sink:
         sink.write(json.dumps(report, indent=2).encode() + b"\n")
     return path
-
-
-def _report(result: EvalResult) -> dict[str, Any]:
-    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
-    return result.metrics | numbers | {"proven": result.proven}

@@ -1,24 +1,27 @@
-"""The flags of every recipe's command, and the checks of them that need neither JAX nor TensorFlow.
+"""The flags of every recipe's command: parsing, and the checks that need neither JAX nor TensorFlow.
 
 Imports little at the top: --help appears immediately, and a wrong flag is reported within a second."""
 
+import contextlib
+import io
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from pipeline.shards.errors import OptionError
+from pipeline.shards.errors import InfeedError, OptionError
 from trainer.config import TrainerConfig
 
 if TYPE_CHECKING:
     from pipeline.sources.records import Records
 
-__all__ = ["SMALL_BATCHES", "RecipeConfig"]
+__all__ = ["SMALL_BATCHES", "RecipeConfig", "parsed"]
 
-SMALL_BATCHES = TrainerConfig(
-    workdir=tyro.MISSING, global_batch_size=64, eval_batch_size=128, iterations_per_loop=20
-)  # what recipes with small images start from
+# The defaults of recipes for small images.
+SMALL_BATCHES = TrainerConfig(workdir=tyro.MISSING, global_batch_size=64, eval_batch_size=128, iterations_per_loop=20)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,3 +83,26 @@ class RecipeConfig:
         from pipeline.sources.opening import open_dataset  # loads NumPy
 
         return open_dataset(self.data_dir, split)
+
+
+def parsed(flags: type, options: Sequence[str], program: str, description: str) -> Any:
+    """An instance of `flags` with the values of the options.
+
+    Raises InfeedError for a value that a dataclass refuses; SystemExit, after tyro's help or error on stderr, for
+    --help and for unknown or malformed options."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(tyro.conf.OmitArgPrefixes[flags], args=options, prog=program, description=description)
+    except SystemExit as left:
+        for cause in _causes(left):
+            if isinstance(cause, InfeedError):
+                raise cause from None  # tyro would print it in a box, folded into several lines
+        print(said.getvalue(), file=sys.stderr, end="")
+        raise
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -12,7 +12,7 @@ from trainer.inputs import InputContext, InputFn
 from trainer.metrics.classes import Accuracy
 from trainer.models.cnn import SmallCnn
 from trainer.nnx_task import nnx_task
-from trainer.recipes.command import run_command
+from trainer.recipes.command import batch_options, run_command
 from trainer.recipes.digits_config import ENCODED, LABEL, Config
 from trainer.task import Batch, Task
 
@@ -56,31 +56,15 @@ def input_fns(config: Config) -> tuple[InputFn, InputFn]:
         from pipeline.datasets import train_dataset
         from pipeline.ops import DecodeJpeg, RandomShift
 
-        return train_dataset(
-            config.train_records,
-            global_batch=ctx.global_batch_size,
-            hosts=ctx.hosts,
-            ops=[
-                DecodeJpeg(ENCODED, into=IMAGE, shape=IMAGE_SHAPE),
-                RandomShift(IMAGE, pixels=config.shift_pixels),
-            ],
-            keys=(IMAGE, LABEL),
-            seed=ctx.seed,
-            stall_seconds=ctx.stall_seconds,
-        )
+        ops = [DecodeJpeg(ENCODED, into=IMAGE, shape=IMAGE_SHAPE), RandomShift(IMAGE, pixels=config.shift_pixels)]
+        return train_dataset(config.train_records, ops=ops, keys=(IMAGE, LABEL), seed=ctx.seed, **batch_options(ctx))
 
     def eval_input(ctx: InputContext) -> Any:
         from pipeline.datasets import eval_dataset
         from pipeline.ops import DecodeJpeg
 
-        return eval_dataset(
-            config.eval_records,
-            global_batch=ctx.global_batch_size,
-            hosts=ctx.hosts,
-            ops=[DecodeJpeg(ENCODED, into=IMAGE, shape=IMAGE_SHAPE)],
-            keys=(IMAGE, LABEL),
-            stall_seconds=ctx.stall_seconds,
-        )
+        ops = [DecodeJpeg(ENCODED, into=IMAGE, shape=IMAGE_SHAPE)]
+        return eval_dataset(config.eval_records, ops=ops, keys=(IMAGE, LABEL), **batch_options(ctx))
 
     return train_input, eval_input
 

@@ -14,7 +14,7 @@ from trainer.inputs import InputContext, InputFn
 from trainer.metrics.classes import Accuracy, TopK
 from trainer.models.cnn import SmallCnn
 from trainer.nnx_task import nnx_task
-from trainer.recipes.command import run_command
+from trainer.recipes.command import batch_options, run_command
 from trainer.recipes.image_data import ImageData
 from trainer.recipes.images_config import Config
 from trainer.task import Augment, Batch, Task
@@ -26,15 +26,8 @@ IMAGE, SOFT_LABELS = "image", "labels"
 
 def input_fns(config: Config, data: ImageData) -> tuple[InputFn, InputFn]:
     """The inputs of training and evaluation: image uint8 [b, size, size, channels] and the label int32 [b]."""
+    keys = (IMAGE, data.label)
     decoded = {"into": IMAGE, "size": (config.size, config.size), "channels": data.channels}
-
-    def common(ctx: InputContext) -> dict[str, Any]:
-        return {
-            "global_batch": ctx.global_batch_size,
-            "hosts": ctx.hosts,
-            "keys": (IMAGE, data.label),
-            "stall_seconds": ctx.stall_seconds,
-        }
 
     def central() -> Any:
         from pipeline.ops import DecodeCentralCrop
@@ -47,13 +40,13 @@ def input_fns(config: Config, data: ImageData) -> tuple[InputFn, InputFn]:
 
         crop = DecodeRandomResizedCrop(data.image, area=(config.min_area, 1.0), flip=config.mirror, **decoded)
         ops = {"none": [central()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
-        options = common(ctx) | {"ops": ops[config.augmentation], "seed": ctx.seed}
-        return train_dataset(config.train_records, epochs="span", **options)
+        options = {"ops": ops[config.augmentation], "keys": keys, "seed": ctx.seed, "epochs": "span"}
+        return train_dataset(config.train_records, **options, **batch_options(ctx))
 
     def eval_input(ctx: InputContext) -> Any:
         from pipeline.datasets import eval_dataset
 
-        return eval_dataset(config.eval_records, ops=[central()], **common(ctx))
+        return eval_dataset(config.eval_records, ops=[central()], keys=keys, **batch_options(ctx))
 
     return train_input, eval_input
 
