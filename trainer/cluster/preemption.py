@@ -16,9 +16,7 @@ from trainer.interrupts import FirstOne, Interrupts
 
 __all__ = ["Preemption", "Request"]
 
-KEY = (
-    "preempted"  # of the run, not of a session. A host's value: "" for SIGTERM, for SIGINT the session that received it
-)
+KEY = "preempted"  # of the run. A host's value: "" for SIGTERM, for SIGINT the session that received it
 SAVING = "interrupted: saving the run; a second Ctrl-C exits without saving"
 STOPPING = "interrupted: stopping; a second Ctrl-C exits immediately"
 SAVED = "SIGINT; all work is saved, and the same command resumes from there"
