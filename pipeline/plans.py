@@ -15,7 +15,7 @@ from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import TrainOrder, default_streams
 from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
 from pipeline.shards.errors import OptionError
-from pipeline.sources.joined import Concatenated, whole
+from pipeline.sources.joined import Concatenated, Part
 from pipeline.sources.opening import Data, open_dataset
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 
@@ -42,7 +42,7 @@ def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
     Raises: as open_dataset; OptionError unless each source has a weight above 0."""
     if len(sources) != len(weights):
         raise OptionError(f"{len(sources)} sources have {len(weights)} weights: give one for each.")
-    return Mixture(Concatenated([whole(open_dataset(source)) for source in sources]), check_weights(weights))
+    return Mixture(Concatenated([Part(open_dataset(source)) for source in sources]), check_weights(weights))
 
 
 @dataclass(frozen=True)

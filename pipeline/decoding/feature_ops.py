@@ -16,8 +16,6 @@ __all__ = ["Cast", "Drop", "Keep", "Rename"]
 
 @dataclass(frozen=True)
 class _Choice:
-    """Common part of Keep and Drop: the names of features."""
-
     keys: Iterable[str]
 
     def __post_init__(self) -> None:

@@ -19,8 +19,6 @@ _PNG_BEGINS = struct.unpack(">4i", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR")  # its fi
 
 @dataclass(frozen=True)
 class _Decode(ImageOp):
-    """Common part of both image formats."""
-
     key: str
     into: str = "image"
     shape: tuple[int, int, int] = (224, 224, 3)

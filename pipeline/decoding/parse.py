@@ -15,8 +15,6 @@ from pipeline.tf_cpu import tf
 
 __all__ = ["parse_records"]
 
-_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
-
 
 def parse_records(layout: Layout, keys: Collection[str], payloads: Any) -> Features:
     """The features `keys` of n payloads (string [n]): tensors [n, *shape] according to feature_specs.
@@ -33,12 +31,13 @@ def parse_records(layout: Layout, keys: Collection[str], payloads: Any) -> Featu
     if isinstance(layout, np.dtype):
         return _parse_structs(layout, keys, payloads)
     if isinstance(layout, Schema) and not layout.opaque:
-        return tf.io.parse_example(payloads, {key: _parsing(layout.features[key]) for key in keys})
+        return tf.io.parse_example(
+            payloads, {key: _parsing(layout.features[key], tf.as_dtype(specs[key].dtype)) for key in keys}
+        )
     return dict.fromkeys(keys, payloads)
 
 
-def _parsing(feature: Feature) -> Any:
-    dtype = _DTYPES[feature.dtype]
+def _parsing(feature: Feature, dtype: Any) -> Any:
     if None in feature.shape:
         return tf.io.RaggedFeature(dtype)
     if not feature.optional:

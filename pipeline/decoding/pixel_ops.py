@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.decoding.image_op import ImageOp, image_spec
 from pipeline.decoding.op import Specs
-from pipeline.decoding.resizing import Method, check_resizing, flipped, resized
+from pipeline.decoding.resizing import Method, check_resizing, check_size, flipped, resized
 from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
@@ -50,7 +50,7 @@ class RandomCrop(ImageOp):
 
     def __post_init__(self) -> None:
         if self.size is not None:
-            _check_size(self, self.size)
+            check_size(self, self.size)
         if self.padding < 0 or self.fill not in ("zero", "edge"):
             raise OptionError(f"{self!r}: padding must be 0 or more, and fill 'zero' or 'edge'.")
 
@@ -71,7 +71,7 @@ class CentralCrop(ImageOp):
     size: tuple[int, int] = (224, 224)
 
     def __post_init__(self) -> None:
-        _check_size(self, self.size)
+        check_size(self, self.size)
 
     def _spec(self, specs: Specs) -> ArraySpec:
         return _cropped_spec(self, self.key, image_spec(self, self.key, specs), self.size)
@@ -129,11 +129,6 @@ class GreyToRgb(ImageOp):
 
     def _image(self, value: Any, _seed: Any, /) -> Any:
         return tf.broadcast_to(value, [*value.shape[:2], 3])  # tf.tile takes twice as long
-
-
-def _check_size(op: ImageOp, size: tuple[int, int]) -> None:
-    if len(size) != 2 or min(size) < 1:
-        raise OptionError(f"{op!r}: size must be (height, width).")
 
 
 def _cropped_spec(op: ImageOp, key: str, spec: ArraySpec, size: tuple[int, int], padding: int = 0) -> ArraySpec:

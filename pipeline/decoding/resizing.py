@@ -1,25 +1,28 @@
 """Resizing and flipping of uint8 images."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pipeline.decoding.op import Op
 from pipeline.shards.errors import OptionError
 from pipeline.tf_cpu import tf
 
-__all__ = ["Method", "check_resizing", "flipped", "resized"]
+__all__ = ["Method", "check_resizing", "check_size", "flipped", "resized"]
 
 Method = Literal["bilinear", "bicubic", "area"]
-_METHODS = ("bilinear", "bicubic", "area")
 
 
 def check_resizing(op: Op, size: tuple[int, int], method: Method, antialias: bool) -> None:
     """Raises OptionError for options of `op` that `resized` does not support."""
+    check_size(op, size)
+    if method not in get_args(Method) or (antialias and method == "area"):
+        known = ", ".join(get_args(Method))
+        raise OptionError(f"{op!r}: method must be one of {known}; antialias is for bilinear and bicubic.")
+
+
+def check_size(op: Op, size: tuple[int, int]) -> None:
+    """Raises OptionError unless `size` is (height, width), both at least 1."""
     if len(size) != 2 or min(size) < 1:
         raise OptionError(f"{op!r}: size must be (height, width).")
-    if method not in _METHODS or (antialias and method == "area"):
-        raise OptionError(
-            f"{op!r}: method must be one of {', '.join(_METHODS)}; antialias is for bilinear and bicubic."
-        )
 
 
 def resized(image: Any, size: Any, method: Method, antialias: bool) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pipeline.formats import TFRecords
 from pipeline.shards.errors import OptionError, RawDataError, ShardError
 from pipeline.shards.schema import Schema
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.shards.storage import Storage, join
 from pipeline.sources.named_splits import files_by_name
 from pipeline.sources.records import Records
 from pipeline.sources.streamed import StreamedRecords, open_tfrecords
@@ -60,11 +60,10 @@ def _of_tfds(directory: str, storage: Storage) -> Splits:
                 f"{directory}: {len(missing)} of {len(counts)} files of {split!r} are missing, such as {missing[0]}. "
                 "Copy the dataset again, or prepare it again."
             )
-        files = _whole(directory, {name: listed[name] for name in counts})
+        files = {join(directory, name): listed[name] for name in counts}
         counted_by = f"{join(directory, 'dataset_info.json')} says"
-        return open_tfrecords(
-            _name(directory, split), files, storage, schema, counts=list(counts.values()), counted_by=counted_by
-        )
+        name = f"{directory}, split {split!r}"
+        return open_tfrecords(name, files, storage, schema, list(counts.values()), counted_by)
 
     return {split: functools.partial(opened, split, counts) for split, counts in splits.items()}
 
@@ -74,15 +73,8 @@ def _by_name(directory: str, storage: Storage, schema: Schema | None) -> Splits:
         files = files_by_name(directory, storage.list(directory))
     except RawDataError as e:
         raise RawDataError(f"{e} For open_dataset: a pattern for the files of one split, {directory}/PATTERN.") from e
-    return {
-        split: functools.partial(open_tfrecords, _name(directory, split), _whole(directory, named), storage, schema)
-        for split, named in files.items()
-    }
-
-
-def _name(directory: str, split: str) -> str:
-    return f"{directory}, split {split!r}"
-
-
-def _whole(directory: str, files: Mapping[str, Stat]) -> dict[str, Stat]:
-    return {join(directory, name): stat for name, stat in files.items()}
+    splits = {}
+    for split, named in files.items():
+        paths = {join(directory, name): stat for name, stat in named.items()}
+        splits[split] = functools.partial(open_tfrecords, f"{directory}, split {split!r}", paths, storage, schema)
+    return splits

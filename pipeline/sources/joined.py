@@ -14,24 +14,19 @@ from pipeline.sources.infer import merged_feature
 from pipeline.sources.records import Group, Reading, Record, Records
 from pipeline.spec import Layout
 
-__all__ = ["Concatenated", "ConcatenatedReading", "Part", "concatenated", "whole"]
+__all__ = ["Concatenated", "ConcatenatedReading", "Part", "concatenated"]
 
 
 class Part:
-    """Consecutive records of a source."""
+    """Consecutive records of a source; None means all."""
 
-    def __init__(self, records: Records, which: range) -> None:
-        self.records, self.which = records, which
+    def __init__(self, records: Records, which: range | None = None) -> None:
+        self.records, self.which = records, range(records.num_records) if which is None else which
 
     @property
     def is_whole(self) -> bool:
         """Whether the part is the complete source."""
         return len(self.which) == self.records.num_records
-
-
-def whole(records: Records) -> Part:
-    """All records of a source."""
-    return Part(records, range(records.num_records))
 
 
 def concatenated(parts: Sequence[Part]) -> Records:

@@ -15,7 +15,7 @@ from pipeline.shards.schemes import open_storage
 from pipeline.sources.arrays import ArrayRecords
 from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.foreign import Splits, foreign_splits
-from pipeline.sources.joined import Part, concatenated, whole
+from pipeline.sources.joined import Part, concatenated
 from pipeline.sources.matching import is_directory, matching_files
 from pipeline.sources.reader import SplitReader
 from pipeline.sources.records import Records
@@ -114,13 +114,11 @@ def _parts_of_splits(directory: str, splits: Splits, chosen: str) -> list[Part]:
 
 def _parts_of_records(records: Records, split: str | None) -> list[Part]:
     if split is None:
-        return [whole(records)]
-    parts = []
-    for selection in parse_selections(split):
-        if selection.split:
-            raise OptionError(
-                f"split={split!r}: {records.name} has no splits, or was opened with one. Give split=None for all "
-                "records, or '[:90%]' for a part."
-            )
-        parts.append(Part(records, selection.of(records.num_records)))
-    return parts
+        return [Part(records)]
+    selections = parse_selections(split)
+    if any(selection.split for selection in selections):
+        raise OptionError(
+            f"split={split!r}: {records.name} has no splits, or was opened with one. Give split=None for all records, "
+            "or '[:90%]' for a part."
+        )
+    return [Part(records, selection.of(records.num_records)) for selection in selections]

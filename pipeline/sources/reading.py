@@ -39,12 +39,7 @@ class ShardReading(Iterable[list[Record]]):
     header_bytes = HEADER_BYTES  # from the start of a record to its payload
 
     def __init__(
-        self,
-        storage: Storage,
-        paths: Sequence[str],
-        index: Places,
-        groups: Iterable[Group],
-        ahead_bytes: int,
+        self, storage: Storage, paths: Sequence[str], index: Places, groups: Iterable[Group], ahead_bytes: int
     ) -> None:
         self.held_bytes = 0  # of records that have been requested or are waiting to be used
         self._storage, self._paths, self._index, self._ahead_bytes = storage, paths, index, ahead_bytes
@@ -126,8 +121,6 @@ class ShardReading(Iterable[list[Record]]):
 
 
 class _Read(NamedTuple):
-    """One ranged read, and the records wanted from it."""
-
     shard: int
     offset: int
     size: int

@@ -136,7 +136,6 @@ def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[Sequ
 
 
 def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[Content]:
-    """The content of each file; several are read at the same time."""
     size, began = format_bytes(sum(file.bytes for file in files)), time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
     with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:

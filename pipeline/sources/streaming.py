@@ -44,8 +44,7 @@ class StreamedReading(Iterable[list[Record]]):
         self._ahead_bytes = ahead_bytes
         self._lookahead = Lookahead(groups, ahead_bytes)
         self._cursors: dict[int, list[_Cursor]] = defaultdict(list)  # by file
-        self._open = 0
-        self._clock = itertools.count()
+        self._owners: dict[_Cursor, int] = {}  # of all cursors, the least recently used first
         self._kept: dict[int, Record] = {}
 
     def __iter__(self) -> Iterator[list[Record]]:
@@ -85,35 +84,33 @@ class StreamedReading(Iterable[list[Record]]):
         """The file's nearest cursor before a record."""
         before = (cursor for cursor in self._cursors[owner] if cursor.next <= record)
         nearest = max(before, key=lambda cursor: cursor.next, default=None) or self._opened(owner)
-        nearest.used = next(self._clock)
+        self._owners[nearest] = self._owners.pop(nearest, owner)
         return nearest
 
     def _opened(self, owner: int) -> "_Cursor":
-        if self._open == MAX_CURSORS:
-            self._close(*min(((o, c) for o, of in self._cursors.items() for c in of), key=lambda found: found[1].used))
+        if len(self._owners) == MAX_CURSORS:
+            oldest = next(iter(self._owners))
+            self._close(self._owners[oldest], oldest)
         file, content, *_ = self._files[owner]
         cursor = _Cursor(frames_of(self._storage, file, self._batch_bytes, max_bytes=content.bytes))
         self._cursors[owner].append(cursor)
-        self._open += 1
         return cursor
 
     def _close(self, owner: int, cursor: "_Cursor") -> None:
         self._cursors[owner].remove(cursor)
         if not self._cursors[owner]:
             del self._cursors[owner]
-        self._open -= 1
+        del self._owners[cursor]
 
     def _batch_bytes(self) -> int:
         """So that all cursors together hold at most half the budget; held_bytes does not include it."""
         most = MOST_REMOTE_BATCH_BYTES if self._storage.remote else MOST_BATCH_BYTES
-        return min(most, max(LEAST_BATCH_BYTES, self._ahead_bytes // (2 * max(1, self._open))))
+        return min(most, max(LEAST_BATCH_BYTES, self._ahead_bytes // (2 * max(1, len(self._owners)))))
 
 
 class _Cursor:
-    """A position in a file."""
-
     def __init__(self, frames: Iterator[Frame]) -> None:
-        self.frames, self.next, self.used = frames, 0, 0
+        self.frames, self.next = frames, 0
 
 
 def _record(file: SequentialFile, frame: Frame) -> Record:

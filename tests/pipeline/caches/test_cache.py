@@ -14,7 +14,7 @@ from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.shards.errors import CorruptRecordError, OptionError
-from pipeline.sources.joined import concatenated, whole
+from pipeline.sources.joined import Part, concatenated
 from pipeline.sources.records import fetch, intact, weighed
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
@@ -86,9 +86,9 @@ def test_a_damaged_record_is_never_kept(images, cache, tmp_path):
 
 def test_cached_records_are_records_to_join_to_mix_and_to_take_parts_of(numbers_of, cache, source_reads):
     one, two = (open_dataset(numbers_of(*sizes)) for sizes in [(8,), (13, 11)])
-    ours = concatenated([whole(cached(one, cache)), whole(cached(two, cache))])
+    ours = concatenated([Part(cached(one, cache)), Part(cached(two, cache))])
     ids = np.arange(32)[::-1]
-    expected = fetch(concatenated([whole(one), whole(two)]), ids)
+    expected = fetch(concatenated([Part(one), Part(two)]), ids)
     assert (fetch(ours, ids), fetch(open_dataset(ours, "[10:]"), ids[10:])) == (expected, expected[:22])
     plain = train_dataset(mixture([one, two], [1, 3]), global_batch=8)
     for source in (
