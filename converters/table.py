@@ -41,6 +41,7 @@ class TableConverter:
 
     worker_files = ()
     _content_is_key = False  # else file and line are the key
+
     @property
     def labels(self) -> Labels | None:
         """See Converter."""

@@ -61,8 +61,7 @@ class Lease:
         self._thread = threading.Thread(target=self._renew_until_stopped, name="trainer-owner", daemon=True)
 
     def start(self) -> None:
-        """Starts to renew the record."""
-        HELD.add(self._record.token)
+        """Starts to renew the record, whose token is in HELD."""
         self._files.hold(self._number)
         self._thread.start()
 

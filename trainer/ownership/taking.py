@@ -94,22 +94,37 @@ class _Contender:
         """None if another process was faster, or if the owner renews its record at the last moment."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
         record, number = Record(secrets.token_hex(8), self.here, started), found.number + 1
+        HELD.add(record.token)  # first: a thread of this process that reads the record must not take its owner for dead
+        claimed = False
         try:
-            if not self.files.create(number, record):
-                return None
-            if self.files.newest().number != number or (found.number and self.files.read(found.number) != found.data):
-                self.files.remove(number)
-                return None
-        except StorageError as error:
-            reason = error.__cause__
-            why = explained(reason) if isinstance(reason, OSError) else str(error)
-            raise StorageError(f"cannot write to workdir={self.workdir}: {why}") from error
+            claimed = self._create(number, record, found)
+        finally:
+            if not claimed:
+                HELD.discard(record.token)
+        if not claimed:
+            return None
         lost = found.record
         if found.number and not (lost and lost.released):
             log.warning("workdir=%s: taken over from %s, which is gone", self.workdir, _named(lost))
         lease = Lease(self.workdir, self.files, number, record, self.times, self.clock)
         lease.start()
         return Taken(lease, lost.process if lost and not lost.released else None)
+
+    def _create(self, number: int, record: Record, found: Found) -> bool:
+        """Writes the record, and removes it again unless it is the newest and the last owner is still silent."""
+        try:
+            if not self.files.create(number, record):
+                return False
+            if self.files.newest().number == number and (
+                not found.number or self.files.read(found.number) == found.data
+            ):
+                return True
+            self.files.remove(number)
+            return False
+        except StorageError as error:
+            reason = error.__cause__
+            why = explained(reason) if isinstance(reason, OSError) else str(error)
+            raise StorageError(f"cannot write to workdir={self.workdir}: {why}") from error
 
     def _tell(self, record: Record | None, silent: float) -> None:
         if not self.told and silent > PATIENCE * self.times.renew:

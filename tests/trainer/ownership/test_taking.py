@@ -101,6 +101,22 @@ def test_of_many_that_start_together_one_is_the_owner(workdir, contend):
     taken[0].fence()
 
 
+def test_a_thread_that_reads_a_record_before_its_lease_has_begun_takes_it_for_alive(workdir, contend, monkeypatch):
+    create, refused = OwnerFiles.create, []
+
+    def seen_immediately(self, number, record):
+        created = create(self, number, record)
+        monkeypatch.setattr(OwnerFiles, "create", create)
+        with pytest.raises(OwnerError, match="belongs to a training that is running") as error:
+            contend(workdir, silence=60)
+        refused.append(error)
+        return created
+
+    monkeypatch.setattr(OwnerFiles, "create", seen_immediately)
+    contend(workdir).lease.fence()
+    assert refused
+
+
 @pytest.mark.parametrize("hours", [-24, 24])
 def test_clocks_that_are_a_day_apart_change_nothing(tmp_path, contend, hours):
     """Each by its own clock: one that beats is never taken over, one that is silent is after 0.02 s."""
