@@ -66,18 +66,18 @@ def plan_records(
 ) -> Plan:
     """The order of one source."""
     streams = default_streams(global_batch, _most_streams(records)) if sizes.streams is None else sizes.streams
-    windows = _windows(records, global_batch, streams, sizes)
+    block, window, window_bytes = _windows(records, global_batch, streams, sizes)
     order = TrainOrder(
         records.num_records,
         global_batch,
         seed=seed,
-        block_records=windows.block_records,
-        block_starts=records.block_starts(max(1, windows.block_records)),
+        block_records=block,
+        block_starts=records.block_starts(max(1, block)),
         streams=streams,
-        window_records=windows.window_records,
+        window_records=window,
         epochs=epochs,
     )
-    return Plan(order, windows.num_bytes)
+    return Plan(order, window_bytes)
 
 
 def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) -> Plan:
@@ -102,14 +102,10 @@ def _most_streams(records: Records) -> int:
     return min(records.num_records, records.whole_files or records.num_records)
 
 
-class _Windows(NamedTuple):
-    block_records: int
-    window_records: int
-    num_bytes: int  # in all windows
-
-
-def _windows(records: Records, global_batch: int, streams: int, sizes: Sizes, share: float = 1.0) -> _Windows:
-    """The windows of a source from which this share of the rows comes."""
+def _windows(
+    records: Records, global_batch: int, streams: int, sizes: Sizes, share: float = 1.0
+) -> tuple[int, int, int]:
+    """(block_records, window_records, bytes in all windows) of a source from which this share of the rows comes."""
     mean_bytes = records.num_bytes / records.num_records
     _, block, window = sizes
     if block is None:
@@ -121,5 +117,5 @@ def _windows(records: Records, global_batch: int, streams: int, sizes: Sizes, sh
         window = max(1, math.ceil(share * window))
     held = min(records.num_records, streams * (window + block))  # windows, and blocks that extend past their ends
     if records.whole_files is None:
-        return _Windows(block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES)))
-    return _Windows(block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN))
+        return block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES))
+    return block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN)

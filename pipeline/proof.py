@@ -69,7 +69,7 @@ def prove_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
     taken = {labels_file(key): f"the class names of {key}" for key in keys} | {METADATA_FILE: "info.metadata"}
     for name in sorted(storage.list(manifest.directory)):
         if name in taken and name not in known:
-            what = f"is not in the manifest, but TFDS takes {taken[name]} from it"
+            what = f"is not in the manifest, but TFDS reads {taken[name]} from it"
             yield Problem(join(manifest.directory, name), what, "stray")
 
 
@@ -134,7 +134,7 @@ class SplitProof:
         name = shard_pattern(self.split, self.manifest.schema.files)
         for file in sorted(self._there):
             if name.fullmatch(file) and file not in ours:
-                what = "is not in the manifest, but readers that go by file names read it"
+                what = "is not in the manifest, but readers that match file names read it"
                 yield Problem(join(self.manifest.directory, file), what, "stray")
 
     def _prove(self, number: int) -> _ShardProof:

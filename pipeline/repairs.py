@@ -25,7 +25,7 @@ def repairs(manifest: Manifest, found: Found, sidecars: Sequence[Problem]) -> It
     strays = [problem.where for problem in every if problem.cause == "stray"]
     if strays:
         remove = "gcloud storage rm" if strays[0].startswith("gs://") else "rm"
-        yield f"To remove what is not in the manifest: {remove} {shlex.join(strays)}"
+        yield f"To remove files that are not in the manifest: {remove} {shlex.join(strays)}"
     if any(problem.cause == "sidecar" for problem in sidecars):
         command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --write_sidecars"
         yield f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then verifies everything)."
