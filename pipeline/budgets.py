@@ -39,7 +39,6 @@ def training_bytes(records: Records, window_bytes: int) -> int:
         log.info(
             "Reading ahead %s of the %s in the shuffle windows: smaller reads, more requests. Raise read_ahead_bytes "
             "to hold all of them, or reduce window_records.",
-            format_bytes(MAX_WINDOW_BYTES),
-            format_bytes(window_bytes),
+            *map(format_bytes, (MAX_WINDOW_BYTES, window_bytes)),
         )
     return max(READ_AHEAD_BYTES, min(window_bytes, MAX_WINDOW_BYTES))

@@ -73,7 +73,7 @@ def image_problem(data: bytes) -> str:
                 if height * width <= MAX_PIXELS:
                     image.load()
     except UnidentifiedImageError:
-        return f"no image that Pillow knows: begins with {data[:4].hex(' ') or 'nothing'}"
+        return f"not an image that Pillow recognizes: it starts with {data[:4].hex(' ') or 'nothing'}"
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as e:
         return f"truncated or damaged image: {str(e)[:200]}"
-    return "" if height * width <= MAX_PIXELS else f"{width}x{height} pixels; decoded are up to {MAX_PIXELS:,}"
+    return "" if height * width <= MAX_PIXELS else f"{width}x{height} pixels; the limit is {MAX_PIXELS:,}"

@@ -18,7 +18,7 @@ from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Qua
 from pipeline.inputs.decoded import DecodedInput
 from pipeline.inputs.input import Batches, Input
 from pipeline.orders.order import EvalOrder, Position
-from pipeline.plans import Mixture, mixture, plan_mixture, plan_records
+from pipeline.plans import Mixture, Sizes, mixture, plan_mixture, plan_records
 from pipeline.shards.errors import OptionError
 from pipeline.sources.joined import Part, concatenated
 from pipeline.sources.opening import Data, open_dataset
@@ -100,14 +100,14 @@ def train_dataset(
     Raises: as open_dataset; BatchSizeError; and OptionError or SchemaError for options that do not suit the data,
     before any record is read. The batches raise as Input.batches."""
     rows = hosts.host_rows(global_batch)
-    sizes = {"streams": streams, "block_records": block_records, "window_records": window_records}
+    sizes = Sizes(streams, block_records, window_records)
     if isinstance(data, Mixture):
         if split is not None or limit is not None:
             raise OptionError("split and limit apply to one source; open the sources of a mixture with them.")
-        records, plan = data.records, plan_mixture(data, global_batch, seed=seed, **sizes)
+        records, plan = data.records, plan_mixture(data, global_batch, sizes, seed=seed)
     else:
         records = _limited(open_dataset(data, split), limit)
-        plan = plan_records(records, global_batch, seed=seed, epochs=epochs, **sizes)
+        plan = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
     check_hosts(records, hosts, plan.order.streams)
     if cache == "decoded":
         raise OptionError("cache='decoded' is for eval_dataset: batches of training never repeat. Known: 'ram'.")

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 from rich.console import Group
 from rich.progress import track
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.command import Console, Parser, exit_with
@@ -85,10 +85,8 @@ def _splits_table(manifest: Manifest) -> Table:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=Text(title) if title else None, title_justify="left")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    return table
+    headers = (Column(name, overflow="fold") for name in columns)
+    return Table(*headers, title=Text(title) if title else None, title_justify="left")
 
 
 def _add(table: Table, *cells: str) -> None:
@@ -123,9 +121,8 @@ def _label_bars(reader: SplitReader, labels: Labels, every: bool) -> Group:
 def _count_labels(reader: SplitReader, labels: Labels, ids: np.ndarray) -> Counter[int]:
     console, counts = Console(stderr=True), Counter()
     groups = [ids[at : at + _RECORDS_PER_READ] for at in range(0, len(ids), _RECORDS_PER_READ)]
-    quiet = not console.is_terminal
-    found = reader.read(weighed(reader, groups))
-    for records in track(found, "reading", len(groups), console=console, disable=quiet, transient=True):
+    found, hidden = reader.read(weighed(reader, groups)), not console.is_terminal
+    for records in track(found, "reading", len(groups), console=console, disable=hidden, transient=True):
         for record in records:
             counts.update(labels_of(labels, decode_example(intact(record).payload)))
     return counts
@@ -162,16 +159,12 @@ def _record_table(reader: SplitReader, number: int) -> Table:
     values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
     for key, items in sorted(values.items()):
         feature = manifest.schema.features.get(key)
-        text = _value(feature, items)
+        text = ", ".join(_item(feature, item) for item in items[:4])
+        text += f", ... ({len(items)} values)" if len(items) > 4 else ""
         if manifest.labels and key == manifest.labels.key:
             text = ", ".join(_label(manifest.labels, label) for label in labels_of(manifest.labels, values))
         _add(table, key, text)
     return table
-
-
-def _value(feature: Feature | None, items: Sequence[Any]) -> str:
-    shown = ", ".join(_item(feature, item) for item in items[:4])
-    return shown + (f", ... ({len(items)} values)" if len(items) > 4 else "")
 
 
 def _item(feature: Feature | None, item: Any) -> str:

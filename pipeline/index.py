@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.command import Console, Parser, byte_bar, exit_with, say
-from pipeline.indexing import IndexedSplit, index_files
+from pipeline.indexing import IndexBuilder, IndexedSplit
 from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.shards.frames import compression_of
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, update_manifest
@@ -58,9 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m pipeline.index", description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "pattern", metavar="PATTERN", help="files of one directory, such as 'data/train-*', or a directory"
-    )
+    parser.add_argument("pattern", metavar="PATTERN", help="files of one directory ('data/train-*'), or a directory")
     parser.add_argument("--split", help="the split of all files (default: the split in each file's name)")
     parser.add_argument("--name", help="of the dataset (default: tfrecord, or its name in an earlier index)")
     parser.add_argument("--schema_file", help="JSON of the schema that records must match (default: inferred)")
@@ -127,7 +125,8 @@ def _read(
         bar = progress.add_task("indexing", total=total)
         for split, named in sorted(files.items()):
             found = []
-            for file in index_files(storage, directory, split, named, schema, functools.partial(progress.advance, bar)):
+            builder = IndexBuilder(storage, directory, split, schema, functools.partial(progress.advance, bar))
+            for file in builder.files(named):
                 found.append(file)
                 for problem in file.problems:
                     say(console, f"damaged: {problem}")

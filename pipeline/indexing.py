@@ -26,7 +26,7 @@ from pipeline.shards.schema import Schema
 from pipeline.shards.storage import Stat, Storage, files_at_once, join
 from pipeline.sources.infer import SchemaGuess, merged_schema
 
-__all__ = ["IndexedFile", "IndexedSplit", "index_files"]
+__all__ = ["IndexBuilder", "IndexedFile", "IndexedSplit"]
 
 PIECE_BYTES = 4 * 1024**2
 
@@ -80,35 +80,27 @@ class IndexedSplit:
         return replace(entry, plan_digest=plan.hexdigest())
 
 
-def index_files(
-    storage: Storage,
-    directory: str,
-    split: str,
-    files: Mapping[str, Stat],
-    schema: Schema | None = None,
-    read: Callable[[int], object] = lambda _: None,
-) -> Iterator[IndexedFile]:
-    """Yields the files of a split in order; reads several at a time.
+@dataclass(frozen=True)
+class IndexBuilder:
+    """Reads the files of a split.
 
     schema: what every record must match; None infers what they have in common. read: called with the bytes read."""
-    pool = ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-index")
-    work = _Work(storage, directory, split, schema, read)
-    try:
-        yield from pool.map(work.read_file, files.items())
-    finally:
-        pool.shutdown(cancel_futures=True)
 
-
-@dataclass(frozen=True)
-class _Work:
     storage: Storage
     directory: str
     split: str
-    schema: Schema | None
-    read: Callable[[int], object]
+    schema: Schema | None = None
+    read: Callable[[int], object] = lambda _: None
 
-    def read_file(self, item: tuple[str, Stat]) -> IndexedFile:
-        name, stat = item
+    def files(self, files: Mapping[str, Stat]) -> Iterator[IndexedFile]:
+        """Yields these files in order; reads several at a time."""
+        pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-index")
+        try:
+            yield from pool.map(self._read_file, files.keys(), files.values())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _read_file(self, name: str, stat: Stat) -> IndexedFile:
         path, guess, checksum = join(self.directory, name), SchemaGuess(), google_crc32c.Checksum()
         found = IndexedFile(name, stat.bytes)
         try:

@@ -19,7 +19,7 @@ from pipeline.sources.joined import Concatenated, Part
 from pipeline.sources.opening import Data, open_dataset
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 
-__all__ = ["Mixture", "Plan", "mixture", "plan_mixture", "plan_records"]
+__all__ = ["Mixture", "Plan", "Sizes", "mixture", "plan_mixture", "plan_records"]
 
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
@@ -53,49 +53,41 @@ class Plan:
     window_bytes: int
 
 
+class Sizes(NamedTuple):
+    """The arguments of train_dataset with these names; None follows from the data and the batch."""
+
+    streams: int | None
+    block_records: int | None
+    window_records: int | None
+
+
 def plan_records(
-    records: Records,
-    global_batch: int,
-    *,
-    seed: int,
-    epochs: Literal["drop", "span"],
-    streams: int | None,
-    block_records: int | None,
-    window_records: int | None,
+    records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
 ) -> Plan:
     """The order of one source."""
-    if streams is None:
-        streams = default_streams(global_batch, _most_streams(records))
-    sizes = _sizes(records, global_batch, streams, block_records, window_records)
+    streams = default_streams(global_batch, _most_streams(records)) if sizes.streams is None else sizes.streams
+    block, window, window_bytes = _windows(records, global_batch, streams, sizes)
     order = TrainOrder(
         records.num_records,
         global_batch,
         seed=seed,
-        block_records=sizes.block_records,
-        block_starts=records.block_starts(max(1, sizes.block_records)),
+        block_records=block,
+        block_starts=records.block_starts(max(1, block)),
         streams=streams,
-        window_records=sizes.window_records,
+        window_records=window,
         epochs=epochs,
     )
-    return Plan(order, sizes.window_bytes)
+    return Plan(order, window_bytes)
 
 
-def plan_mixture(
-    mixed: Mixture,
-    global_batch: int,
-    *,
-    seed: int,
-    streams: int | None,
-    block_records: int | None,
-    window_records: int | None,
-) -> Plan:
+def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) -> Plan:
     """The order of a mixture. A source's windows are scaled by its share of the rows."""
-    sources = [part.records for part in mixed.records.parts]
+    sources, streams = [part.records for part in mixed.records.parts], sizes.streams
     if streams is None:
         streams = default_streams(global_batch, min(map(_most_streams, sources)))
     shuffles, settings, total = [], [], 0
     for number, (records, share) in enumerate(zip(sources, mixed.shares.tolist(), strict=True)):
-        block, window, window_bytes = _sizes(records, global_batch, streams, block_records, window_records, share)
+        block, window, window_bytes = _windows(records, global_batch, streams, sizes, share)
         starts, own_seed = records.block_starts(max(1, block)), int(hash_key(seed, SOURCES, number))
         shuffles.append(Shuffle(records.num_records, starts, seed=own_seed, streams=streams, window_records=window))
         settings.append((share, block, window))
@@ -110,17 +102,12 @@ def _most_streams(records: Records) -> int:
     return min(records.num_records, records.whole_files or records.num_records)
 
 
-class _Sizes(NamedTuple):
-    block_records: int
-    window_records: int
-    window_bytes: int  # of all windows
-
-
-def _sizes(
-    records: Records, global_batch: int, streams: int, block: int | None, window: int | None, share: float = 1.0
-) -> _Sizes:
-    """The sizes of a source from which this share of the rows comes; None follows from data and batch."""
+def _windows(
+    records: Records, global_batch: int, streams: int, sizes: Sizes, share: float = 1.0
+) -> tuple[int, int, int]:
+    """(block_records, window_records, bytes in all windows) of a source from which this share of the rows comes."""
     mean_bytes = records.num_bytes / records.num_records
+    _, block, window = sizes
     if block is None:
         block = default_block_records(mean_bytes, records.num_records)
     if window is None:
@@ -130,5 +117,5 @@ def _sizes(
         window = max(1, math.ceil(share * window))
     held = min(records.num_records, streams * (window + block))  # windows, and blocks that extend past their ends
     if records.whole_files is None:
-        return _Sizes(block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES)))
-    return _Sizes(block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN))
+        return block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES))
+    return block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN)

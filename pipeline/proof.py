@@ -5,7 +5,7 @@ verify prints the problems. Memory is a few MB per thread, however large the spl
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, NamedTuple
 
 import google_crc32c
@@ -59,60 +59,60 @@ class _ShardProof:
 
 
 def prove_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
-    """Problems of the files for TFDS; none if no conversion wrote any."""
-    if has_sidecars(manifest):
-        for path, what in sidecar_problems(storage, manifest):
-            yield Problem(path, what, "sidecar")
-        yield from _added_sidecars(storage, manifest)
-
-
-def _added_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
-    """Files that no conversion wrote but that TFDS would read. It ignores others."""
+    """Problems of the files for TFDS, and files that no conversion wrote but that TFDS would read."""
+    if not has_sidecars(manifest):
+        return
+    for path, what in sidecar_problems(storage, manifest):
+        yield Problem(path, what, "sidecar")
     known = sidecar_texts(manifest)
     keys = [key for key, kind in tfds_leaves(known) if kind == "classLabel"]
     taken = {labels_file(key): f"the class names of {key}" for key in keys} | {METADATA_FILE: "info.metadata"}
     for name in sorted(storage.list(manifest.directory)):
         if name in taken and name not in known:
-            what = f"is not in the manifest, but TFDS takes {taken[name]} from it"
+            what = f"is not in the manifest, but TFDS reads {taken[name]} from it"
             yield Problem(join(manifest.directory, name), what, "stray")
 
 
+@dataclass
 class SplitProof:
     """The proof of one split: `problems()` reads it; afterwards the other fields hold the findings.
 
     decode: also decode every image. read: called with the number of bytes read."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        manifest: Manifest,
-        split: str,
-        *,
-        decode: bool = False,
-        read: Callable[[int], object] = lambda _: None,
-    ) -> None:
-        self.manifest, self.split, self.entry = manifest, split, manifest.splits[split]
-        self.index: SplitIndex | None = None
-        self.records = 0  # with intact bytes
-        self.labels: Counter[int] = Counter()
-        self.key_digest: int | None = 0  # of these records; None if it cannot be recomputed
-        self._storage, self._decode, self._read = storage, decode, read
+    storage: Storage
+    manifest: Manifest
+    split: str
+    _: KW_ONLY
+    decode: bool = False
+    read: Callable[[int], object] = lambda _: None
+    index: SplitIndex | None = field(default=None, init=False)
+    records: int = field(default=0, init=False)  # with intact bytes
+    labels: Counter[int] = field(default_factory=Counter, init=False)
+    key_digest: int | None = field(default=0, init=False)  # of these records; None if it cannot be recomputed
+
+    def __post_init__(self) -> None:
+        self.entry = self.manifest.splits[self.split]
         self._there: Mapping[str, Stat] = {}
 
     def problems(self) -> Iterator[Problem]:
         """Yields all damage as it is found, in shard order. Call it once."""
         yield from self._open_index()
-        self._there = self._storage.list(self.manifest.directory)
+        self._there = self.storage.list(self.manifest.directory)
         yield from self._strays()
-        yield from self._check_ledger()
-        pool = ThreadPoolExecutor(files_at_once(self._storage), thread_name_prefix="infeed-verify")
+        if what := ledger_problem(self.storage, self.manifest.directory, self.split, self.entry.rejected):
+            yield Problem(join(self.manifest.directory, rejects_file(self.split)), what)
+        pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-verify")
         try:
             for proof in pool.map(self._prove, range(len(self.entry.shards))):
                 self._add(proof)
                 yield from proof.problems
         finally:
             pool.shutdown(cancel_futures=True)
-        yield from self._check_keys()
+        if self.records != self.entry.num_records:
+            self.key_digest = None  # the digest of the remaining records proves nothing
+        if self.key_verdict == "wrong":
+            what = f"key_digest of {self.split!r} is {self.entry.key_digest}, its records give {self.key_digest:032x}"
+            yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
 
     @property
     def key_verdict(self) -> str:
@@ -124,7 +124,7 @@ class SplitProof:
     def _open_index(self) -> Iterator[Problem]:
         directory, path = self.manifest.directory, join(self.manifest.directory, index_file(self.split))
         try:
-            self.index = load_index(self._storage, directory, self.split, self.entry)
+            self.index = load_index(self.storage, directory, self.split, self.entry)
         except (ShardError, StorageError) as e:
             yield Problem(path, str(e).removeprefix(f"{path} "))
 
@@ -134,13 +134,8 @@ class SplitProof:
         name = shard_pattern(self.split, self.manifest.schema.files)
         for file in sorted(self._there):
             if name.fullmatch(file) and file not in ours:
-                what = "is not in the manifest, but readers that go by file names read it"
+                what = "is not in the manifest, but readers that match file names read it"
                 yield Problem(join(self.manifest.directory, file), what, "stray")
-
-    def _check_ledger(self) -> Iterator[Problem]:
-        directory = self.manifest.directory
-        if what := ledger_problem(self._storage, directory, self.split, self.entry.rejected):
-            yield Problem(join(directory, rejects_file(self.split)), what)
 
     def _prove(self, number: int) -> _ShardProof:
         shard, proof = self.entry.shards[number], _ShardProof()
@@ -168,9 +163,9 @@ class SplitProof:
 
     def _pieces(self, path: str, size: int, checksum: google_crc32c.Checksum) -> Iterator[bytes]:
         ranges = ((path, at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES))
-        for piece in self._storage.read_ranges(ranges):
+        for piece in self.storage.read_ranges(ranges):
             checksum.update(piece)
-            self._read(len(piece))
+            self.read(len(piece))
             yield piece
 
     def _rows(self, number: int) -> np.ndarray | None:
@@ -208,7 +203,7 @@ class SplitProof:
             proof.key_digest = None
         else:
             proof.key_digest += key_digest([key])
-        for name, feature in schema.features.items() if self._decode else ():
+        for name, feature in schema.features.items() if self.decode else ():
             for data in values.get(name, ()) if feature.content == "image" else ():
                 problem = image_problem(data) if isinstance(data, bytes) else ""
                 if problem:
@@ -221,10 +216,3 @@ class SplitProof:
             self.key_digest = add_digests((self.key_digest, proof.key_digest))
         else:
             self.key_digest = None
-
-    def _check_keys(self) -> Iterator[Problem]:
-        if self.records != self.entry.num_records:
-            self.key_digest = None  # the digest of the remaining records proves nothing
-        if self.key_verdict == "wrong":
-            what = f"key_digest of {self.split!r} is {self.entry.key_digest}, its records give {self.key_digest:032x}"
-            yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)

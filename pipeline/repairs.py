@@ -24,7 +24,8 @@ def repairs(manifest: Manifest, found: Found, sidecars: Sequence[Problem]) -> It
     every = itertools.chain(*found.values(), sidecars)
     strays = [problem.where for problem in every if problem.cause == "stray"]
     if strays:
-        yield f"To remove what is not in the manifest: {_remove(strays)}"
+        remove = "gcloud storage rm" if strays[0].startswith("gs://") else "rm"
+        yield f"To remove files that are not in the manifest: {remove} {shlex.join(strays)}"
     if any(problem.cause == "sidecar" for problem in sidecars):
         command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --write_sidecars"
         yield f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then verifies everything)."
@@ -70,9 +71,3 @@ def _output_path(manifest: Manifest) -> str:
     if directory.endswith(below):
         return shlex.quote(directory.removesuffix(below))
     return f"PARENT (after moving {shlex.quote(directory)} to PARENT{below})"
-
-
-def _remove(paths: Sequence[str]) -> str:
-    """The command that removes these paths, all in one storage."""
-    command = "gcloud storage rm" if paths[0].startswith("gs://") else "rm"
-    return f"{command} {' '.join(map(shlex.quote, paths))}"

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.command import Console, Parser, byte_bar, exit_with, say
@@ -104,10 +104,9 @@ def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
 
 
 def _table() -> Table:
-    table = Table(title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fits 80 columns
-    for name in ("split", "records", "bytes", "shards", "images", "keys", "result"):
-        table.add_column(name, no_wrap=True)
-    return table
+    names = ("split", "records", "bytes", "shards", "images", "keys", "result")
+    headers = (Column(name, no_wrap=True) for name in names)  # fits 80 columns
+    return Table(*headers, title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def _row(proof: SplitProof, problems: Sequence[Problem], decoded: bool) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ yourself. Independent of orders and TensorFlow."""
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -25,27 +24,7 @@ from pipeline.sources.records import (
 __all__ = ["Cache", "CachedRecords", "Store", "cached"]
 
 Cache = str | os.PathLike[str]
-
-
-class Store(Protocol):
-    """Stores records by number. Threads may share it."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether every record should be stored."""
-        ...
-
-    def holds(self, record_ids: np.ndarray) -> np.ndarray:
-        """bool [n]: which of these should be stored."""
-        ...
-
-    def keep(self, record_ids: np.ndarray, records: Sequence[Record]) -> None:
-        """Stores the undamaged ones, if it can."""
-        ...
-
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        """Records that should be stored. A missing one is returned as a CorruptRecordError."""
-        ...
+Store = DiskStore | RamStore  # of records by number; what it holds may still be missing or damaged when it is read
 
 
 def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedRecords":

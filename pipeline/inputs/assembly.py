@@ -87,22 +87,16 @@ class Assembly:
                 whole[row] = record
         parts = [list(whole)] if whole else []
         while parts:
-            rows = parts.pop()
-            error = self._failure(ids, seeds, {row: whole[row] for row in rows})
-            if error and len(rows) > 1:
+            rows, counted = parts.pop(), np.zeros(len(ids), bool)
+            counted[rows] = True
+            try:
+                self._batch(ids, seeds, counted, [whole[row] for row in rows])
+            except SchemaError as e:
                 middle = len(rows) // 2
-                parts += [rows[middle:], rows[:middle]]
-            elif error:
-                yield rows[0], SchemaError(f"{self._records.where(int(ids[rows[0]]))}: {error}")
-
-    def _failure(self, ids: np.ndarray, seeds: np.ndarray, records: Mapping[int, Proven]) -> SchemaError | None:
-        counted = np.zeros(len(ids), bool)
-        counted[list(records)] = True
-        try:
-            self._batch(ids, seeds, counted, list(records.values()))
-        except SchemaError as e:
-            return e
-        return None
+                if middle:
+                    parts += [rows[middle:], rows[:middle]]
+                else:
+                    yield rows[0], SchemaError(f"{self._records.where(int(ids[rows[0]]))}: {e}")
 
     def _stand_in(self, record_id: int, seed: int, epoch: np.int64) -> tuple[int, np.uint64, Proven]:
         """The next good record of the same source, with its seed for that epoch.

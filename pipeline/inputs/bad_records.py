@@ -4,7 +4,7 @@ Recipes create it for each Input. It is independent of reading and decoding."""
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Literal, get_args
@@ -73,15 +73,12 @@ class Quarantine:
             if new and self._file:
                 self._file.add(new)
             if len(self._met) > self._budget:
-                raise BadRecordsError(*self._over_budget())
-
-    def _over_budget(self) -> Iterator[str]:
-        yield f"{len(self._met)} records are bad on this host; max_bad_records={self._budget}. The first are:"
-        yield from (f"  {bad.reason}" for bad in sorted(self._met.values())[:NAMED])
-        yield (
-            "This many are no accident: check the disk and the conversion (python -m pipeline.verify), or raise "
-            "max_bad_records."
-        )
+                raise BadRecordsError(
+                    f"{len(self._met)} records are bad on this host; max_bad_records={self._budget}. The first are:",
+                    *(f"  {bad.reason}" for bad in sorted(self._met.values())[:NAMED]),
+                    "This many are no accident: check the disk and the conversion (python -m pipeline.verify), or "
+                    "raise max_bad_records.",
+                )
 
 
 class _File:
@@ -97,17 +94,14 @@ class _File:
 
     def add(self, new: Iterable[BadRecord]) -> None:
         """Only warns if the file cannot be written: the run is meant to continue."""
-        lines = {bad.where: json.dumps(asdict(bad)).encode() for bad in new}
+        lines = {bad.where: (bad.record_id, json.dumps(asdict(bad)).encode()) for bad in new}
         try:
             self._storage.update(self._path, lambda old: self._merged(old or b"", lines))
         except StorageError as e:
             log.warning("bad records are only in the log, not in the quarantine_file: %s", e)
 
-    def _merged(self, old: bytes, new: Mapping[str, bytes]) -> bytes:
+    def _merged(self, old: bytes, new: Mapping[str, tuple[int, bytes]]) -> bytes:
         # Keep the first line of a place, or hosts whose reasons differ would change it forever.
-        lines = dict(new) | {self._read(line).where: line for line in old.splitlines()}
-        ordered = sorted(lines.values(), key=lambda line: (self._read(line).record_id, line))
-        return b"".join(line + b"\n" for line in ordered)
-
-    def _read(self, line: bytes) -> BadRecord:
-        return self._file.read(line, BadRecord)
+        kept = [(self._file.read(line, BadRecord), line) for line in old.splitlines()]
+        lines = dict(new) | {bad.where: (bad.record_id, line) for bad, line in kept}
+        return b"".join(line + b"\n" for _, line in sorted(lines.values()))

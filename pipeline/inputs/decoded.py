@@ -20,7 +20,6 @@ from pipeline.tf_cpu import tf
 
 __all__ = ["DecodedInput"]
 
-
 log = logger("pipeline")
 
 

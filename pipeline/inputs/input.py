@@ -5,7 +5,7 @@ threads."""
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from pipeline.decoding.decode import Decoder
 from pipeline.inputs.assembly import Assembly
@@ -13,7 +13,8 @@ from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import DECODING, Batches
 from pipeline.inputs.delivery import read_ahead
 from pipeline.logs import logger
-from pipeline.orders.order import Position, Rows
+from pipeline.orders.mixing import MixOrder
+from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
 from pipeline.shards.errors import FingerprintError, OptionError
 from pipeline.shards.sizes import format_bytes
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
@@ -24,20 +25,7 @@ __all__ = ["Batches", "Input", "Order"]
 
 log = logger("pipeline")
 
-
-class Order(Protocol):
-    """The interface of TrainOrder, MixOrder and EvalOrder."""
-
-    start: Position
-    num_records: int
-
-    @property
-    def steps_per_epoch(self) -> int: ...  # noqa: D102
-    @property
-    def settings(self) -> Mapping[str, Any]: ...  # noqa: D102
-    def advance(self, position: Position, batches: int) -> Position: ...  # noqa: D102
-    def remaining(self, position: Position) -> int | None: ...  # noqa: D102
-    def rows(self, position: Position, ranges: tuple[range, ...]) -> Rows: ...  # noqa: D102
+Order = TrainOrder | MixOrder | EvalOrder
 
 
 class Input:

@@ -7,7 +7,6 @@ import numpy as np
 __all__ = [
     "BLOCKS",
     "MIXES",
-    "RECORDS",
     "SOURCES",
     "WINDOWS",
     "device_seeds",

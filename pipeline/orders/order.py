@@ -92,18 +92,14 @@ class TrainOrder:
         if block_records < 1:
             raise OptionError(f"block_records={block_records} must be at least 1.")
         self.num_records, self.global_batch, self.seed, self.epochs = num_records, global_batch, seed, epochs
-        self.streams = default_streams(global_batch, num_records) if streams is None else streams
-        check_streams(self.streams, global_batch, num_records)
-        self.block_records = block_records
+        self.streams = streams = default_streams(global_batch, num_records) if streams is None else streams
+        check_streams(streams, global_batch, num_records)
         if window_records is None:
-            window_records = default_window_records(block_records, self.streams, global_batch)
-        self.window_records = window_records
-        if block_starts is None:
-            block_starts = np.arange(0, num_records, block_records)
-        self._shuffle = Shuffle(
-            num_records, block_starts, seed=seed, streams=self.streams, window_records=window_records
-        )
-        self._stream_rows = global_batch // self.streams
+            window_records = default_window_records(block_records, streams, global_batch)
+        self.block_records, self.window_records = block_records, window_records
+        starts = np.arange(0, num_records, block_records) if block_starts is None else block_starts
+        self._shuffle = Shuffle(num_records, starts, seed=seed, streams=streams, window_records=window_records)
+        self._stream_rows = global_batch // streams
         self._shortest = self._shuffle.shortest
 
     @property

@@ -240,6 +240,6 @@ def test_class_names_added_where_there_were_none_are_told_by_verify(tiny_tfds, t
     capsys.readouterr()
     assert verify([str(tmp_path / "out")]) == 1
     printed = capsys.readouterr().out
-    assert "label.labels.txt: is not in the manifest, but TFDS takes the class names of label from it" in printed
-    assert f"To remove what is not in the manifest: rm {names}\n" in printed
+    assert "label.labels.txt: is not in the manifest, but TFDS reads the class names of label from it" in printed
+    assert f"To remove files that are not in the manifest: rm {names}\n" in printed
     assert "--write_sidecars" not in printed

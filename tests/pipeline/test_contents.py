@@ -94,4 +94,4 @@ def test_an_image_of_absurd_size_is_not_decoded():
     data = bytearray(picture("JPEG", "RGB"))
     at = data.index(b"\xff\xc0")
     data[at + 5 : at + 9] = b"\xff\xdc\xff\xdc"
-    assert image_problem(bytes(data)) == "65500x65500 pixels; decoded are up to 100,000,000"
+    assert image_problem(bytes(data)) == "65500x65500 pixels; the limit is 100,000,000"

@@ -268,7 +268,7 @@ def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, mon
     tracemalloc.start()
     try:
         split = indexing.IndexedSplit(
-            tuple(indexing.index_files(storage, str(tmp_path), "train", storage.list(str(tmp_path))))
+            tuple(indexing.IndexBuilder(storage, str(tmp_path), "train").files(storage.list(str(tmp_path))))
         )
         held, _ = tracemalloc.get_traced_memory()
     finally:

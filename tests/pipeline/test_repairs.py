@@ -71,7 +71,7 @@ def run_printed(dataset, line):
 
 
 # What was done to a dataset -> what is said of it, and which kind of advice mends it.
-CONVERSION, REMOVAL, SIDECARS = "To repair train: run the conversion", "To remove what", "To repair the files for TFDS"
+CONVERSION, REMOVAL, SIDECARS = "To repair train: run the conversion", "To remove files", "To repair the files for TFDS"
 DAMAGES = {
     "a flipped bit": (lambda d: flip(d.shard("train", "00001-of-00003"), -100), "payload has crc32c", CONVERSION),
     "a shard cut": (lambda d: os.truncate(d.shard("train", "00001-of-00003"), 99), "ends inside it", CONVERSION),
@@ -82,7 +82,7 @@ DAMAGES = {
     "a checksum": (lambda d: d.edit_manifest(lambda s: s["shards"][0].update(crc32c=1)), "manifest says", CONVERSION),
     "a shard too many": (
         lambda d: shutil.copy(d.shard("train", "00000-of-00003"), d.shard("train", "00000-of-00009")),
-        "00000-of-00009: is not in the manifest, but readers that go by file names read it",
+        "00000-of-00009: is not in the manifest, but readers that match file names read it",
         REMOVAL,
     ),
     "a split's lengths": (
@@ -98,7 +98,7 @@ DAMAGES = {
     "a name of a class": (lambda d: flip(d.names(), -3), ".labels.txt: name ", SIDECARS),
     "a file more": (
         lambda d: (d.directory / "metadata.json").write_text('{"x": 1}'),
-        "metadata.json: is not in the manifest, but TFDS takes info.metadata from it",
+        "metadata.json: is not in the manifest, but TFDS reads info.metadata from it",
         REMOVAL,
     ),
     "no names": (lambda d: d.names().unlink(), ".labels.txt: cannot read", SIDECARS),
@@ -179,7 +179,7 @@ def test_files_that_were_indexed_are_copied_or_indexed_again(indexed, verify):
     (indexed / "train-00000-of-00009").write_bytes(kept)
     _, printed, damaged = verify(indexed)
     assert "train-00000-of-00009: is not in the manifest" in damaged[0]
-    (rm,) = re.findall(r"To remove what is not in the manifest: (rm .*)", printed)
+    (rm,) = re.findall(r"To remove files that are not in the manifest: (rm .*)", printed)
     subprocess.run(shlex.split(rm), check=True)
     assert "To repair train: copy the files named above again" in printed
     one.write_bytes(kept)

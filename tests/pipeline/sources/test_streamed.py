@@ -10,7 +10,7 @@ from host_batches import joined, rows_of, taken
 from pipeline.datasets import Position, eval_dataset, open_dataset, train_dataset
 from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
-from pipeline.plans import plan_records
+from pipeline.plans import Sizes, plan_records
 from pipeline.shards.errors import CorruptRecordError, FingerprintError, OptionError, SchemaError, ShardError
 from pipeline.shards.example import encode_example
 from pipeline.shards.local import LocalStorage
@@ -127,8 +127,7 @@ def test_an_epoch_of_training_reads_every_file_about_once(tmp_path, monkeypatch)
         lines = b"".join(b"%07d" % i * (1 + i % 30) + b"\n" for i in range(300))
         (tmp_path / f"{number:02d}.txt").write_bytes(lines)
     records = open_dataset(tmp_path, format=TextLines())
-    sizes = {"streams": 4, "block_records": 1, "window_records": 200}
-    plan = plan_records(records, 64, seed=1, epochs="drop", **sizes)
+    plan = plan_records(records, 64, Sizes(streams=4, block_records=1, window_records=200), seed=1, epochs="drop")
     order, position, groups = plan.order, plan.order.start, []
     for _ in range(order.steps_per_epoch):
         groups.append(order.rows(position, (range(64),)).record_ids)
