@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from beam_jobs.changes import OldPlan, first_change, source_versions
+from beam_jobs.changes import first_change
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import parse_receipt
@@ -49,13 +49,14 @@ class Claim:
     seed: int
     raw_checksum: str | None = None  # see SplitPlan. Not in the digest: it differs for a copy on a disk
     files: str = SHARD_FILES  # see Schema
-    sources: Mapping[str, str] = field(default_factory=dict)  # see source_versions
+    sources: Mapping[str, str] = field(default_factory=dict)  # size and version by name; not of folders
     has_checksum: bool = field(default=True, compare=False)  # False for version 0.1; not a field of the file
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
         """The claim that a plan makes."""
         total, job = plan.total, plan.job
+        files = (source for source in job.sources if source.split == plan.split and source.kind != "folder")
         return Claim(
             plan=plan.digest,
             num_shards=plan.num_shards,
@@ -64,13 +65,8 @@ class Claim:
             seed=job.seed,
             raw_checksum=plan.raw_checksum,
             files=job.converter.schema.files,
-            sources=source_versions(job, plan.split),
+            sources={file.origin or file.uri: f"{file.stat.bytes} {file.stat.version}" for file in files},
         )
-
-    @property
-    def old_plan(self) -> OldPlan:
-        """The argument of first_change."""
-        return OldPlan(self.plan, self.num_shards, self.seed)
 
     def __str__(self) -> str:
         return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
@@ -97,7 +93,7 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
         _resume(storage, plan, there)
         return
     if not job.overwrite:
-        change = _changed_source(there, mine) or first_change(storage, plan, there.old_plan)
+        change = _changed_source(there, mine) or first_change(storage, plan, there.plan, there.num_shards, there.seed)
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is {mine}. "
             f"{f'In the raw data, {change}. Label' if change else 'The raw data, label'} files, seed, shard size or "
@@ -116,7 +112,7 @@ def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
     job, mine = plan.job, Claim.of(plan)
     if there.raw_checksum == mine.raw_checksum or job.verify_existing:
         return
-    change = first_change(storage, plan, there.old_plan)
+    change = first_change(storage, plan, there.plan, there.num_shards, there.seed)
     if not there.has_checksum and there.raw_checksum:
         change = change or "a file has changed"
     if change:

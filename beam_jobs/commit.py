@@ -15,7 +15,7 @@ from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.proof import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
 from beam_jobs.receipts import Rejected
-from beam_jobs.summary import empty_folders, summarize
+from beam_jobs.summary import empty_folders, in_words, summarize, write_summary
 from beam_jobs.verdicts import Verdict, sweep_verdicts
 from pipeline.shards.errors import ConversionError, StorageError
 from pipeline.shards.index import encode_index
@@ -43,7 +43,9 @@ def commit_split(
     proven = prove(storage, plan, results)
     renew_claim(storage, plan)
     rejected = sorted(proven.rejected, key=lambda line: (line.key, line.uri, line.offset))
-    _write_ledger(storage, job.output_dir, split, rejected)
+    with storage.publish(join(job.output_dir, rejects_file(split))) as sink:
+        for line in rejected:
+            sink.write(sealed_line(dataclasses.asdict(line)))
     records = sum(result.records for result in results)
     if len(rejected) > job.max_bad_records:
         raise ConversionError(*_rejected_message(job, split, rejected))
@@ -55,18 +57,12 @@ def commit_split(
     warnings = list(empty_folders(split, (job.sources[number] for number in empty)))
     summary = summarize(plan, entry, proven, fresh, warnings, time.time())
     with contextlib.suppress(StorageError):  # only a report; some buckets forbid replacing the first one
-        summary.write(storage, job.output_dir)
+        write_summary(storage, job.output_dir, summary)
     _publish_manifest(storage, job, split, entry)
     _sweep(storage, plan)
-    verdict = Verdict(job.run_id, split, True, str(summary), len(rejected), tuple(summary.warnings))
+    verdict = Verdict(job.run_id, split, True, in_words(summary), len(rejected), tuple(summary["warnings"]))
     verdict.write(storage, job.output_dir)
     return verdict
-
-
-def _write_ledger(storage: Storage, output_dir: str, split: str, rejected: Sequence[Rejected]) -> None:
-    with storage.publish(join(output_dir, rejects_file(split))) as sink:
-        for line in rejected:
-            sink.write(sealed_line(dataclasses.asdict(line)))
 
 
 def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:

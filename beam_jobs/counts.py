@@ -36,7 +36,7 @@ class Counts:
 
 
 class _Process:
-    """The counts of this process. Thread-safe."""
+    """The counts of this process. Thread-safe. Ignores everything if the directory is "" or not on this machine."""
 
     def __init__(self, directory: str) -> None:
         self._path = Path(directory, f"{os.getpid()}.json")
@@ -52,20 +52,13 @@ class _Process:
             self._counts.setdefault(split, Counter()).update(numbers)
             # The end of a source is always written: it may be the last count in this process.
             if (now := time.monotonic()) - self._written > _WRITE_SECONDS or "sources" in numbers:
-                self._written = now
-                self._write()
-
-    def _write(self) -> None:
-        hidden = self._path.with_suffix(".tmp")
-        with contextlib.suppress(OSError):  # the launcher has exited and removed its directory
-            hidden.write_text(json.dumps(self._counts))
-            hidden.replace(self._path)
+                self._written, hidden = now, self._path.with_suffix(".tmp")
+                with contextlib.suppress(OSError):  # the launcher has exited and removed its directory
+                    hidden.write_text(json.dumps(self._counts))
+                    hidden.replace(self._path)
 
 
-@functools.cache
-def counts_of(directory: str) -> _Process:
-    """The counter of this process. Ignores everything if the directory is "" or not on this machine."""
-    return _Process(directory)
+counts_of = functools.cache(_Process)
 
 
 def read_counts(directory: str) -> Mapping[str, Counts]:

@@ -4,22 +4,17 @@ Imports Dask and Beam only inside functions."""
 
 import contextlib
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 from pipeline.shards.errors import ConversionError, OptionError
 
-__all__ = ["check_options", "dask_flags", "running_cluster"]
+__all__ = ["check_options", "running_cluster"]
 
 _PACKAGE = "beam_jobs"
 _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
 _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections
-
-
-def dask_flags(args: Namespace) -> Sequence[str]:
-    """Beam's flag for --local_processes."""
-    return (f"--direct_num_workers={args.local_processes}",)
 
 
 def check_options(args: Namespace, options: Any) -> None:

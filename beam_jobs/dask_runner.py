@@ -43,7 +43,10 @@ class _Chain(PipelineVisitor):
         if transform_node.side_inputs:
             self._compute_inputs(transform_node)
         if isinstance(transform_node.transform, _GroupByKeyOnly):
-            self._spread(transform_node)
+            # A grouping keeps the number of partitions, so few sources would mean few of them from here on.
+            ungrouped = transform_node.inputs[0].producer
+            if self.bags[ungrouped].npartitions < self._npartitions:
+                self.bags[ungrouped] = self.bags[ungrouped].repartition(npartitions=self._npartitions)
         self._translation.visit_transform(transform_node)
 
     def _compute_inputs(self, step: AppliedPTransform) -> None:
@@ -59,9 +62,3 @@ class _Chain(PipelineVisitor):
         self.bags[main] = kept[0]
         for side, bag in zip(bags, kept[1:], strict=True):
             self.bags[side] = bag.compute()
-
-    def _spread(self, step: AppliedPTransform) -> None:
-        """Repartitions before a grouping, which keeps the number of partitions: few sources would mean few of them."""
-        ungrouped = step.inputs[0].producer
-        if self.bags[ungrouped].npartitions < self._npartitions:
-            self.bags[ungrouped] = self.bags[ungrouped].repartition(npartitions=self._npartitions)

@@ -46,7 +46,8 @@ def check(args: Namespace, options: Any) -> None:
     """Raises OptionError for options that the service would refuse, or with which its workers would fail."""
     from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions
 
-    missing = [name for name in ("google.cloud.dataflow", "google_auth_httplib2", "apitools") if not _has(name)]
+    modules = ("google.cloud.dataflow", "google_auth_httplib2", "apitools")
+    missing = [name for name in modules if not importlib.util.find_spec(name)]
     if missing:
         raise InfeedError(f"--runner=dataflow needs {', '.join(missing)}. Install it: {how_to_install('gcp')}.")
     google = options.view_as(GoogleCloudOptions)
@@ -61,13 +62,6 @@ def check(args: Namespace, options: Any) -> None:
         _check_in_bucket(name, getattr(google, name))
     for package in options.view_as(SetupOptions).extra_packages or ():
         _check_package(package)
-
-
-def _has(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the parent package is missing
-        return False
 
 
 def _check_project(project: str | None) -> None:
@@ -118,18 +112,12 @@ def prepared(job: Job, options: Any) -> Iterator[None]:
 
     set_defaults(job, options)
     setup = options.view_as(SetupOptions)
-    with tempfile.TemporaryDirectory(prefix="infeed-") as directory, _quiet_beam():
-        setup.extra_packages = [str(build_wheel(Path(directory))), *(setup.extra_packages or ())]
-        _check_service(job, options)
-        yield
-
-
-@contextlib.contextmanager
-def _quiet_beam() -> Iterator[None]:
-    """Silences Beam, which logs each error with its traceback on every attempt. We report it once."""
-    logging.disable(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)  # Beam logs each error with its traceback on every attempt; we report it once
     try:
-        yield
+        with tempfile.TemporaryDirectory(prefix="infeed-") as directory:
+            setup.extra_packages = [str(build_wheel(Path(directory))), *(setup.extra_packages or ())]
+            _check_service(job, options)
+            yield
     finally:
         logging.disable(logging.NOTSET)
 
@@ -198,9 +186,7 @@ def _shards(job: Job) -> int:
 
 
 def threads_of(machine_type: str) -> int:
-    """Shards that a Python process writes in parallel, limited by its memory for bytes in flight and by Python's lock.
-
-    There is one process per vCPU."""
+    """Shards that a Python process, one per vCPU, writes in parallel: limited by its memory and by Python's lock."""
     family = next((family for family in _VCPU_BYTES if f"-{family}-" in machine_type), "highcpu")
     return max(1, min(_MOST_THREADS, int(_VCPU_BYTES[family] * _FLIGHT_SHARE / _FLIGHT_BYTES)))
 

@@ -71,7 +71,7 @@ def as_ours(project: str, region: str) -> Iterator[None]:
 
 
 def _refusal(status: int, said: str, project: str, region: str) -> str:
-    says = f"The service says ({status}): {said}"
+    says = f"The service answered ({status}): {said}"
     if status == 401:
         return f"Dataflow: no valid credentials. {_LOG_IN} {says}"
     if re.search("has not been used|is disabled|SERVICE_DISABLED", said):

@@ -109,14 +109,12 @@ class _Submitted:
                 if message.id not in self._seen:
                     self._seen.add(message.id)
                     self._since = message.time
-                    self._note(message.message_importance.name, message.message_text)
+                    kind, text = message.message_importance.name.rpartition("_")[2].lower(), message.message_text
+                    if kind == "error":
+                        self._errors.append(text)
+                    say(self._console, f"dataflow: {kind}: {text.strip().splitlines()[-1][:300]}")
             if not token:
                 return
-
-    def _note(self, importance: str, text: str) -> None:
-        if importance.endswith("ERROR"):
-            self._errors.append(text)
-        say(self._console, f"dataflow: {importance.rpartition('_')[2].lower()}: {text.strip().splitlines()[-1][:300]}")
 
     def _failure(self) -> str:
         for _ in range(_REASON_POLLS):

@@ -57,7 +57,10 @@ def pipeline_of(job: Job, options: Any) -> beam.Pipeline:
         | "scan" >> beam.ParDo(_Scan(job))
     )
     sums = pvalue.AsDict(scanned | "measure" >> beam.ParDo(_Measure(job)) | "sums" >> beam.CombinePerKey(add_sums))
-    sampled = _sampled(scanned, job) if job.converter.transforms else {}
+    sampled = {}
+    if job.converter.transforms:
+        offered = scanned | "offer" >> beam.ParDo(_Offer(job)) | "lowest" >> beam.CombinePerKey(lowest)
+        sampled = pvalue.AsDict(offered | "sample" >> beam.ParDo(_Sample(job)))
     _ = (
         scanned
         | "by bucket" >> beam.GroupByKey()
@@ -68,15 +71,6 @@ def pipeline_of(job: Job, options: Any) -> beam.Pipeline:
         | "commit" >> beam.ParDo(_Commit(job), sums, sampled)
     )
     return pipeline
-
-
-def _sampled(scanned: Any, job: Job) -> pvalue.AsDict:
-    return pvalue.AsDict(
-        scanned
-        | "offer" >> beam.ParDo(_Offer(job))
-        | "lowest" >> beam.CombinePerKey(lowest)
-        | "sample" >> beam.ParDo(_Sample(job))
-    )
 
 
 def _groups(job: Job) -> list[list[tuple[int, Source]]]:

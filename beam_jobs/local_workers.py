@@ -58,14 +58,10 @@ class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGene
             self.worker.run()
         except RuntimeError as death:
             self.deaths.append(str(death))
-            self._answer(death)
-
-    def _answer(self, death: Exception) -> None:
-        """Fails the requests of the job, repeatedly, because it may send more until it notices."""
-        while not self._closing.is_set():
-            with contextlib.suppress(RuntimeError):  # another request arrived meanwhile
-                self.control_conn.abort(death)
-            self._closing.wait(_REPEAT_SECONDS)
+            while not self._closing.is_set():  # the job may send requests until it notices
+                with contextlib.suppress(RuntimeError):  # another request arrived meanwhile
+                    self.control_conn.abort(death)
+                self._closing.wait(_REPEAT_SECONDS)
 
     def close(self) -> None:
         """Stops the process."""

@@ -24,11 +24,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     shards.add_argument("--target_shard_bytes", default="100MB", help="size of a shard (default: %(default)s)")
     shards.add_argument("--seed", type=int, default=0, help="determines the order of records (default: 0)")
     again = parser.add_argument_group("an output directory that already contains shards")
-    again.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace splits that other options or other raw data wrote; removes exactly their files",
-    )
+    overwrite = "replace splits written with other options or from other raw data; removes exactly their files"
+    again.add_argument("--overwrite", action="store_true", help=overwrite)
     again.add_argument(
         "--verify_existing",
         action="store_true",
@@ -42,12 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="limit for each uncompressed .gz file in <output>/_scratch (default: 100 times its size, at least 1GiB)",
     )
     bad = parser.add_argument_group("bad records")
-    bad.add_argument(
-        "--max_bad_records",
-        type=int,
-        default=0,
-        help="a split with more of them fails, after listing all (default: 0)",
-    )
+    bad.add_argument("--max_bad_records", type=int, default=0, help="allowed per split; all are listed (default: 0)")
     run = parser.add_argument_group("running", "All other --options go to Apache Beam unchanged.")
     run.add_argument("--dry_run", action="store_true", help="print records, bytes and shards; write nothing")
     presets = "; ".join(f"{name}: {preset.help}" for name, preset in RUNNERS.items())
@@ -95,7 +87,8 @@ def make_job(
     )
 
 
-def _pipeline_options_class():
+def beam_options(args: argparse.Namespace, rest: Sequence[str]):
+    """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that Beam does not have either."""
     logging.disable(logging.WARNING)  # without its [gcp] extra, Beam warns about clients that we do not use
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
@@ -103,12 +96,6 @@ def _pipeline_options_class():
         raise InfeedError(f"conversion needs Apache Beam ({e}). Install it: {how_to_install('convert')}.") from e
     finally:
         logging.disable(logging.NOTSET)
-    return PipelineOptions
-
-
-def beam_options(args: argparse.Namespace, rest: Sequence[str]):
-    """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that Beam does not have either."""
-    PipelineOptions = _pipeline_options_class()
     preset = find_runner(args.runner)
     _check_of_preset(args, preset)
     _check_known(PipelineOptions, args, rest)

@@ -15,7 +15,7 @@ from beam_jobs.proof import check_expected
 from beam_jobs.references import References
 from beam_jobs.sample import candidates, convert_sample, lowest
 from beam_jobs.summary import empty_folders
-from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
+from beam_jobs.sums import add_sums, framed_bytes, measure
 from pipeline.shards.errors import printable
 from pipeline.shards.schemes import open_storage
 
@@ -44,9 +44,7 @@ def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
                 empty += [] if batches else [source]
                 for bucket, refs in batches:
                     pieces[bucket].append(refs)
-        sums: dict[int, BucketSums] = {
-            bucket: add_sums(measure(job.converter, refs) for refs in batch) for bucket, batch in pieces.items()
-        }
+        sums = {bucket: add_sums(measure(job.converter, refs) for refs in batch) for bucket, batch in pieces.items()}
         check_expected(job, split, add_sums(sums.values()).records)
         offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
         plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))

@@ -37,28 +37,20 @@ _NEARLY = 0.99  # the most that a shard counts for until its receipt exists
 
 @contextlib.contextmanager
 def watching(job: Job, console: Console) -> Iterator[Job]:
-    """Shows one bar per split while the block runs the yielded job. Silent unless on a terminal.
-
-    A bar shows the scan, then shards, records/s, MB/s and the time left."""
+    """Shows one bar per split while the block runs the yielded job: scan, shards, records/s, MB/s and time left."""
     if not console.is_terminal:
         yield job
         return
-    with tempfile.TemporaryDirectory(prefix="infeed-") as directory:
-        job = dataclasses.replace(job, counts_dir=directory)
-        with _bars(job, console):
-            yield job
-
-
-@contextlib.contextmanager
-def _bars(job: Job, console: Console) -> Iterator[None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
+    progress_bars = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+    with tempfile.TemporaryDirectory(prefix="infeed-") as directory, progress_bars as progress:
+        job = dataclasses.replace(job, counts_dir=directory)
         bars = [_Bar(job, split, progress) for split in job.splits]
         stop = threading.Event()
         thread = threading.Thread(target=_poll, args=(job, bars, stop), daemon=True)
         thread.start()
         try:
-            yield
+            yield job
         finally:
             stop.set()
             thread.join()

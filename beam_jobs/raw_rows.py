@@ -23,13 +23,12 @@ RAW_ROW = np.dtype([("rank", "<u8"), ("version", "<u4"), ("crc32c", "<u4")])
 
 def raw_rows(seed: int, split: str, refs: References) -> np.ndarray:
     """RAW_ROW [rows], without checksums."""
-    versions = [
-        hashlib.blake2b(f"{file.stat.bytes} {file.stat.version}".encode(), digest_size=4) for file in refs.files
-    ]
+    stats = (f"{file.stat.bytes} {file.stat.version}".encode() for file in refs.files)
+    versions = [hashlib.blake2b(stat, digest_size=4).digest() for stat in stats]
     rows = np.zeros(len(refs), RAW_ROW)
     if len(refs):
         rows["rank"] = ranks(seed, split, refs.key)
-        rows["version"] = np.array([int.from_bytes(v.digest(), "little") for v in versions], np.uint32)[refs.file]
+        rows["version"] = np.array([int.from_bytes(v, "little") for v in versions], np.uint32)[refs.file]
     return rows
 
 

@@ -116,9 +116,7 @@ def receipts_of(storage: Storage, output_dir: str, split: str, num_shards: int) 
 
 
 def finished_shards(storage: Storage, plan: SplitPlan) -> Iterator[Receipt]:
-    """Receipts of the shards that an earlier run of the same plan finished, judged by size (and crc32c on gs://).
-
-    Only if no raw file has changed since; otherwise the rows of each shard have to be compared (see resume)."""
+    """Receipts of finished shards of the same plan and raw files, judged by size (and crc32c on gs://). See resume."""
     for receipt, there in read_receipts(storage, plan):
         is_of_plan = receipt and (receipt.plan, receipt.raw_checksum) == (plan.digest, plan.raw_checksum)
         if receipt and is_of_plan and there and there.agrees_with(receipt.stat):

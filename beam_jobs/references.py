@@ -14,6 +14,7 @@ from pipeline.shards.storage import Stat
 __all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "concat", "escaped", "in_order"]
 
 MAX_NAME_BYTES = 4096  # a batch's column is as wide as its longest cell, also in every bucket that the row goes to
+_KEPT = MAX_NAME_BYTES // 16  # characters of a name or error that is too long
 _ARRAYS = ("key", "offset", "size", "error")  # with one value per row, but for `file`, which indexes `files`
 
 
@@ -94,14 +95,11 @@ class References:
         return replace(self, error=errors)
 
     def __iter__(self) -> Iterator[Reference]:
-        names = list(self.columns)
-        fixed = zip(
-            self.key.tolist(), self.file, self.offset.tolist(), self.size.tolist(), self.error.tolist(), strict=True
-        )
-        own = zip(*(self.columns[name].tolist() for name in names), strict=True) if names else iter([()] * len(self))
-        for (key, file, offset, size, error), values in zip(fixed, own, strict=True):
-            columns = dict(zip(names, values, strict=True))
-            yield Reference(_decode(key), self.files[file], offset, size, _decode(error), columns)
+        columns = {name: column.tolist() for name, column in self.columns.items()}
+        key, offset, size, error = (getattr(self, name).tolist() for name in _ARRAYS)
+        for i, file in enumerate(self.file):
+            own = {name: values[i] for name, values in columns.items()}
+            yield Reference(_decode(key[i]), self.files[file], offset[i], size[i], _decode(error[i]), own)
 
     def values(self) -> Iterator[tuple[int | bytes, ...]]:
         """For each row, everything that determines the record's bytes: all columns except its location."""
@@ -110,22 +108,16 @@ class References:
 
 
 def bounded(row: Reference) -> Reference:
-    """The row; if its key is over 4,096 bytes, a rejected row with a shortened key, which is still unique.
-
-    Errors of over 4,096 bytes are shortened, too."""
+    """The row; if its key exceeds 4,096 bytes, a rejected row with a short unique key. Long errors are cut, too."""
     if len(row.key) <= MAX_NAME_BYTES // 4 and len(row.error) <= MAX_NAME_BYTES // 4:  # a character is 4 bytes at most
         return row
     if len(key := _encode(row.key)) > MAX_NAME_BYTES:
-        short = f"{_beginning(row.key)}... {hashlib.blake2b(key, digest_size=8).hexdigest()}"
+        short = f"{row.key[:_KEPT]}... {hashlib.blake2b(key, digest_size=8).hexdigest()}"
         error = row.error or f"a name of {len(key):,} bytes; allowed are up to {MAX_NAME_BYTES:,}"
         row = replace(row, key=short, error=error)
     if len(_encode(row.error)) > MAX_NAME_BYTES:
-        row = replace(row, error=f"{_beginning(row.error)}...")
+        row = replace(row, error=f"{row.error[:_KEPT]}...")
     return row
-
-
-def _beginning(text: str) -> str:
-    return text[: MAX_NAME_BYTES // 16]
 
 
 def concat(batches: Sequence[References]) -> References:

@@ -103,7 +103,7 @@ RUNNERS: Mapping[str, Preset] = {
     "dask": Preset(
         "beam_jobs.dask_runner.ChainRunner",
         "the Dask cluster of --dask_client_address, or one of --local_processes workers that ends with the command",
-        flags=dask_cluster.dask_flags,
+        flags=lambda args: (f"--direct_num_workers={args.local_processes}",),
         check=dask_cluster.check_options,
         around=dask_cluster.running_cluster,
         extra="dask",
@@ -140,7 +140,12 @@ def find_runner(name: str) -> Preset:
     if "." in name:
         _load(name, "cannot be imported. Allowed are short names and package.module.Class", name)
     else:
-        _check_known_to_beam(name)
+        from apache_beam.options.pipeline_options import StandardOptions
+
+        known = StandardOptions.KNOWN_RUNNER_NAMES
+        if short not in map(_short, known):
+            hint = did_you_mean(name, {*RUNNERS, *known})
+            raise OptionError(f"--runner={name}: no such runner.{hint} A class of your own: package.module.Class.")
     return Preset(name, run=_start_and_wait)
 
 
@@ -154,12 +159,3 @@ def _load(path: str, problem: str, name: str) -> None:
 
 def _short(name: str) -> str:
     return name.lower().removesuffix("runner")
-
-
-def _check_known_to_beam(name: str) -> None:
-    from apache_beam.options.pipeline_options import StandardOptions
-
-    known = StandardOptions.KNOWN_RUNNER_NAMES
-    if _short(name) not in map(_short, known):
-        hint = did_you_mean(name, {*RUNNERS, *known})
-        raise OptionError(f"--runner={name}: no such runner.{hint} A class of your own: package.module.Class.")

@@ -1,7 +1,7 @@
-"""Estimates how a converter changes the size of records, by converting a sample before the plan.
+"""Estimates how a converter changes the size of records (of a PNG to JPEG, say) by converting a sample before the plan.
 
-The size of a PNG as a JPEG cannot be predicted. The sample is the records of lowest rank, a random choice that does not
-depend on the order of scanning: each piece of the scan offers its lowest, and the lowest of all are taken."""
+The sample is the records of lowest rank, a random choice that does not depend on the order of scanning: each piece of
+the scan offers its lowest, and the lowest of all are taken."""
 
 import heapq
 from collections.abc import Iterable, Sequence

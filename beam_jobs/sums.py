@@ -1,6 +1,4 @@
-"""Order-independent sums over the records of a split: sizes, counts and digests. Pure.
-
-These are all a plan needs to know of other buckets: a prefix sum of 64 numbers locates the start of each bucket."""
+"""Order-independent sums over records: sizes, counts and digests, all that a plan needs from other buckets. Pure."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

@@ -70,15 +70,10 @@ def sweep_verdicts(storage: Storage, job: Job, split: str) -> None:
         if fnmatchcase(f"_shards/{name}", verdict_file(split, "*")):
             path = join(job.output_dir, f"_shards/{name}")
             with contextlib.suppress(StorageError):  # its launcher has just removed it
-                if _is_stale(storage, path, job.started):
-                    storage.delete(path)
-
-
-def _is_stale(storage: Storage, path: str, started: float) -> bool:
-    try:
-        return _read(storage, path).at < started
-    except ConversionError:
-        return True
+                with contextlib.suppress(ConversionError):  # a damaged one is removed, too
+                    if _read(storage, path).at >= job.started:
+                        continue
+                storage.delete(path)
 
 
 def buried_messages(text: str) -> list[str]:

@@ -7,9 +7,9 @@ import base64
 import hashlib
 import tomllib
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pipeline.shards.errors import InfeedError
@@ -42,7 +42,7 @@ def _of_checkout(root: Path) -> tuple[str, dict[str, bytes]] | None:
     info = f"{_NAME}-{project['version']}.dist-info"
     packages = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     found = (path for package in packages for path in (root / package).rglob("*") if path.is_file())
-    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in found if not _is_cache(path.parts)}
+    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in found if not _is_cache(path)}
     licenses = {f"{info}/licenses/{name}": (root / name).read_bytes() for name in project["license-files"]}
     return project["version"], {**files, **licenses, f"{info}/METADATA": _metadata(project).encode()}
 
@@ -72,14 +72,13 @@ def _of_distribution(root: Path) -> tuple[str, dict[str, bytes]]:
     files: dict[str, bytes] = {}
     for path in installed.files or ():
         ours = not path.parts[0].endswith(".dist-info") or path.name == "METADATA" or "licenses" in path.parts
-        if ours and path.parts[0] != ".." and not _is_cache(path.parts):
+        if ours and path.parts[0] != ".." and not _is_cache(path):
             files[path.as_posix()] = Path(str(path.locate())).read_bytes()
     return installed.version, files
 
 
-def _is_cache(parts: Iterable[str]) -> bool:
-    *_, name = parts
-    return "__pycache__" in parts or name.startswith(".")
+def _is_cache(path: PurePath) -> bool:
+    return "__pycache__" in path.parts or path.name.startswith(".")
 
 
 def _write(path: Path, info: str, files: Mapping[str, bytes]) -> None:

@@ -1,7 +1,6 @@
-"""Gather: writes one shard from its rows, in one pass over ranged reads.
+"""Gather: writes one shard from its rows, in one pass over ranged reads, with one record in memory, never a shard.
 
-It holds one record in memory, never a shard. The same plan gives the same bytes on any worker, so retries and workers
-that were presumed dead do no harm."""
+The same plan gives the same bytes on any worker, so retries and workers that were presumed dead do no harm."""
 
 import base64
 import dataclasses

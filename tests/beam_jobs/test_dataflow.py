@@ -203,7 +203,7 @@ ANSWERS = {
     "other": (
         400,
         "(a1b2): The workflow\n is odd",
-        r"Dataflow refused the job. The service says \(400\): .*workflow is odd",
+        r"Dataflow refused the job. The service answered \(400\): .*workflow is odd",
     ),
 }
 

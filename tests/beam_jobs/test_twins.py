@@ -88,7 +88,7 @@ def test_a_twin_that_takes_the_temporary_file_away_has_converted_everything(dist
 @pytest.mark.parametrize(
     ("moment", "flag", "refusal"),
     [
-        ("_Scan", "--target_shard_bytes=1", "less than a record"),
+        ("_Scan", "--target_shard_bytes=1", "less than the mean record"),
         ("_Gather", "--num_train_shards=2", "another plan"),
         ("_Commit", "--seed=5", "another plan"),
     ],

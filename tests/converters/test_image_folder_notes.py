@@ -48,7 +48,7 @@ def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_
     flags = ("--max_bad_records=3", "--num_train_shards=1")
     raw_image_folder.write("train").convert(tmp_path / "out", *flags)
     assert read_manifest(str(tmp_path / "out")).labels.names == ("auk", "cat", "dog", "eel", "grey eel")
-    said = "split 'train' has no files of 2 classes 'auk', 'eel'. They keep their numbers: each folder is a class"
+    said = "split 'train' has no files in 2 of its classes: 'auk', 'eel'. Each folder is a class and keeps its number"
     assert f"warning: {said}" in capsys.readouterr().out
     raw_image_folder.convert(tmp_path / "out", *flags, "--dry_run")
     assert f"warning: {said}" in capsys.readouterr().out
