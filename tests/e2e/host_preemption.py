@@ -14,7 +14,7 @@ from trainer.interruptible import interruptible
 from trainer.loop import program
 from trainer.trainer import Trainer
 
-STEPS, EVERY, RECORDS = 120, 60, 960
+STEPS, EVERY, RECORDS = 60, 30, 480
 
 
 class AtStep13(Callback):
@@ -28,7 +28,7 @@ class AtStep13(Callback):
 
 
 class Killing(NumberedInput):
-    """Before its 46th batch, or while the program for it compiles, the process is asked to end."""
+    """Before its 16th batch, or while the program for it compiles, the process is asked to end."""
 
     where, number = "", signal.SIGTERM
 
@@ -37,7 +37,7 @@ class Killing(NumberedInput):
             if self.where == "compile" and number == 0:
                 while "trainer-compiling" not in {thread.name for thread in threading.enumerate()}:
                     time.sleep(0.001)
-            if (self.where, number) in (("compile", 0), ("evaluate", 45)):
+            if (self.where, number) in (("compile", 0), ("evaluate", 15)):
                 os.kill(os.getpid(), self.number)
             yield batch
 

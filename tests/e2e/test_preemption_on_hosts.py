@@ -10,11 +10,11 @@ from sweep import SWEEP
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
-NUMBER = {("train", 10): signal.SIGINT}  # of the others SIGTERM
+NUMBER = {("train", 3): signal.SIGINT}  # of the others SIGTERM
 CODE = {signal.SIGTERM: 75, signal.SIGINT: 130}
-ROWS = [("train", 10), ("evaluate", 10), ("compile", 1)]
+ROWS = [("train", 3), ("evaluate", 3), ("compile", 1)]
 ROWS += [("train", 1)] if SWEEP else []
-K = 7  # divides neither the steps nor the evaluations; 1 and 10 are those of the rows
+K = 7  # divides neither the steps nor the evaluations; 1 and 3 are those of the rows
 HOST = {"train": 1, "evaluate": 0, "compile": 1}  # which one is asked to end
 LATE = 4  # dispatches that may still be made
 
@@ -83,7 +83,7 @@ def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_told(preempted, where
         assert "trained" not in process.report
         assert "FATAL" not in process.printed
         if number == signal.SIGINT:
-            step = re.search(r"step (\d+) is saved|$", process.report["error"])[1] or "60"
+            step = re.search(r"step (\d+) is saved|$", process.report["error"])[1] or "30"
             assert re.match(r"Interrupted: SIGINT on host [01] of 2; ", process.report["error"])
             assert process.report["evaluated"] == int(step)
         elif where != "compile":
@@ -96,7 +96,7 @@ def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_told(preempted, where
 
 @pytest.mark.parametrize(("where", "k"), ROWS)
 def test_what_was_preempted_resumes_there_and_ends_with_the_bits_of_the_straight_run(resumed, straight, where, k):
-    starts = {"train": range(13, 14 + (LATE + 1) * k), "evaluate": [60], "compile": [0]}[where]
+    starts = {"train": range(13, 14 + (LATE + 1) * k), "evaluate": [30], "compile": [0]}[where]
     for mine, expected in zip(resumed[where, k], (report["1"] for report in straight), strict=True):
         assert mine["start"] in starts
         assert mine["state"] == expected["state"]
