@@ -237,8 +237,6 @@ def test_whoever_waits_is_let_go_by_close_without_an_error(caplog):
 
 @pytest.mark.parametrize("seconds", [0, -1.5, float("nan")])
 def test_a_bound_that_is_none_is_refused(seconds):
-    with pytest.raises(
-        OptionError, match=rf"stall_seconds={seconds} must be .* than 0.* float\('inf'\) waits forever"
-    ):
+    with pytest.raises(OptionError, match=rf"stall_seconds={seconds} must be .* than 0.* float\('inf'\) waits forever"):
         Background([1], limit=1, stall_seconds=seconds)
     assert list(Background([1, 2], limit=1, stall_seconds=float("inf"))) == [1, 2]
