@@ -166,7 +166,7 @@ def test_a_wait_that_is_too_long_is_one_error_and_one_dump_of_all_threads_by_nam
     assert list(ahead) == []
     assert str(caught.value) == (
         "waited 0.5 s for input from thread 'the-source', and nothing came. The log has the stack of every "
-        "thread (reading is in 'infeed-read'): see what it hangs in. Check the storage; if it is only slow, pass a "
+        "thread (reading is in 'infeed-read') and shows where it hangs. Check the storage; if it is only slow, pass a "
         "larger stall_seconds."
     )
     assert isinstance(caught.value, InfeedError)
@@ -237,8 +237,6 @@ def test_whoever_waits_is_let_go_by_close_without_an_error(caplog):
 
 @pytest.mark.parametrize("seconds", [0, -1.5, float("nan")])
 def test_a_bound_that_is_none_is_refused(seconds):
-    with pytest.raises(
-        OptionError, match=rf"stall_seconds={seconds} must be .* than 0.* float\('inf'\) waits for ever"
-    ):
+    with pytest.raises(OptionError, match=rf"stall_seconds={seconds} must be .* than 0.* float\('inf'\) waits forever"):
         Background([1], limit=1, stall_seconds=seconds)
     assert list(Background([1, 2], limit=1, stall_seconds=float("inf"))) == [1, 2]

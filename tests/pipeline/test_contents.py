@@ -71,8 +71,8 @@ def test_decode_finds_images_that_end_early_and_only_then(rewritten, verify, ima
     assert status == 1
     assert [line.partition("record ")[2][0] for line in damage] == ["1", "2", "3"]
     assert "'image': truncated or damaged image: " in damage[0]
-    assert "begins with 47 49 46 38" in damage[1]
-    assert "begins with nothing" in damage[2]
+    assert "it starts with 47 49 46 38" in damage[1]
+    assert "it starts with nothing" in damage[2]
 
 
 def picture(kind, mode):
