@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.sizes import format_bytes
+from pipeline.sizes import format_bytes
 
 TARGET_SHARD_BYTES = "250KB"  # several small shards for 1.5 MB of images; the default is 100MB
 

@@ -11,8 +11,8 @@ from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
 from beam_jobs.receipts import receipts_of
 from beam_jobs.references import References
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Storage
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage
 
 __all__ = ["first_change"]
 

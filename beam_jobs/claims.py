@@ -11,7 +11,7 @@ from beam_jobs.changes import first_change
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import parse_receipt
-from pipeline.shards.errors import ConversionError
+from pipeline.errors import ConversionError
 from pipeline.shards.manifest import Manifest, find_manifest, read_manifest, update_manifest
 from pipeline.shards.naming import (
     MANIFEST_FILE,
@@ -26,8 +26,8 @@ from pipeline.shards.naming import (
 from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.sidecars import remove_sidecars, write_sidecars
-from pipeline.shards.storage import Storage, in_parallel, join
 from pipeline.shards.typed_json import Count, JsonFile, Number
+from pipeline.storage.storage import Storage, in_parallel, join
 
 __all__ = ["Claim", "check_mergeable", "claim", "read_claim", "renew_claim"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from beam_jobs.references import Reference, References
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema
-from pipeline.shards.storage import Stat, Storage
+from pipeline.storage.storage import Stat, Storage
 
 __all__ = ["Converted", "Converter", "Reject", "Source"]
 

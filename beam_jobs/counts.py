@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from pipeline.shards.errors import ConversionError
+from pipeline.errors import ConversionError
 from pipeline.shards.typed_json import Count, JsonFile
 
 __all__ = ["Counts", "counts_of", "read_counts"]

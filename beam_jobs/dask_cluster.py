@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from pipeline.shards.errors import ConversionError, OptionError
+from pipeline.errors import ConversionError, OptionError
 
 __all__ = ["check_options", "running_cluster"]
 

@@ -18,10 +18,10 @@ from typing import Any
 from beam_jobs.dataflow_errors import as_ours, check_bucket, check_credentials
 from beam_jobs.job import Job
 from beam_jobs.wheel import build_wheel
-from pipeline.shards.errors import InfeedError, OptionError
-from pipeline.shards.installing import how_to_install
-from pipeline.shards.schemes import is_remote, open_storage
-from pipeline.shards.storage import join
+from pipeline.errors import InfeedError, OptionError
+from pipeline.installing import how_to_install
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import join
 
 __all__ = ["check", "check_job", "prepared", "set_defaults", "threads_of"]
 

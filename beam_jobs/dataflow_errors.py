@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipeline.shards.errors import ConversionError, InfeedError
+from pipeline.errors import ConversionError, InfeedError
 
 __all__ = ["advice", "as_ours", "check_bucket", "check_credentials", "reason_of"]
 

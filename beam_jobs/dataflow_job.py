@@ -10,9 +10,9 @@ from beam_jobs.dataflow import prepared
 from beam_jobs.dataflow_errors import advice, as_ours, reason_of
 from beam_jobs.job import Job, Waiting
 from pipeline.command import Console, say
-from pipeline.shards.errors import ConversionError
-from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import join
+from pipeline.errors import ConversionError
+from pipeline.sizes import format_bytes
+from pipeline.storage.storage import join
 
 __all__ = ["run"]
 

@@ -30,9 +30,9 @@ from beam_jobs.sums import BucketSums, add_sums, measure
 from beam_jobs.verdicts import verdict_on_error
 from beam_jobs.write import write_shard
 from pipeline.background import Background
-from pipeline.shards.errors import InfeedError, StorageError
+from pipeline.errors import InfeedError, StorageError
 from pipeline.shards.key_digest import key_digest
-from pipeline.shards.schemes import is_remote, open_storage
+from pipeline.storage.schemes import is_remote, open_storage
 
 __all__ = ["pipeline_of"]
 

@@ -10,10 +10,10 @@ from beam_jobs.runners import find_runner
 from beam_jobs.verdicts import Verdict, buried_messages
 from pipeline import command
 from pipeline.command import Console
+from pipeline.errors import ConversionError, InfeedError, OptionError
 from pipeline.quiet import quiet_stderr
-from pipeline.shards.errors import ConversionError, InfeedError, OptionError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.sizes import format_bytes
+from pipeline.sizes import format_bytes
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["dry_run", "exit_with", "launch"]
 

@@ -10,7 +10,7 @@ from apache_beam.portability import python_urns
 from apache_beam.runners.portability.fn_api_runner.worker_handlers import SubprocessSdkWorkerHandler, WorkerHandler
 from apache_beam.runners.portability.local_job_service import SubprocessSdkWorker
 
-from pipeline.shards.errors import ConversionError
+from pipeline.errors import ConversionError
 
 __all__ = ["watched_workers"]
 

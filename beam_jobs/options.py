@@ -11,9 +11,9 @@ from typing import Any
 from beam_jobs.converter import Converter, Source
 from beam_jobs.job import Job
 from beam_jobs.runners import RUNNERS, Preset, find_runner
-from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
-from pipeline.shards.installing import how_to_install
-from pipeline.shards.sizes import parse_bytes
+from pipeline.errors import InfeedError, OptionError, did_you_mean
+from pipeline.installing import how_to_install
+from pipeline.sizes import parse_bytes
 
 __all__ = ["add_options", "beam_options", "make_job"]
 

@@ -7,11 +7,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from beam_jobs.plan import SplitPlan
-from pipeline.shards.errors import ConversionError, OptionError, StorageError
+from pipeline.errors import ConversionError, OptionError, StorageError
 from pipeline.shards.naming import plan_file
-from pipeline.shards.schemes import is_remote, open_storage
-from pipeline.shards.sizes import GB, KB, MB, format_bytes
-from pipeline.shards.storage import join
+from pipeline.sizes import GB, KB, MB, format_bytes
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import join
 
 __all__ = ["check_places", "check_target", "empty_shards"]
 

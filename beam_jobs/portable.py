@@ -4,7 +4,7 @@ import socket
 from argparse import Namespace
 from typing import Any
 
-from pipeline.shards.errors import ConversionError, OptionError
+from pipeline.errors import ConversionError, OptionError
 
 __all__ = ["check_options"]
 

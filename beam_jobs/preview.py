@@ -16,8 +16,8 @@ from beam_jobs.references import References
 from beam_jobs.sample import candidates, convert_sample, lowest
 from beam_jobs.summary import empty_folders
 from beam_jobs.sums import add_sums, framed_bytes, measure
-from pipeline.shards.errors import printable
-from pipeline.shards.schemes import open_storage
+from pipeline.errors import printable
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["SplitPreview", "preview"]
 

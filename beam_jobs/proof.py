@@ -12,11 +12,11 @@ import numpy as np
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Receipt, Rejected, read_receipts, receipts_of
-from pipeline.shards.errors import ConversionError, LostDataError, StorageError
+from pipeline.errors import ConversionError, LostDataError, StorageError
 from pipeline.shards.key_digest import add_digests
 from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import receipt_file
-from pipeline.shards.storage import Storage, join
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["ShardResult", "SourceSummary", "Whole", "check_scanned", "check_written", "distrusting_receipts", "prove"]
 

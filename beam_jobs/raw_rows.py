@@ -10,10 +10,10 @@ import numpy as np
 
 from beam_jobs.job import Job
 from beam_jobs.references import Reference, References
-from pipeline.shards.errors import RawDataError
+from pipeline.errors import RawDataError
 from pipeline.shards.ranks import ranks
 from pipeline.shards.record import crc32c
-from pipeline.shards.storage import Stat, Storage, in_parallel
+from pipeline.storage.storage import Stat, Storage, in_parallel
 
 __all__ = ["RAW_ROW", "check_unchanged", "differing", "name_of", "raw_crcs", "raw_rows", "read_rows"]
 

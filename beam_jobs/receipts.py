@@ -12,11 +12,11 @@ import numpy as np
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW
 from beam_jobs.references import Reference, escaped
-from pipeline.shards.errors import ConversionError
+from pipeline.errors import ConversionError
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.sealed import sealed_line, unsealed
-from pipeline.shards.storage import Stat, Storage, join
 from pipeline.shards.typed_json import Count, JsonFile, Number
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["Receipt", "Rejected", "finished_shard", "finished_shards", "parse_receipt", "read_receipts", "receipts_of"]
 

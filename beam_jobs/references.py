@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipeline.shards.ranks import ranks
-from pipeline.shards.storage import Stat
+from pipeline.storage.storage import Stat
 
 __all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "concat", "escaped", "in_order"]
 

@@ -12,11 +12,11 @@ from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import name_of, raw_crcs, raw_rows
 from beam_jobs.receipts import Receipt, Rejected, finished_shard
 from beam_jobs.references import Reference, References, escaped
-from pipeline.shards.errors import RawDataError
+from pipeline.errors import RawDataError
 from pipeline.shards.frames import read_frames
 from pipeline.shards.key_digest import key_digest
 from pipeline.shards.naming import plan_file
-from pipeline.shards.storage import Storage, join
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["kept_shard"]
 

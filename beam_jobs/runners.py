@@ -15,8 +15,8 @@ from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
 from beam_jobs.job import Job, Waiting
 from beam_jobs.loopback import on_loopback
 from pipeline.command import Console
-from pipeline.shards.errors import InfeedError, OptionError, did_you_mean
-from pipeline.shards.installing import how_to_install
+from pipeline.errors import InfeedError, OptionError, did_you_mean
+from pipeline.installing import how_to_install
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
 

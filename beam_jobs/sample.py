@@ -17,7 +17,7 @@ from beam_jobs.sums import framed_bytes
 from pipeline.shards.example import encode_example
 from pipeline.shards.ranks import ranks
 from pipeline.shards.record import FRAME_BYTES
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["Candidate", "Sampled", "candidates", "convert_sample", "lowest"]
 

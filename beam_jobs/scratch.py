@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import BinaryIO, Self
 
-from pipeline.shards.errors import RawDataError, StorageError
+from pipeline.errors import RawDataError, StorageError
 from pipeline.shards.frames import Compression
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import Storage, join
+from pipeline.sizes import format_bytes
 from pipeline.sources.inflating import inflated
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["Scratch", "read_compressed"]
 

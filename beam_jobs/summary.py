@@ -10,11 +10,11 @@ from beam_jobs.converter import Source
 from beam_jobs.plan import SplitPlan
 from beam_jobs.plausible import empty_shards
 from beam_jobs.proof import Whole
-from pipeline.shards.errors import printable
+from pipeline.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file
-from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import Storage, join
+from pipeline.sizes import format_bytes
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["empty_classes", "empty_folders", "in_words", "summarize", "write_summary"]
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from beam_jobs.job import Job
-from pipeline.shards.errors import ConversionError, InfeedError, StorageError
+from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import verdict_file
-from pipeline.shards.schemes import open_storage
 from pipeline.shards.sealed import sealed_line, unsealed
-from pipeline.shards.storage import Storage, join
 from pipeline.shards.typed_json import Count, JsonFile
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["Verdict", "buried_messages", "sweep_verdicts", "verdict_on_error"]
 

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePath
 from typing import Any
 
-from pipeline.shards.errors import InfeedError
+from pipeline.errors import InfeedError
 
 __all__ = ["build_wheel"]
 

@@ -22,7 +22,7 @@ from beam_jobs.resume import kept_shard
 from pipeline.shards.example import example_pieces
 from pipeline.shards.key_digest import key_digest
 from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame_ends
-from pipeline.shards.storage import Sink, Storage, join
+from pipeline.storage.storage import Sink, Storage, join
 
 __all__ = ["write_shard"]
 

@@ -10,9 +10,9 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pipeline.shards.errors import RawDataError
+from pipeline.errors import RawDataError
 from pipeline.shards.schema import Feature
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["BOX_BYTES", "BOX_FEATURES", "box_features", "read_boxes"]
 

@@ -15,7 +15,7 @@ from converters.class_names import names_digest
 from converters.pixels import pixel_features, pixel_rows, pixel_values
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.storage import Storage
+from pipeline.storage.storage import Storage
 
 __all__ = ["CIFAR10", "CIFAR100", "PIXEL_BYTES", "CifarConverter"]
 

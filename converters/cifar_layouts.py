@@ -19,9 +19,9 @@ from converters.compressed import Readable, by_suffix, readable
 from converters.image_records import folder_members
 from converters.raw_directory import first_few, open_raw_data
 from converters.tars import Member, members
-from pipeline.shards.errors import LabelError, RawDataError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Storage, join
+from pipeline.errors import LabelError, RawDataError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["SPLITS", "RawCifar", "find_cifar"]
 

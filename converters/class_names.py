@@ -7,8 +7,8 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 
-from pipeline.shards.errors import LabelError
-from pipeline.shards.storage import Storage
+from pipeline.errors import LabelError
+from pipeline.storage.storage import Storage
 
 __all__ = ["label_text", "names_digest", "parse_class_names", "position", "read_class_names"]
 

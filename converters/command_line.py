@@ -15,8 +15,8 @@ from beam_jobs.plausible import check_places
 from beam_jobs.runners import find_runner
 from beam_jobs.scratch import Scratch
 from pipeline.command import Console
-from pipeline.shards.errors import OptionError, did_you_mean, printable
-from pipeline.shards.sizes import parse_bytes
+from pipeline.errors import OptionError, did_you_mean, printable
+from pipeline.sizes import parse_bytes
 
 __all__ = ["chosen_splits", "conversion_parser", "run", "scratch_of"]
 

@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from beam_jobs.scratch import Scratch
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from pipeline.shards.frames import Compression
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Stat, Storage
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage
 
 __all__ = ["Readable", "by_suffix", "readable"]
 

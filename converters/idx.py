@@ -14,10 +14,10 @@ from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.class_names import names_digest
 from converters.pixels import pixel_features, pixel_rows, pixel_values
-from pipeline.shards.errors import RawDataError
+from pipeline.errors import RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
-from pipeline.shards.storage import Storage
+from pipeline.storage.storage import Storage
 
 __all__ = ["HEADER_BYTES", "LABELS_HEADER_BYTES", "SCHEMA", "IdxConverter", "ImagesHeader", "labels_count"]
 

@@ -17,8 +17,8 @@ from beam_jobs.scratch import Scratch
 from converters.compressed import by_suffix, readable
 from converters.idx import HEADER_BYTES, LABELS_HEADER_BYTES, ImagesHeader, labels_count
 from converters.raw_directory import check_splits, first_few, open_raw_data
-from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
-from pipeline.shards.storage import Storage, join
+from pipeline.errors import OptionError, RawDataError, did_you_mean
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["SPLITS", "RawIdx", "find_idx"]
 

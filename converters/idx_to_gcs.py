@@ -15,7 +15,7 @@ from converters.class_names import read_class_names
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
 from converters.idx import IdxConverter
 from converters.idx_layouts import SPLITS, find_idx
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["class_names", "main"]
 

@@ -12,9 +12,9 @@ from beam_jobs.scratch import Scratch
 from converters.compressed import Readable, by_suffix, readable
 from converters.tars import Member, entries
 from converters.zips import zip_members
-from pipeline.shards.errors import RawDataError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Storage
+from pipeline.errors import RawDataError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage
 
 __all__ = ["KNOWN_SUFFIXES", "Archive", "PackedFolder", "archive_stem", "class_files", "is_hidden", "open_archive"]
 

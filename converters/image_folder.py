@@ -28,7 +28,7 @@ from converters.validation_share import is_validation
 from converters.zips import ZipMember, unpacked
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.storage import Storage
+from pipeline.storage.storage import Storage
 
 __all__ = ["SCHEMA", "ImageFolderConverter"]
 

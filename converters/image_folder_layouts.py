@@ -18,8 +18,8 @@ from converters.image_archives import KNOWN_SUFFIXES, Archive, PackedFolder, arc
 from converters.raw_directory import check_splits, first_few, open_raw_data
 from converters.table_hints import hint_of_tables
 from converters.validation_share import check_fraction
-from pipeline.shards.errors import RawDataError, StorageError
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.errors import RawDataError, StorageError
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["SPLITS", "RawFolders", "find_folders"]
 

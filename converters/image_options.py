@@ -4,7 +4,7 @@ import argparse
 
 from converters.image_files import ToJpeg
 from converters.jpeg import VERIFY_LEVELS
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 
 __all__ = ["add_image_options", "add_verify_option", "to_jpeg_of"]
 

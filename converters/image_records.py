@@ -10,7 +10,7 @@ from beam_jobs.references import File, Reference, References, bounded
 from converters.jpeg import Jpeg
 from converters.tars import Member
 from pipeline.shards.schema import Feature
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["IMAGE_FEATURES", "folder_members", "image_features", "in_batches", "member_error", "predicted_bytes"]
 

@@ -21,7 +21,7 @@ from converters.jpeg import Jpeg, Verify, to_rgb_jpeg
 from converters.tars import Member, TarError, members
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
-from pipeline.shards.storage import Storage
+from pipeline.storage.storage import Storage
 
 __all__ = ["SPLITS", "VALIDATION_LABELS", "ImagenetConverter"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from converters.class_names import names_digest
 from converters.imagenet_layouts import RawImagenet
 from converters.synsets import ilsvrc2012_synsets
-from pipeline.shards.errors import RawDataError
+from pipeline.errors import RawDataError
 
 __all__ = ["FULL_SET", "check_full_set"]
 

@@ -23,9 +23,9 @@ from converters.imagenet import SPLITS, VALIDATION_LABELS
 from converters.raw_directory import first_few, open_raw_data
 from converters.synsets import check_known
 from converters.tars import members
-from pipeline.shards.errors import RawDataError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.errors import RawDataError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["TRAIN_TAR", "VALIDATION_TAR", "RawImagenet", "find_raw"]
 

@@ -22,9 +22,9 @@ from converters.imagenet_layouts import find_raw
 from converters.imagenet_records import TFDS_DIRECTORY
 from converters.synsets import ilsvrc2012_synsets, read_synsets
 from pipeline.command import Console
-from pipeline.shards.errors import OptionError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import join
+from pipeline.errors import OptionError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
 
 __all__ = ["main"]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from pipeline.shards.errors import RawDataError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Storage
+from pipeline.errors import RawDataError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage
 
 __all__ = ["check_splits", "first_few", "open_raw_data"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from converters.class_names import label_text, position
-from pipeline.shards.errors import LabelError, did_you_mean
-from pipeline.shards.storage import Storage
+from pipeline.errors import LabelError, did_you_mean
+from pipeline.storage.storage import Storage
 
 __all__ = ["check_known", "ilsvrc2012_synsets", "read_synsets"]
 

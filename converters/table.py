@@ -18,7 +18,7 @@ from converters.targets import Target
 from converters.validation_share import is_validation
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels
-from pipeline.shards.storage import Storage
+from pipeline.storage.storage import Storage
 
 __all__ = ["BYTES_AROUND_VALUE", "TableConverter"]
 

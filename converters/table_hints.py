@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from converters.table_rows import TABLE_SUFFIXES, column_names, table_rows
-from pipeline.shards.errors import RawDataError, StorageError
-from pipeline.shards.storage import Storage, join
+from pipeline.errors import RawDataError, StorageError
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["hint_of_tables"]
 

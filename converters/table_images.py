@@ -19,10 +19,10 @@ from converters.table import TableConverter
 from converters.table_cells import text_cell
 from converters.table_rows import Row
 from converters.tars import Member
-from pipeline.shards.errors import StorageError
+from pipeline.errors import StorageError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Schema
-from pipeline.shards.storage import Stat, Storage, in_parallel, join
+from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 __all__ = ["ImageTableConverter"]
 

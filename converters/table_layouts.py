@@ -13,9 +13,9 @@ from converters.raw_directory import check_splits, first_few, open_raw_data
 from converters.table_cells import class_cells
 from converters.table_rows import TABLE_SUFFIXES, column_names, table_rows
 from converters.validation_share import check_fraction
-from pipeline.shards.errors import LabelError, OptionError, RawDataError, did_you_mean
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import join
+from pipeline.errors import LabelError, OptionError, RawDataError, did_you_mean
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
 
 __all__ = ["SPLITS", "RawTables", "check_columns", "find_classes", "find_tables"]
 

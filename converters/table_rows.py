@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from pipeline.shards.errors import RawDataError
-from pipeline.shards.storage import Storage
+from pipeline.errors import RawDataError
+from pipeline.storage.storage import Storage
 
 __all__ = ["MAX_ROW_BYTES", "TABLE_SUFFIXES", "Row", "column_names", "is_json", "parse_row", "table_rows"]
 

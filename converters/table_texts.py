@@ -13,7 +13,7 @@ from beam_jobs.references import Reference, References
 from converters.table import BYTES_AROUND_VALUE, TableConverter
 from converters.table_cells import text_cell
 from converters.table_rows import Row, parse_row
-from pipeline.shards.errors import RawDataError
+from pipeline.errors import RawDataError
 from pipeline.shards.schema import Feature, Schema
 
 __all__ = ["TextTableConverter"]

@@ -20,8 +20,8 @@ from converters.table_layouts import SPLITS, check_columns, find_classes, find_t
 from converters.table_texts import TextTableConverter
 from converters.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
 from pipeline.command import Console
-from pipeline.shards.errors import OptionError
-from pipeline.shards.schemes import open_storage
+from pipeline.errors import OptionError
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["main"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from converters.class_names import names_digest
 from converters.table_cells import Cells, class_cells, number_cell
-from pipeline.shards.errors import did_you_mean
+from pipeline.errors import did_you_mean
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Feature, Labels
 

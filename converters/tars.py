@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from pipeline.shards.errors import RawDataError
-from pipeline.shards.storage import Storage
+from pipeline.errors import RawDataError
+from pipeline.storage.storage import Storage
 
 __all__ = ["Member", "TarError", "entries", "members"]
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from beam_jobs.scratch import Scratch
 from converters.tfrecord_layouts import RawTfrecords, chosen_files, sources_of
-from pipeline.shards.errors import OptionError, RawDataError
+from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Stat, Storage, join
 from pipeline.sources.named_splits import Files
 from pipeline.sources.tfds_features import described_by_tfds, load_tfds
 from pipeline.sources.tfds_files import tfds_files, tfds_labels
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["DatasetName", "find_tfds", "prepare"]
 

@@ -19,7 +19,7 @@ from converters.command_line import chosen_splits, run, scratch_of
 from converters.tfds import DatasetName, find_tfds, prepare
 from converters.tfrecord import TfrecordConverter
 from converters.tfrecord_options import add_record_options, set_num_shards
-from pipeline.shards.storage import join
+from pipeline.storage.storage import join
 
 __all__ = ["main"]
 

@@ -16,17 +16,17 @@ from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch, read_compressed
 from converters.compressed import readable
 from converters.raw_directory import open_raw_data
-from pipeline.shards.errors import OptionError, RawDataError, did_you_mean
+from pipeline.errors import OptionError, RawDataError, did_you_mean
 from pipeline.shards.frames import Frame, compression_of, read_frames
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Labels, Schema
-from pipeline.shards.schemes import is_remote
-from pipeline.shards.storage import Stat, Storage, in_parallel, join
 from pipeline.sources.infer import SchemaGuess, read_schema
 from pipeline.sources.named_splits import Files, files_by_name, files_by_pattern
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_files, tfds_labels
+from pipeline.storage.schemes import is_remote
+from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 __all__ = ["RawTfrecords", "chosen_files", "find_raw", "infer_schema", "sources_of"]
 

@@ -9,7 +9,7 @@ from beam_jobs.converter import Source
 from converters.command_line import chosen_splits
 from converters.tfrecord import CHECKS
 from pipeline.command import Console
-from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError, did_you_mean
 from pipeline.sources.named_splits import parse_assignment
 
 __all__ = ["add_record_options", "set_num_shards"]

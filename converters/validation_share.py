@@ -4,7 +4,7 @@ image_folder and table use it. Needs only the standard library and our errors.""
 
 import hashlib
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 
 __all__ = ["check_fraction", "is_validation"]
 

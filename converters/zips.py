@@ -15,8 +15,8 @@ from typing import BinaryIO, NamedTuple
 
 from beam_jobs.converter import Reject
 from converters.tars import Member
-from pipeline.shards.errors import RawDataError
-from pipeline.shards.storage import Storage
+from pipeline.errors import RawDataError
+from pipeline.storage.storage import Storage
 
 __all__ = ["ZipError", "ZipMember", "unpacked", "zip_members"]
 

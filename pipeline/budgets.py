@@ -2,10 +2,10 @@
 
 Unlike an order, they may differ between hosts and change between runs without changing the batches."""
 
+from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
-from pipeline.shards.errors import OptionError
-from pipeline.shards.sizes import format_bytes
+from pipeline.sizes import format_bytes
 from pipeline.sources.records import Records
 
 __all__ = ["READ_AHEAD_BYTES", "check_hosts", "training_bytes"]

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.segment import Segment
 
 from pipeline.ctrl_c import EXIT_INTERRUPTED, as_usual, leave_at_once
-from pipeline.shards.errors import InfeedError, printable
+from pipeline.errors import InfeedError, printable
 
 __all__ = ["Console", "Parser", "byte_bar", "exit_with", "say"]
 

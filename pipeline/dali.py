@@ -8,8 +8,8 @@ import numpy as np
 from pipeline.shards.index import SplitIndex
 from pipeline.shards.manifest import SplitEntry
 from pipeline.shards.record import FRAME_BYTES
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import in_parallel, join
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import in_parallel, join
 
 __all__ = ["DALI_DIRECTORY", "write_dali_index"]
 

@@ -13,13 +13,13 @@ from pipeline.caches.cache import Cache, CachedRecords, cached
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op
 from pipeline.decoding.padding import PadTo
+from pipeline.errors import OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
 from pipeline.inputs.decoded import DecodedInput
 from pipeline.inputs.input import Batches, Input
 from pipeline.orders.order import EvalOrder, Position
 from pipeline.plans import Mixture, Sizes, mixture, plan_mixture, plan_records
-from pipeline.shards.errors import OptionError
 from pipeline.sources.joined import Part, concatenated
 from pipeline.sources.opening import Data, open_dataset
 from pipeline.sources.records import Records

@@ -23,15 +23,15 @@ from rich.text import Text
 
 from pipeline.command import Console, Parser, exit_with
 from pipeline.contents import label_name, labels_of
+from pipeline.errors import OptionError, printable
 from pipeline.orders.hashing import splitmix64
-from pipeline.shards.errors import OptionError, printable
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import Feature, Labels
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.sizes import format_bytes
+from pipeline.sizes import format_bytes
 from pipeline.sources.reader import SplitReader
 from pipeline.sources.records import fetch, intact, weighed
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["main"]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from pipeline.shards.schema import Schema
 from pipeline.spec import feature_specs
 

@@ -5,7 +5,7 @@ The trainer makes a Hosts once, at the edge, from its sharding; readers and test
 import math
 from dataclasses import dataclass
 
-from pipeline.shards.errors import BatchSizeError, OptionError
+from pipeline.errors import BatchSizeError, OptionError
 
 __all__ = ["ONE_HOST", "Hosts"]
 

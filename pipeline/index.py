@@ -16,18 +16,18 @@ from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.command import Console, Parser, byte_bar, exit_with, say
+from pipeline.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.indexing import IndexBuilder, IndexedSplit
-from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.shards.frames import compression_of
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Schema
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.sizes import format_bytes
 from pipeline.sources.infer import merged_schema, read_labels, read_schema
 from pipeline.sources.named_splits import Files, files_by_name
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["main"]
 

@@ -14,7 +14,7 @@ import google_crc32c
 import numpy as np
 
 from pipeline.contents import schema_problems
-from pipeline.shards.errors import SchemaError, StorageError
+from pipeline.errors import SchemaError, StorageError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.frames import MAX_INDEXED_BYTES, Frame, read_frames
 from pipeline.shards.index import encode_index
@@ -23,8 +23,8 @@ from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import record_key
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Schema
-from pipeline.shards.storage import Stat, Storage, files_at_once, join
 from pipeline.sources.infer import SchemaGuess, merged_schema
+from pipeline.storage.storage import Stat, Storage, files_at_once, join
 
 __all__ = ["IndexBuilder", "IndexedFile", "IndexedSplit"]
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from pipeline.shards.errors import ShardError
+from pipeline.errors import ShardError
 from pipeline.shards.naming import rejects_file
 from pipeline.shards.sealed import unsealed
-from pipeline.shards.storage import Storage, join
 from pipeline.shards.typed_json import Count, JsonFile
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["ledger_problem"]
 

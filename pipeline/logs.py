@@ -2,7 +2,7 @@
 
 import logging
 
-from pipeline.shards.errors import printable
+from pipeline.errors import printable
 
 __all__ = ["logger"]
 

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from pipeline.errors import OptionError
 from pipeline.orders.hashing import SOURCES, hash_key
 from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import TrainOrder, default_streams
 from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
-from pipeline.shards.errors import OptionError
 from pipeline.sources.joined import Concatenated, Part
 from pipeline.sources.opening import Data, open_dataset
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records

@@ -12,8 +12,8 @@ import google_crc32c
 import numpy as np
 
 from pipeline.contents import image_problem, label_problems, labels_of, schema_problems
+from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.ledger import ledger_problem
-from pipeline.shards.errors import SchemaError, ShardError, StorageError
 from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.frames import Frame, read_frames
 from pipeline.shards.index import SplitIndex, load_index
@@ -23,9 +23,9 @@ from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shar
 from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.sidecar_proof import has_sidecars, sidecar_problems
 from pipeline.shards.sidecars import METADATA_FILE, labels_file, sidecar_texts
-from pipeline.shards.storage import Stat, Storage, files_at_once, join
 from pipeline.sources.keys import key_of
 from pipeline.sources.tfds_files import tfds_leaves
+from pipeline.storage.storage import Stat, Storage, files_at_once, join
 
 __all__ = ["Cause", "Problem", "SplitProof", "prove_sidecars"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.shards.errors import SchemaError
+from pipeline.errors import SchemaError
 from pipeline.shards.schema import Feature, Schema
 
 __all__ = [

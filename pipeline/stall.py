@@ -6,8 +6,8 @@ import sys
 import threading
 import traceback
 
+from pipeline.errors import OptionError, StallError
 from pipeline.logs import logger
-from pipeline.shards.errors import OptionError, StallError
 
 __all__ = ["checked_stall_seconds", "stacks", "stalled"]
 

@@ -7,8 +7,8 @@ import os
 import sys
 import warnings
 
+from pipeline.installing import how_to_install
 from pipeline.quiet import quiet_libraries
-from pipeline.shards.installing import how_to_install
 
 __all__ = ["tf"]
 

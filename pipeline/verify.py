@@ -19,14 +19,14 @@ from rich.text import Text
 from pipeline.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.contents import label_name
 from pipeline.dali import DALI_DIRECTORY, write_dali_index
+from pipeline.errors import ManifestError, OptionError, did_you_mean
 from pipeline.proof import Problem, SplitProof, prove_sidecars
 from pipeline.repairs import repairs
-from pipeline.shards.errors import ManifestError, OptionError, did_you_mean
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, read_manifest
-from pipeline.shards.schemes import open_storage
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
-from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import Storage, join
+from pipeline.sizes import format_bytes
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["main"]
 

@@ -22,8 +22,8 @@ from raw_data.records import prepare_tfds, write_damaged_tfds, write_tfrecords
 from raw_data.tables import RawTables
 
 from converters import digits_raw, imagenet_to_gcs
-from pipeline.shards import gcs_calls
-from pipeline.shards.schemes import open_storage
+from pipeline.storage import gcs_calls
+from pipeline.storage.schemes import open_storage
 
 # What tests compile runs for milliseconds: neither LLVM's optimizations nor an MLIR pipeline for each fusion pay. Where
 # bits of training are compared, processes of the fork server compile as a user's do.

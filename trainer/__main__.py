@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import make_dataclass
 from typing import Any, NoReturn
 
-from pipeline.shards.errors import HostError, InfeedError, OptionError, did_you_mean, printable
-from pipeline.shards.installing import how_to_install
+from pipeline.errors import HostError, InfeedError, OptionError, did_you_mean, printable
+from pipeline.installing import how_to_install
 from trainer.exits import (
     EXIT_HOST_FAILED,
     EXIT_INTERRUPTED,

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.shards.errors import InputError
+from pipeline.errors import InputError
 
 __all__ = ["NARROW", "batch_struct", "check_batch", "check_is_mapping", "check_rows", "named_leaves", "path_name"]
 

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 
 __all__ = ["LoopMode", "OnNan", "TrainerConfig", "check_positive_int", "seconds_of"]
 

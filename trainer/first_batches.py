@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.shards.errors import FingerprintError, InputError
+from pipeline.errors import FingerprintError, InputError
 from trainer.inputs import CompleteInput, InputContext, InputFn, as_input
 
 __all__ = ["FirstBatches", "first_batches"]

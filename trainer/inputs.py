@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import jax
 import numpy as np
 
+from pipeline.errors import EmptySplitError, InputError
 from pipeline.hosts import Hosts
-from pipeline.shards.errors import EmptySplitError, InputError
 from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
 
 __all__ = [

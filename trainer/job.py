@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import jax
 
+from pipeline.errors import InputError
 from pipeline.logs import logger
-from pipeline.shards.errors import InputError
 from trainer.batch_spec import batch_struct, check_rows
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig

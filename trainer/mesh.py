@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
-from pipeline.shards.errors import OptionError
 
 __all__ = ["Placement"]
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from pipeline.shards.errors import InputError, OptionError, did_you_mean
+from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.batch_spec import named_leaves
 from trainer.checked import first_bad, squares
 from trainer.config import OnNan

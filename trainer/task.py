@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 
 __all__ = [
     "Augment",

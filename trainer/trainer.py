@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pipeline.errors import OptionError
 from pipeline.logs import logger
-from pipeline.shards.errors import OptionError
 from trainer.callbacks import Callback
 from trainer.calls.alternating import Alternating, check_name, tell
 from trainer.calls.call import Call

@@ -3,10 +3,10 @@
 import secrets
 from pathlib import Path
 
-from pipeline.shards.errors import StorageError
-from pipeline.shards.os_errors import explained
-from pipeline.shards.schemes import is_remote, open_storage
-from pipeline.shards.storage import join
+from pipeline.errors import StorageError
+from pipeline.storage.os_errors import explained
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import join
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
 
 __all__ = ["check_checkpoint", "check_writable", "make_mark"]

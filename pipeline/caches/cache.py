@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.caches.disk import DiskStore
 from pipeline.caches.ram import RamStore
-from pipeline.shards.errors import CorruptRecordError, OptionError
+from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.sources.joined import ConcatenatedReading
 from pipeline.sources.records import (
     Group,

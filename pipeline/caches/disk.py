@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.errors import OptionError, StorageError
 from pipeline.logs import logger
-from pipeline.shards.errors import OptionError, StorageError
 from pipeline.shards.index import SplitIndex
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.record import frame_ends
-from pipeline.shards.sizes import format_bytes
+from pipeline.sizes import format_bytes
 from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import Group, Proven, Reading, Record, Records
+from pipeline.storage.local import LocalStorage
 
 __all__ = ["DiskStore"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from pipeline.caches.memory import room_for_a_cache
+from pipeline.errors import OptionError
 from pipeline.logs import logger
-from pipeline.shards.errors import OptionError
-from pipeline.shards.sizes import format_bytes
+from pipeline.sizes import format_bytes
 from pipeline.sources.records import Group, Proven, Record, Records
 
 __all__ = ["RamStore"]

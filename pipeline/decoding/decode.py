@@ -17,8 +17,8 @@ from pipeline.decoding.padding import PadTo, pad_rows, padded_specs
 from pipeline.decoding.parse import parse_records
 from pipeline.decoding.planning import Plan, listed, planned
 from pipeline.decoding.reason import reason
+from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.logs import logger
-from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, RESERVED, SEED, ArraySpec, Layout, delivered, feature_specs, holds
 from pipeline.tf_cpu import tf
 

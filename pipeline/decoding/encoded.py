@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.decoding.op import Op, Specs, spec_of
-from pipeline.shards.errors import SchemaError
+from pipeline.errors import SchemaError
 from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
 

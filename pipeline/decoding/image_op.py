@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipeline.decoding.op import Features, Op, Specs, spec_of
-from pipeline.shards.errors import SchemaError
+from pipeline.errors import SchemaError
 from pipeline.spec import BYTES, ArraySpec
 
 __all__ = ["ImageOp", "image_spec"]

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.decoding.encoded import pixels_spec
 from pipeline.decoding.image_op import ImageOp
 from pipeline.decoding.op import Specs
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 

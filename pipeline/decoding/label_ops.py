@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.decoding.op import Features, Specs, spec_of
-from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 

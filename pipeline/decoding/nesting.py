@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 
 __all__ = ["nested"]
 

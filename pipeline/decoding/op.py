@@ -6,7 +6,7 @@ preprocessed identically on any number of hosts and after any resume."""
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError, did_you_mean
 from pipeline.spec import ArraySpec
 
 __all__ = ["DropsFeatures", "Features", "Op", "Specs", "spec_of"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.decoding.op import Features, Specs
-from pipeline.shards.errors import OptionError, SchemaError, did_you_mean
+from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.spec import BYTES, ArraySpec, delivered, holds
 from pipeline.tf_cpu import tf
 

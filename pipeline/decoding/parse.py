@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.decoding.op import Features
-from pipeline.shards.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError, did_you_mean
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import BYTES, Layout, feature_specs
 from pipeline.tf_cpu import tf

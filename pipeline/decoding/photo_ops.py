@@ -9,7 +9,7 @@ from pipeline.decoding.image_op import ImageOp
 from pipeline.decoding.op import Specs
 from pipeline.decoding.resizing import Method, check_resizing, flipped, resized
 from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window, resized_short, whole
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 

@@ -8,7 +8,7 @@ import numpy as np
 from pipeline.decoding.image_op import ImageOp, image_spec
 from pipeline.decoding.op import Specs
 from pipeline.decoding.resizing import Method, check_resizing, check_size, flipped, resized
-from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 

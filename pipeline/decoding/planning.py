@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.decoding.op import DropsFeatures, Features, Op, Specs, spec_of
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from pipeline.spec import ArraySpec
 
 __all__ = ["Plan", "Step", "listed", "planned"]

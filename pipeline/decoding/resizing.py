@@ -3,7 +3,7 @@
 from typing import Any, Literal, get_args
 
 from pipeline.decoding.op import Op
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from pipeline.tf_cpu import tf
 
 __all__ = ["Method", "check_resizing", "check_size", "flipped", "resized"]

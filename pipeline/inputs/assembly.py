@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from pipeline.decoding.decode import Decoder
+from pipeline.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.delivery import Delivery
 from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
-from pipeline.shards.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 
 __all__ = ["Assembly"]

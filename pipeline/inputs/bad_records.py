@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Literal, get_args
 
+from pipeline.errors import BadRecordsError, OptionError, StorageError
 from pipeline.logs import logger
-from pipeline.shards.errors import BadRecordsError, OptionError, StorageError
-from pipeline.shards.schemes import open_storage
 from pipeline.shards.typed_json import JsonFile
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["MAX_BAD_RECORDS", "BadRecord", "OnError", "Quarantine"]
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from pipeline.caches.memory import room_for_a_cache
+from pipeline.errors import OptionError
 from pipeline.inputs.batches import Batch, Batches
 from pipeline.inputs.input import Input
 from pipeline.logs import logger
 from pipeline.orders.order import Position
-from pipeline.shards.errors import OptionError
-from pipeline.shards.sizes import format_bytes
+from pipeline.sizes import format_bytes
 from pipeline.tf_cpu import tf
 
 __all__ = ["DecodedInput"]

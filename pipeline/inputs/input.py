@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.decoding.decode import Decoder
+from pipeline.errors import FingerprintError, OptionError
 from pipeline.inputs.assembly import Assembly
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import DECODING, Batches
@@ -15,8 +16,7 @@ from pipeline.inputs.delivery import read_ahead
 from pipeline.logs import logger
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
-from pipeline.shards.errors import FingerprintError, OptionError
-from pipeline.shards.sizes import format_bytes
+from pipeline.sizes import format_bytes
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 from pipeline.stall import checked_stall_seconds
 from pipeline.tf_cpu import tf

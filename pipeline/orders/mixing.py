@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from pipeline.errors import OptionError
 from pipeline.orders.hashing import MIXES, permutation
 from pipeline.orders.order import Position, Rows, check_sizes, check_streams, stream_rows
 from pipeline.orders.shuffle import Shuffle
-from pipeline.shards.errors import OptionError
 
 __all__ = ["MixOrder", "Shares", "check_weights"]
 

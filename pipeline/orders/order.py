@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
 from pipeline.orders.hashing import record_seeds
 from pipeline.orders.shuffle import Shuffle, default_window_records
-from pipeline.shards.errors import BatchSizeError, EmptySplitError, OptionError
 
 __all__ = [
     "EvalOrder",

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pipeline.errors import OptionError
 from pipeline.orders.hashing import BLOCKS, WINDOWS, permutation
-from pipeline.shards.errors import OptionError
 
 __all__ = ["Shuffle", "default_block_records", "default_window_records"]
 

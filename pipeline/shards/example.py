@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from pipeline.shards.errors import SchemaError
+from pipeline.errors import SchemaError
 from pipeline.shards.schema import Dtype, Feature, Schema
 
 __all__ = ["LIST_TAG", "Value", "encode_example", "example_pieces", "varint"]

@@ -6,7 +6,7 @@ walk over the wire format, which skips values without copying them."""
 import struct
 from typing import Any, NamedTuple
 
-from pipeline.shards.errors import SchemaError
+from pipeline.errors import SchemaError
 from pipeline.shards.example import LIST_TAG
 from pipeline.shards.schema import Dtype
 

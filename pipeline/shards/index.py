@@ -10,11 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
-from pipeline.shards.errors import ShardError
+from pipeline.errors import ShardError
 from pipeline.shards.manifest import SplitEntry
 from pipeline.shards.naming import index_file
 from pipeline.shards.record import FRAME_BYTES, crc32c
-from pipeline.shards.storage import Storage, join
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["Location", "SplitIndex", "decode_rows", "encode_index", "load_index"]
 

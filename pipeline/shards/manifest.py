@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError, StorageError, did_you_mean
+from pipeline.errors import EmptySplitError, ManifestError, OptionError, StorageError, did_you_mean
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
-from pipeline.shards.schemes import open_storage
 from pipeline.shards.sealed import CHECKSUM, sealed, unsealed
-from pipeline.shards.storage import Storage, join
 from pipeline.shards.typed_json import Count, JsonFile, NonEmpty
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, join
 
 __all__ = [
     "FORMAT_VERSION",

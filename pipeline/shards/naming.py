@@ -4,7 +4,7 @@ Writers name files with it, readers list them. Only shards have names that begin
 
 import re
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from pipeline.shards.schema import SHARD_FILES
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import google_crc32c
 
-from pipeline.shards.errors import CorruptRecordError
+from pipeline.errors import CorruptRecordError
 
 __all__ = [
     "FOOTER_BYTES",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from pipeline.shards.errors import SchemaError
+from pipeline.errors import SchemaError
 from pipeline.shards.typed_json import REQUIRED, Count, JsonFile
 
 __all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]

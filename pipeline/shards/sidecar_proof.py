@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipeline.shards.errors import StorageError, printable
+from pipeline.errors import StorageError, printable
 from pipeline.shards.manifest import INDEX_WRITER, Manifest
 from pipeline.shards.sidecars import INFO_FILE, LATER_FIELDS, sidecar_texts
-from pipeline.shards.storage import Storage, join
 from pipeline.shards.typed_json import once
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["has_sidecars", "sidecar_problems"]
 

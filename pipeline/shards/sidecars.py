@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.shards.schema import Feature, Labels
-from pipeline.shards.storage import Storage, join
+from pipeline.storage.storage import Storage, join
 
 __all__ = [
     "INFO_FILE",

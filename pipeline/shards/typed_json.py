@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from pipeline.shards.errors import InfeedError, did_you_mean
+from pipeline.errors import InfeedError, did_you_mean
 
 __all__ = ["REQUIRED", "Count", "JsonFile", "NonEmpty", "Number", "once"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.shards.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
+from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.record import crc32c
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.spec import feature_specs

@@ -8,14 +8,14 @@ from hashlib import blake2b
 
 import numpy as np
 
+from pipeline.errors import EmptySplitError, ShardError
 from pipeline.formats import FixedLength
-from pipeline.shards.errors import EmptySplitError, ShardError
 from pipeline.shards.index import Location
 from pipeline.shards.record import crc32c
-from pipeline.shards.storage import Stat, Storage
 from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
 from pipeline.spec import Layout, Opaque
+from pipeline.storage.storage import Stat, Storage
 
 __all__ = ["FixedLengthRecords"]
 

@@ -6,15 +6,15 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 
+from pipeline.errors import OptionError, RawDataError, ShardError
 from pipeline.formats import TFRecords
-from pipeline.shards.errors import OptionError, RawDataError, ShardError
 from pipeline.shards.schema import Schema
-from pipeline.shards.storage import Storage, join
 from pipeline.sources.named_splits import files_by_name
 from pipeline.sources.records import Records
 from pipeline.sources.streamed import StreamedRecords, open_tfrecords
 from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.sources.tfds_files import tfds_files
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["Splits", "foreign_splits"]
 

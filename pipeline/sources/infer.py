@@ -5,11 +5,11 @@ like a single value, and two dimensions look like one. No TensorFlow."""
 
 from collections.abc import Iterable
 
-from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.example_decoding import FeatureLayout, example_layout
 from pipeline.shards.schema import PASSED_ON, Content, Feature, Labels, Schema
-from pipeline.shards.schemes import open_storage
 from pipeline.shards.typed_json import JsonFile
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["SchemaGuess", "merged_feature", "merged_schema", "read_labels", "read_schema"]
 

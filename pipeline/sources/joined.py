@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from pipeline.shards.errors import EmptySplitError, SchemaError
+from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.shards.schema import Schema
 from pipeline.sources.infer import merged_feature
 from pipeline.sources.records import Group, Reading, Record, Records

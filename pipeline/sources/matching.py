@@ -4,9 +4,9 @@ open_dataset uses it when no manifest names the files."""
 
 from fnmatch import fnmatchcase
 
-from pipeline.shards.errors import OptionError, StorageError
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.errors import OptionError, StorageError
 from pipeline.sources.named_splits import first_names
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["is_directory", "matching_files"]
 

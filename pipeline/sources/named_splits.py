@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from pipeline.shards.errors import OptionError, RawDataError
+from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
-from pipeline.shards.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["Files", "files_by_name", "files_by_pattern", "first_names", "parse_assignment", "split_of"]
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
+from pipeline.errors import OptionError, ShardError, did_you_mean
 from pipeline.formats import FixedLength, Format, TextLines
-from pipeline.shards.errors import OptionError, ShardError, did_you_mean
 from pipeline.shards.manifest import find_manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
-from pipeline.shards.schemes import open_storage
 from pipeline.sources.arrays import ArrayRecords
 from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.foreign import Splits, foreign_splits
@@ -21,6 +20,7 @@ from pipeline.sources.reader import SplitReader
 from pipeline.sources.records import Records
 from pipeline.sources.selection import parse_selections
 from pipeline.sources.streamed import open_lines, open_tfrecords
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["Data", "open_dataset"]
 

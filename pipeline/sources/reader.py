@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pipeline.shards.errors import InfeedError, ShardError, printable
+from pipeline.errors import InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.index import load_index
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.storage import Stat, Storage, join
 from pipeline.sources.keys import key_of
 from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, fetch, intact
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["SplitReader"]
 

@@ -9,12 +9,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pipeline.shards.errors import CorruptRecordError
+from pipeline.errors import CorruptRecordError
 from pipeline.shards.index import Location
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES, proven_crc
-from pipeline.shards.storage import Storage
 from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
+from pipeline.storage.storage import Storage
 
 __all__ = ["ShardReading", "read_starts"]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from pipeline.shards.errors import CorruptRecordError
+from pipeline.errors import CorruptRecordError
 from pipeline.spec import Layout
 
 __all__ = ["RECORD_OBJECT_BYTES", "Group", "Proven", "Reading", "Record", "Records", "fetch", "intact", "weighed"]

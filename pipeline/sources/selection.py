@@ -5,7 +5,7 @@ Text and numbers only."""
 import re
 from dataclasses import dataclass
 
-from pipeline.shards.errors import EmptySplitError, OptionError
+from pipeline.errors import EmptySplitError, OptionError
 
 __all__ = ["Selection", "parse_selections"]
 

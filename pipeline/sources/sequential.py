@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.shards.errors import ShardError
+from pipeline.errors import ShardError
 from pipeline.shards.frames import Compression, Frame, Place, read_frames, walk_frames, walk_pieces
 from pipeline.shards.record import crc32c
-from pipeline.shards.storage import Storage
 from pipeline.sources.inflating import inflated
+from pipeline.storage.storage import Storage
 
 __all__ = ["Content", "Kind", "SequentialFile", "content_of", "frames_of"]
 

@@ -11,17 +11,17 @@ from hashlib import blake2b
 
 import numpy as np
 
+from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.logs import logger
-from pipeline.shards.errors import EmptySplitError, SchemaError
 from pipeline.shards.frames import Compression, compression_of
 from pipeline.shards.record import HEADER_BYTES
-from pipeline.shards.sizes import format_bytes
-from pipeline.shards.storage import Stat, Storage, files_at_once, in_parallel
+from pipeline.sizes import format_bytes
 from pipeline.sources.infer import SchemaGuess
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
 from pipeline.sources.sequential import Content, Kind, SequentialFile, content_of, frames_of
 from pipeline.sources.streaming import CountedFile, StreamedReading
 from pipeline.spec import Layout, Opaque
+from pipeline.storage.storage import Stat, Storage, files_at_once, in_parallel
 
 __all__ = ["StreamedRecords", "open_lines", "open_tfrecords"]
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.shards.errors import CorruptRecordError, ShardError
+from pipeline.errors import CorruptRecordError, ShardError
 from pipeline.shards.frames import Frame
-from pipeline.shards.storage import Storage
 from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.sources.sequential import Content, SequentialFile, frames_of
+from pipeline.storage.storage import Storage
 
 __all__ = ["CountedFile", "StreamedReading"]
 

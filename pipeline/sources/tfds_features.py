@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.shards.errors import InfeedError, RawDataError
-from pipeline.shards.installing import how_to_install
+from pipeline.errors import InfeedError, RawDataError
+from pipeline.installing import how_to_install
 from pipeline.shards.schema import PASSED_ON, Content, Feature, Schema
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_leaves
 

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.shards.errors import RawDataError
+from pipeline.errors import RawDataError
 from pipeline.shards.schema import Labels
 from pipeline.shards.sidecars import METADATA_FILE, SIDECAR_FILES, labels_file
-from pipeline.shards.storage import Stat, Storage, join
 from pipeline.shards.typed_json import once
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["kept_of_tfds", "tfds_files", "tfds_labels", "tfds_leaves"]
 

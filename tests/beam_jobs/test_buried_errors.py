@@ -8,8 +8,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from beam_jobs import graph
 from beam_jobs.verdicts import buried_messages
 from converters import idx_to_gcs
-from pipeline.shards import errors
-from pipeline.shards.errors import ConversionError, InfeedError, StorageError
+from pipeline import errors
+from pipeline.errors import ConversionError, InfeedError, StorageError
 
 
 class QuotesTracebacks(FnApiRunner):

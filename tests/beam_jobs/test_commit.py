@@ -20,10 +20,10 @@ from beam_jobs.verdicts import Verdict
 from beam_jobs.write import write_shard
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
-from pipeline.shards.errors import ConversionError, RawDataError, StorageError
+from pipeline.errors import ConversionError, RawDataError, StorageError
 from pipeline.shards.key_digest import key_digest
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
+from pipeline.storage.local import LocalStorage
 
 STORAGE = LocalStorage()
 

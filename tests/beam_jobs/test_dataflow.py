@@ -28,8 +28,8 @@ from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from converters import imagenet_to_gcs
 from converters.imagenet import ImagenetConverter
-from pipeline.shards.errors import ConversionError, InfeedError, OptionError, RawDataError
-from pipeline.shards.storage import Stat
+from pipeline.errors import ConversionError, InfeedError, OptionError, RawDataError
+from pipeline.storage.storage import Stat
 
 ROOT = Path(__file__).parents[2]
 PLACE = ["--project=my-project", "--region=us-central1"]

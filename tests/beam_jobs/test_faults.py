@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from beam_jobs import graph
-from pipeline.shards.errors import ConversionError, RawDataError
+from pipeline.errors import ConversionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 
 

@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
-from pipeline.shards.errors import ConversionError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest
+from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

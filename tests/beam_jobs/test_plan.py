@@ -15,7 +15,7 @@ from beam_jobs.references import File, Reference, References, concat, in_order
 from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
 from pipeline.shards.ranks import ranks
 from pipeline.shards.schema import Schema
-from pipeline.shards.storage import Stat
+from pipeline.storage.storage import Stat
 
 
 @dataclass(frozen=True)

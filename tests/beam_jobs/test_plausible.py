@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from beam_jobs.plausible import check_places
-from pipeline.shards.errors import ConversionError, OptionError
+from pipeline.errors import ConversionError, OptionError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import plan_file
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_jobs.references import File, Reference, References, concat
-from pipeline.shards.storage import Stat
+from pipeline.storage.storage import Stat
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12) | st.just(
     "odd \udcff byte"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from converters import imagenet_to_gcs
-from pipeline.shards.errors import ConversionError
+from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("without_beam")

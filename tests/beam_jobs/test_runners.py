@@ -10,7 +10,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from beam_jobs.options import beam_options
 from beam_jobs.runners import RUNNERS
 from converters import idx_to_gcs
-from pipeline.shards.errors import InfeedError, OptionError
+from pipeline.errors import InfeedError, OptionError
 
 
 class OwnRunner(FnApiRunner):

@@ -17,8 +17,8 @@ from beam_jobs.references import concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import find_folders
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
+from pipeline.storage.local import LocalStorage
 
 IMAGES, TARGET = 900, 200_000
 

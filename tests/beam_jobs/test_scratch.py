@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from beam_jobs.scratch import Scratch
 from converters import idx_to_gcs, tfrecord_to_gcs
-from pipeline.shards.errors import ConversionError, InfeedError, RawDataError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import ConversionError, InfeedError, RawDataError
+from pipeline.storage.local import LocalStorage
 
 STORAGE = LocalStorage()
 MB, GIB = 10**6, 1 << 30
@@ -124,7 +124,7 @@ WAITING = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever is started in the background ignores it
 from beam_jobs import scratch
-from pipeline.shards.local import LocalStorage
+from pipeline.storage.local import LocalStorage
 raw, out, moment = sys.argv[1:]
 whole = scratch.read_compressed
 def slow(*args):

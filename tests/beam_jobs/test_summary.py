@@ -15,12 +15,12 @@ from beam_jobs.counts import Counts, counts_of, read_counts
 from beam_jobs.job import Job
 from beam_jobs.progress import _Bar, _update
 from beam_jobs.receipts import Receipt
-from pipeline.shards.errors import ConversionError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.shards.sealed import sealed_line
-from pipeline.shards.storage import Stat
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.storage import Stat
 
 
 def read_summary(out, split="train"):

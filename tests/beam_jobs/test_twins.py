@@ -5,7 +5,7 @@ from stages import Stages
 
 from beam_jobs import graph
 from pipeline import verify
-from pipeline.shards.errors import InfeedError
+from pipeline.errors import InfeedError
 
 
 def command(raw, out, *more):

@@ -12,7 +12,7 @@ import pytest
 
 from beam_jobs import wheel
 from beam_jobs.wheel import build_wheel
-from pipeline.shards.errors import InfeedError
+from pipeline.errors import InfeedError
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"pipeline", "trainer", "converters", "beam_jobs"}

@@ -29,7 +29,7 @@ from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_ma
 from pipeline.shards.naming import index_file, shard_file
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 RECORD_BYTES, SHARD_BYTES, BATCH, WINDOW = 110_000, 10**8, 64, 1024
 FIRST_BYTE_SECONDS, BYTES_PER_SECOND = 0.05, 80e6

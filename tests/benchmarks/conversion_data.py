@@ -16,7 +16,7 @@ from PIL import Image
 from converters.imagenet_layouts import TRAIN_TAR, VALIDATION_TAR
 from converters.synsets import ilsvrc2012_synsets
 from converters.tars import members
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 __all__ = ["MEAN_BYTES", "write_raw"]
 

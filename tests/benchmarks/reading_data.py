@@ -37,7 +37,7 @@ def _tfrecord(directory: Path, records: int) -> None:
     from pipeline.shards.naming import index_file, shard_file
     from pipeline.shards.record import crc32c, frame
     from pipeline.shards.schema import Feature, Schema
-    from pipeline.shards.schemes import open_storage
+    from pipeline.storage.schemes import open_storage
 
     schema = Schema("noise", {"image/encoded": Feature("bytes"), "label": Feature("int64")})
     storage, entries, rows = open_storage(str(directory)), [], []

@@ -74,7 +74,7 @@ def write_images(directory: Path, work: Work, records: int) -> None:
     from pipeline.shards.naming import index_file, shard_file
     from pipeline.shards.record import crc32c, frame
     from pipeline.shards.schema import Feature, Schema
-    from pipeline.shards.schemes import open_storage
+    from pipeline.storage.schemes import open_storage
 
     random = np.random.default_rng(0)
     schema = Schema("noise", {"image/encoded": Feature("bytes"), LABEL: Feature("int64")})

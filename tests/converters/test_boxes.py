@@ -8,11 +8,11 @@ from beam_jobs.references import concat
 from converters.boxes import box_features, read_boxes
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
-from pipeline.shards.errors import OptionError, RawDataError
+from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
+from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

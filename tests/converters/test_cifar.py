@@ -12,11 +12,11 @@ from PIL import Image
 from converters import cifar_to_gcs
 from converters.cifar import CifarConverter
 from converters.cifar_layouts import find_cifar
-from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
+from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import read_frames
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
+from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

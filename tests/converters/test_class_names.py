@@ -3,8 +3,8 @@
 import pytest
 
 from converters.class_names import names_digest, read_class_names
-from pipeline.shards.errors import LabelError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import LabelError
+from pipeline.storage.local import LocalStorage
 
 
 def test_lines_are_classes_in_their_order_whatever_ends_them(tmp_path):

@@ -43,7 +43,7 @@ from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
 from pipeline.shards.schema import Labels
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 SHARDS = {"train": 3, "validation": 2}
 without_beam = pytest.mark.usefixtures("without_beam")

@@ -14,12 +14,12 @@ from converters.idx import IdxConverter, ImagesHeader
 from converters.idx_layouts import find_idx
 from pipeline.contents import image_problem
 from pipeline.datasets import eval_dataset
+from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.ops import DecodePng
-from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import read_frames
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
+from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -11,7 +11,7 @@ from raw_data.archives import files_below, folders_below, streamed_zip_of, tar_o
 from raw_data.folders import RawImageFolder
 
 from converters import image_folder_to_gcs
-from pipeline.shards.errors import OptionError, RawDataError
+from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("without_beam")

@@ -11,12 +11,12 @@ from PIL import Image
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import find_folders
 from converters.validation_share import is_validation
-from pipeline.shards.errors import ConversionError, OptionError, RawDataError
+from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from raw_data.images import make_image
 
-from pipeline.shards.errors import RawDataError
+from pipeline.errors import RawDataError
 from pipeline.shards.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("without_beam")

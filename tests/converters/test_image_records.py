@@ -7,7 +7,7 @@ import pytest
 
 from beam_jobs.references import File, Reference, bounded
 from converters.image_records import in_batches
-from pipeline.shards.storage import Stat
+from pipeline.storage.storage import Stat
 
 MIB = 2**20
 FILE = File("raw.tar", Stat(1))

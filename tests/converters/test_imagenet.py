@@ -10,9 +10,9 @@ from beam_jobs.references import References
 from converters.imagenet import ImagenetConverter
 from converters.imagenet_layouts import find_raw
 from converters.synsets import ilsvrc2012_synsets, read_synsets
-from pipeline.shards.errors import LabelError, RawDataError
+from pipeline.errors import LabelError, RawDataError
 from pipeline.shards.example import encode_example
-from pipeline.shards.local import LocalStorage
+from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

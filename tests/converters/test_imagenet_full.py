@@ -6,8 +6,8 @@ from beam_jobs.converter import Source
 from converters.imagenet_full import check_full_set
 from converters.imagenet_layouts import RawImagenet
 from converters.synsets import ilsvrc2012_synsets
-from pipeline.shards.errors import ConversionError, OptionError, RawDataError
-from pipeline.shards.storage import Stat
+from pipeline.errors import ConversionError, OptionError, RawDataError
+from pipeline.storage.storage import Stat
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -6,7 +6,7 @@ import gzip
 import pytest
 
 from converters.imagenet_layouts import find_raw
-from pipeline.shards.errors import ConversionError, LabelError, OptionError, RawDataError
+from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("without_beam")

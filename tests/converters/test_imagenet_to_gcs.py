@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from converters import imagenet_to_gcs
-from pipeline.shards.errors import ConversionError, InfeedError, LabelError, OptionError, RawDataError
+from pipeline.errors import ConversionError, InfeedError, LabelError, OptionError, RawDataError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES

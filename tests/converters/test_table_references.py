@@ -8,9 +8,9 @@ from converters.table_images import ImageTableConverter
 from converters.table_layouts import find_tables
 from converters.table_texts import TextTableConverter
 from converters.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
-from pipeline.shards.errors import RawDataError
+from pipeline.errors import RawDataError
 from pipeline.shards.example import encode_example
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

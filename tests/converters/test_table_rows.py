@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from converters import table_rows as module
 from converters.table_rows import column_names, parse_row, table_rows
-from pipeline.shards.errors import RawDataError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import RawDataError
+from pipeline.storage.local import LocalStorage
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from converters.targets import MultiLabel, Numbers, SingleLabel
-from pipeline.shards.errors import LabelError, OptionError, RawDataError
+from pipeline.errors import LabelError, OptionError, RawDataError
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

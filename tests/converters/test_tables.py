@@ -12,11 +12,11 @@ from converters.table_images import ImageTableConverter
 from converters.table_layouts import find_tables
 from converters.targets import Unlabelled
 from converters.validation_share import is_validation
-from pipeline.shards.errors import ConversionError
+from pipeline.errors import ConversionError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

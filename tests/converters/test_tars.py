@@ -7,7 +7,7 @@ import hostile_tars
 import pytest
 
 from converters.tars import TarError, members
-from pipeline.shards.local import LocalStorage
+from pipeline.storage.local import LocalStorage
 
 
 def make(files, **options):

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from converters import tfds_to_gcs
 from converters.tfds import DatasetName, find_tfds
 from converters.tfrecord_layouts import find_raw
-from pipeline.shards.errors import InfeedError, OptionError, RawDataError
+from pipeline.errors import InfeedError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schema import Feature, Labels
 from pipeline.verify import main as verify

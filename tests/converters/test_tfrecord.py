@@ -11,12 +11,12 @@ import tensorflow as tf
 from converters import tfrecord_layouts, tfrecord_to_gcs
 from converters.tfrecord import TfrecordConverter
 from converters.tfrecord_layouts import find_raw
-from pipeline.shards.errors import ConversionError, OptionError, RawDataError, SchemaError
+from pipeline.errors import ConversionError, OptionError, RawDataError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 from pipeline.verify import main as verify
 
 pytestmark = pytest.mark.usefixtures("without_beam")

@@ -13,7 +13,7 @@ from raw_data.archives import streamed_zip_of, zip_of
 
 from beam_jobs.converter import Reject
 from converters.zips import ZipError, unpacked, zip_members
-from pipeline.shards.local import LocalStorage
+from pipeline.storage.local import LocalStorage
 
 FILES = {f"class {n % 3}/{'n' * n}.jpg": bytes([n]) * (n * 77) for n in range(20)}
 

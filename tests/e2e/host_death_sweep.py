@@ -14,7 +14,7 @@ from pathlib import Path
 import fork_server
 
 from converters import digits_raw, imagenet_to_gcs
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.cluster.ports import check_port
 
 ROOT = Path(__file__).parents[2]

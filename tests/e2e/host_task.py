@@ -9,7 +9,7 @@ import optax
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
-from pipeline.shards.errors import InfeedError
+from pipeline.errors import InfeedError
 from trainer.augment import cutmix, one_hot
 from trainer.config import TrainerConfig
 from trainer.metrics.binary import AUC

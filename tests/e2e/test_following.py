@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 TRAINS = """
 import sys, time
 import line_worker, optax
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 from trainer.config import TrainerConfig
 from trainer.task import Task
 from trainer.trainer import Trainer

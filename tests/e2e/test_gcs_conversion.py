@@ -12,9 +12,9 @@ from sweep import SWEEP
 from converters import imagenet_to_gcs
 from converters.imagenet import ImagenetConverter
 from pipeline.datasets import eval_dataset
-from pipeline.shards import gcs_calls
-from pipeline.shards.errors import ConversionError, InfeedError, ShardError, StorageError
+from pipeline.errors import ConversionError, InfeedError, ShardError, StorageError
 from pipeline.shards.manifest import read_manifest
+from pipeline.storage import gcs_calls
 
 SECRET = "a-planted-secret-that-must-not-show"
 

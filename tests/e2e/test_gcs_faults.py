@@ -11,8 +11,8 @@ from beam_jobs import graph
 from beam_jobs.launch import exit_with
 from beam_jobs.receipts import Receipt
 from converters import imagenet_to_gcs
-from pipeline.shards import gcs_upload
 from pipeline.shards.manifest import read_manifest
+from pipeline.storage import gcs_upload
 
 TRAIN = "raw/ILSVRC2012_img_train.tar"
 FORBIDDEN = r"permission denied, or a quota is used up \(403\)\. The account needs the role Storage Object User"

@@ -13,7 +13,7 @@ from fake_gcs import stand_ins
 from fake_gcs.server import Reset, Short, Status
 
 from converters import imagenet_to_gcs
-from pipeline.shards import gcs_calls
+from pipeline.storage import gcs_calls
 from trainer.__main__ import main
 from trainer.checkpointing import bucket_path
 

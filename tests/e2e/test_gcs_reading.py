@@ -8,9 +8,9 @@ import pytest
 from fake_gcs.server import Reset, Short, Stall, Status
 
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.shards import gcs_calls
-from pipeline.shards.errors import CorruptRecordError, StallError, StorageError
+from pipeline.errors import CorruptRecordError, StallError, StorageError
 from pipeline.shards.naming import index_file
+from pipeline.storage import gcs_calls
 from pipeline.tf_cpu import tf
 
 KEYS = ("image/class/label",)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline.datasets import open_dataset
+from pipeline.errors import OptionError
 from pipeline.formats import FixedLength
-from pipeline.shards.errors import OptionError
 from pipeline.sources.records import fetch, intact
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
+from pipeline.errors import ShardError
 from pipeline.formats import TextLines
-from pipeline.shards.errors import ShardError
 from pipeline.shards.record import frame
 from pipeline.sources.records import fetch
 

@@ -9,8 +9,8 @@ import pytest
 
 from pipeline import index
 from pipeline.datasets import eval_dataset
+from pipeline.errors import EvaluationError
 from pipeline.ops import DecodeJpeg
-from pipeline.shards.errors import EvaluationError
 from pipeline.sources.reader import SplitReader
 from pipeline.sources.reading import ShardReading
 from trainer.config import TrainerConfig

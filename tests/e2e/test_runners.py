@@ -22,7 +22,7 @@ from raw_data.imagenet import RawImagenet
 from sweep import SWEEP
 
 from beam_jobs.proof import SourceSummary
-from pipeline.shards.errors import ConversionError
+from pipeline.errors import ConversionError
 
 ROOT = Path(__file__).parents[2]
 FAULTS = ROOT / "tests/beam_jobs/faults"

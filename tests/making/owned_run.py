@@ -18,9 +18,9 @@ import numpy as np
 import optax
 from tensorboard.compat.proto.event_pb2 import Event
 
-from pipeline.shards.errors import InfeedError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import join
+from pipeline.errors import InfeedError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
 from trainer.callbacks import Callback
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps

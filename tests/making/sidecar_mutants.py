@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from pipeline.shards.errors import InfeedError
+from pipeline.errors import InfeedError
 from pipeline.shards.index import decode_rows, encode_index
 from pipeline.shards.record import crc32c
 from pipeline.verify import main as verify_main

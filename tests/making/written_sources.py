@@ -13,12 +13,12 @@ from pipeline.datasets import Mixture, cached, mixture, open_dataset
 from pipeline.formats import FixedLength, TextLines
 from pipeline.index import main as index_main
 from pipeline.shards.example import encode_example
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.sidecars import write_sidecars
 from pipeline.sources.records import Records
+from pipeline.storage.local import LocalStorage
 
 NUMBERS = Schema("numbers", {"number": Feature("int64"), "half": Feature("float32")})
 ROW = np.dtype([("half", "<f4"), ("number", "<i4")])

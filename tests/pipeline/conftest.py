@@ -13,12 +13,12 @@ from PIL import Image
 
 from pipeline.shards.example import encode_example
 from pipeline.shards.index import encode_index
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
 from pipeline.shards.naming import index_file, shard_file
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
-from pipeline.shards.storage import join
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.storage import join
 from pipeline.verify import main as verify_main
 
 # A shared machine is slow at times; examples are bounded by their count.

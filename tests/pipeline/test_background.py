@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pipeline.background import Background
-from pipeline.shards.errors import InfeedError, OptionError, StallError
+from pipeline.errors import InfeedError, OptionError, StallError
 
 STALL_SECONDS, SOON = 0.5, 20.0  # the bound under test; what a slow machine may take beside it
 

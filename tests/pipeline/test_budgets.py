@@ -1,9 +1,9 @@
 import pytest
 
 from pipeline.datasets import open_dataset, train_dataset
+from pipeline.errors import OptionError
 from pipeline.formats import TFRecords
 from pipeline.hosts import Hosts
-from pipeline.shards.errors import OptionError
 
 
 def test_more_hosts_than_streams_are_told_of_the_option_that_helps(numbers_of, caplog):

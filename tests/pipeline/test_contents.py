@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from pipeline.contents import image_problem
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.storage.local import LocalStorage
 
 FEATURES = {
     "number": Feature("int64"),

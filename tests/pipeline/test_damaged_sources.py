@@ -10,7 +10,7 @@ from host_batches import taken
 from record_sources import SOURCES
 
 from pipeline.datasets import Input, Mixture, eval_dataset, train_dataset
-from pipeline.shards.errors import CorruptRecordError, EmptySplitError, ShardError
+from pipeline.errors import CorruptRecordError, EmptySplitError, ShardError
 from pipeline.shards.record import crc32c
 from pipeline.sources.records import fetch
 

@@ -10,16 +10,16 @@ import pytest
 from host_batches import assert_same, crc_sum, taken
 
 from pipeline.datasets import Position, eval_dataset, mixture, open_dataset, train_dataset
-from pipeline.formats import TextLines
-from pipeline.hosts import Hosts
-from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.shards.errors import (
+from pipeline.errors import (
     BatchSizeError,
     EmptySplitError,
     FingerprintError,
     OptionError,
     ShardError,
 )
+from pipeline.formats import TextLines
+from pipeline.hosts import Hosts
+from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.sources.reader import SplitReader
 from pipeline.tf_cpu import tf
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from pipeline.describe import main
-from pipeline.shards.errors import ManifestError, OptionError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.manifest import read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.storage.local import LocalStorage
 
 SCHEMA = Schema(
     "animals",

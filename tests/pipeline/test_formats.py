@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.datasets import eval_dataset, open_dataset
-from pipeline.formats import TextLines, TFRecords
-from pipeline.shards.errors import (
+from pipeline.errors import (
     EmptySplitError,
     ManifestError,
     OptionError,
@@ -18,6 +17,7 @@ from pipeline.shards.errors import (
     SchemaError,
     StorageError,
 )
+from pipeline.formats import TextLines, TFRecords
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema

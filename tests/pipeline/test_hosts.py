@@ -1,7 +1,7 @@
 import pytest
 
+from pipeline.errors import BatchSizeError, OptionError
 from pipeline.hosts import ONE_HOST, Hosts
-from pipeline.shards.errors import BatchSizeError, OptionError
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])

@@ -25,7 +25,7 @@ import sys
 import jax
 from pipeline.datasets import train_dataset
 from pipeline.ops import DecodeJpeg
-from pipeline.shards.errors import SchemaError
+from pipeline.errors import SchemaError
 try:
     next(train_dataset(sys.argv[1], global_batch=4, ops=[DecodeJpeg("image", into="image", shape=(9, 8, 1))]).batches())
 except SchemaError as e:

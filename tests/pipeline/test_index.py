@@ -16,13 +16,13 @@ import tensorflow as tf
 
 from pipeline import indexing
 from pipeline.datasets import eval_dataset
+from pipeline.errors import ConversionError, EmptySplitError, OptionError, RawDataError, SchemaError
 from pipeline.index import main
-from pipeline.shards.errors import ConversionError, EmptySplitError, OptionError, RawDataError, SchemaError
 from pipeline.shards.example import encode_example
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import crc32c, frame, masked
 from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.storage.local import LocalStorage
 
 NUMBERS = Schema("numbers", {"i": Feature("int64"), "pair": Feature("float32", (2,))})
 

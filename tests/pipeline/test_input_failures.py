@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.errors import CorruptRecordError, SchemaError, ShardError
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.shards.errors import CorruptRecordError, SchemaError, ShardError
-from pipeline.shards.local import LocalStorage
+from pipeline.storage.local import LocalStorage
 from pipeline.tf_cpu import tf
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))

@@ -11,6 +11,7 @@ from PIL import Image
 from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset
+from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import (
     Cast,
     CentralCrop,
@@ -33,7 +34,6 @@ from pipeline.ops import (
     Specs,
     TrivialAugmentWide,
 )
-from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec
 from pipeline.tf_cpu import tf
 

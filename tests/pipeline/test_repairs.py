@@ -11,8 +11,8 @@ import pytest
 from raw_data.images import make_jpeg
 
 from converters import imagenet_to_gcs
+from pipeline.errors import OptionError
 from pipeline.index import main as index_main
-from pipeline.shards.errors import OptionError
 from pipeline.verify import main as verify_main
 
 pytestmark = pytest.mark.usefixtures("without_beam")

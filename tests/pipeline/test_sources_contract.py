@@ -10,11 +10,11 @@ from record_sources import ABILITIES, SOURCES, Source
 from sweep import SWEEP
 
 from pipeline.datasets import Input, Mixture, eval_dataset, train_dataset
-from pipeline.hosts import Hosts
-from pipeline.shards.errors import (
+from pipeline.errors import (
     FingerprintError,
     OptionError,
 )
+from pipeline.hosts import Hosts
 from pipeline.shards.record import crc32c
 from pipeline.sources.records import Records, weighed
 

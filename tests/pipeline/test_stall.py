@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.datasets import Input, eval_dataset, train_dataset
-from pipeline.shards.errors import OptionError, StallError
+from pipeline.errors import OptionError, StallError
 from pipeline.spec import ArraySpec
 from pipeline.stall import stacks
 from pipeline.tf_cpu import tf
@@ -234,6 +234,6 @@ def test_a_process_over_a_stalled_disk_says_so_exits_by_itself_and_leaves_no_chi
     assert process.returncode == 1, err
     assert "[(4,), TensorShape([4])]" in out
     assert "Thread infeed-read:\n" in err  # nothing configured the log
-    assert err.splitlines()[-1].startswith("pipeline.shards.errors.StallError: waited 3 s for input from")
+    assert err.splitlines()[-1].startswith("pipeline.errors.StallError: waited 3 s for input from")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from raw_data.records import write_tfds_by_hand
 
 from pipeline.datasets import eval_dataset, open_dataset
-from pipeline.shards.errors import EmptySplitError, InfeedError, OptionError, ShardError
+from pipeline.errors import EmptySplitError, InfeedError, OptionError, ShardError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.records import fetch

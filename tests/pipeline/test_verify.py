@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from pipeline import proof
-from pipeline.shards.errors import ManifestError, OptionError
+from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.index import load_index
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, crc32c
 from pipeline.shards.schema import Feature, Schema
+from pipeline.storage.local import LocalStorage
 from pipeline.verify import main
 
 SIZES = (5, 0, 7, 1)

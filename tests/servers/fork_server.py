@@ -23,7 +23,7 @@ from typing import Any
 
 IMPORTED = (
     *("trainer.trainer", "trainer.__main__", "trainer.recipes.digits", "pipeline.datasets"),
-    *("beam_jobs.graph", "apache_beam.runners.portability.fn_api_runner.fn_runner", "pipeline.shards.gcs"),
+    *("beam_jobs.graph", "apache_beam.runners.portability.fn_api_runner.fn_runner", "pipeline.storage.gcs"),
 )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from pipeline.shards.errors import FingerprintError
+from pipeline.errors import FingerprintError
 from trainer.config import TrainerConfig
 from trainer.inputs import InputContext
 from trainer.task import Task, Variables

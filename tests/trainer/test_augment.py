@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from pipeline.shards.errors import InputError
+from pipeline.errors import InputError
 from trainer.augment import one_hot
 from trainer.augmentation.draws import uniform
 from trainer.nnx_task import nnx_task

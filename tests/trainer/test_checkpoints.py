@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import CheckpointError, OptionError
+from pipeline.errors import CheckpointError, OptionError
 from trainer.checkpointing.checkpoint import Checkpoints, Saved
 from trainer.checkpoints import latest_checkpoint, main
 from trainer.config import TrainerConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import FingerprintError, InputError
+from pipeline.errors import FingerprintError, InputError
 from trainer.first_batches import FirstBatches
 from trainer.inputs import IterableInput
 from trainer.trainer import Trainer

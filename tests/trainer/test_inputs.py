@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pipeline.errors import InputError
 from pipeline.hosts import Hosts
-from pipeline.shards.errors import InputError
 from trainer.batch_spec import batch_struct, check_batch
 from trainer.first_batches import FirstBatches
 from trainer.inputs import CompleteInput, Input, InputContext, IterableInput, as_input

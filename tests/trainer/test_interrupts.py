@@ -171,7 +171,7 @@ def test_ctrl_c_among_the_imports_ends_a_command_with_130_and_no_traceback(modul
     command = [sys.executable, "-X", "importtime", "-m", module, *["digits"][: module == "trainer"], "--help"]
     with (tmp_path / "printed").open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT)
-    while "pipeline.shards.errors" not in (printed := (tmp_path / "printed").read_text()) and process.poll() is None:
+    while "pipeline.errors" not in (printed := (tmp_path / "printed").read_text()) and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130, printed

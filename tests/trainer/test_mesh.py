@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from pipeline.shards.errors import BatchSizeError, OptionError
+from pipeline.errors import BatchSizeError, OptionError
 from trainer.batch_spec import batch_struct
 from trainer.loop.program import has_convolution
 from trainer.mesh import Placement

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipeline.shards.errors import InputError, OptionError, did_you_mean
+from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.augmentation.draws import uniform
 from trainer.augmentation.images import clipped, images_of, per_record
 from trainer.task import Batch

@@ -9,7 +9,7 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 from scipy.special import betaincinv
 
-from pipeline.shards.errors import InputError
+from pipeline.errors import InputError
 from trainer.inputs import SEED
 from trainer.task import Batch
 

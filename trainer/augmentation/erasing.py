@@ -4,7 +4,7 @@ import math
 
 import jax.numpy as jnp
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.augmentation.draws import uniform
 from trainer.augmentation.images import images_of, inside
 from trainer.task import Batch

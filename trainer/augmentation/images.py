@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pipeline.shards.errors import InputError, did_you_mean
+from pipeline.errors import InputError, did_you_mean
 from trainer.task import Batch
 
 __all__ = ["clipped", "images_of", "inside", "per_record"]

@@ -9,7 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pipeline.shards.errors import InputError, OptionError, did_you_mean
+from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.augmentation.draws import beta, uniform
 from trainer.augmentation.images import images_of, inside, per_record
 from trainer.inputs import MASK

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.callbacks import EvaluationEnd
 from trainer.calls.call import Call
 from trainer.calls.evaluation import Evaluation

@@ -8,8 +8,8 @@ from dataclasses import replace
 import jax
 import numpy as np
 
+from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
-from pipeline.shards.errors import EvaluationError, InputError
 from trainer.calls.call import Call
 from trainer.calls.proof import Proof
 from trainer.inputs import CompleteInput

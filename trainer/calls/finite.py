@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from pipeline.errors import NanError
 from pipeline.logs import logger
-from pipeline.shards.errors import NanError
 from trainer.checked import LOSS, checked_names, finder_of_broken
 from trainer.config import OnNan
 from trainer.loop.run import Look

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
+from pipeline.errors import CheckpointError, HostError, OptionError
 from pipeline.logs import logger
-from pipeline.shards.errors import CheckpointError, HostError, OptionError
 from trainer.calls.call import Call
 from trainer.calls.evaluation import Evaluation
 from trainer.checkpointing.checkpoint import Checkpoints

@@ -3,9 +3,9 @@
 import shutil
 from pathlib import Path
 
-from pipeline.shards.errors import HostError
-from pipeline.shards.schemes import is_remote, open_storage
-from pipeline.shards.storage import join
+from pipeline.errors import HostError
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import join
 from trainer.calls.call import Call
 from trainer.checkpointing.fenced import remove_unfinished
 from trainer.config import TrainerConfig

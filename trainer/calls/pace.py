@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pipeline.shards.errors import HostError
+from pipeline.errors import HostError
 from trainer.cluster.watchdog import Watchdog
 
 __all__ = ["Pace"]

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
-from pipeline.shards.errors import HostError, OptionError
 from trainer.calls.call import Call
 from trainer.calls.proof import Proof
 from trainer.cluster.watchdog import Watchdog

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 
-from pipeline.shards.errors import HostError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import join
+from pipeline.errors import HostError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
 from trainer.batch_spec import path_name
 from trainer.cluster.roll import poll
 from trainer.cluster.watchdog import Watchdog

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pipeline.shards.errors import EvaluationError
+from pipeline.errors import EvaluationError
 from trainer.inputs import CompleteInput
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.shards.errors import FingerprintError
+from pipeline.errors import FingerprintError
 from trainer.checkpointing.checkpoint import Saved
 from trainer.inputs import Input
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import jax
 
+from pipeline.errors import CheckpointError
 from pipeline.logs import logger
-from pipeline.shards.errors import CheckpointError
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.sums import array_sums, cut_of
 

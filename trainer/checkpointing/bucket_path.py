@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from pipeline.shards.schemes import is_remote, open_storage
-from pipeline.shards.storage import Storage, join
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["TENSORSTORE_RETRIES", "BucketPath", "bound_stalls", "orbax_path"]
 

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from pipeline.errors import CheckpointError, InfeedError, OptionError, OwnerError, did_you_mean
 from pipeline.logs import logger
-from pipeline.shards.errors import CheckpointError, InfeedError, OptionError, OwnerError, did_you_mean
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import join
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
 from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.contents import CONTENTS, changes, read_contents, sealed, versions

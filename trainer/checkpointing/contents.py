@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pipeline.shards.errors import CheckpointError, StorageError
+from pipeline.errors import CheckpointError, StorageError
 from pipeline.shards.record import crc32c
-from pipeline.shards.storage import Storage, join
 from pipeline.shards.typed_json import JsonFile
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["CONTENTS", "changes", "contents_path", "read_contents", "sealed", "versions"]
 

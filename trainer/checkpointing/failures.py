@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.shards.errors import CheckpointError, InfeedError
-from pipeline.shards.os_errors import advice_for
+from pipeline.errors import CheckpointError, InfeedError
+from pipeline.storage.os_errors import advice_for
 
 __all__ = ["as_checkpoint_error", "reason"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from orbax.checkpoint.path import atomicity
 
-from pipeline.shards.schemes import is_remote, open_storage
-from pipeline.shards.storage import join
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import join
 from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 

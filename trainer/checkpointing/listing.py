@@ -4,9 +4,9 @@ For the trainer, processes that follow a run, and tools. Needs no jax, devices o
 
 from collections.abc import Sequence
 
-from pipeline.shards.errors import CheckpointError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Storage, in_parallel, join
+from pipeline.errors import CheckpointError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, in_parallel, join
 
 __all__ = ["checkpoint_bytes", "checkpoints_directory", "finished_steps", "required_step"]
 

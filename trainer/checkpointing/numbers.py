@@ -7,9 +7,9 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from pipeline.shards.errors import CheckpointError
-from pipeline.shards.schemes import is_remote
-from pipeline.shards.storage import join
+from pipeline.errors import CheckpointError
+from pipeline.storage.schemes import is_remote
+from pipeline.storage.storage import join
 from trainer.checkpointing.bucket_path import TENSORSTORE_RETRIES, bound_stalls
 from trainer.checkpointing.failures import reason
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.shards.errors import CheckpointError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import join
+from pipeline.errors import CheckpointError
 from pipeline.shards.typed_json import JsonFile
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
 
 __all__ = ["Evaluations", "Keep", "Metrics", "best_step"]
 

@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.shards.errors import OptionError
-from pipeline.shards.installing import how_to_install
+from pipeline.errors import OptionError
+from pipeline.installing import how_to_install
 
 __all__ = ["Devices", "check", "choose"]
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.cluster.ports import check_host, split
 from trainer.cluster.service import HEARTBEAT_SECONDS, in_own_process
 from trainer.exits import EXIT_USER_ERROR, leave

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from pipeline.shards.errors import HostError
+from pipeline.errors import HostError
 from trainer.cluster.pulse import LOOKS, Signs
 from trainer.cluster.store import Store, StoreError
 from trainer.exits import Ending, ending

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.cluster.ports import check_port, outliving
 
 __all__ = ["HEARTBEAT_SECONDS", "Service", "in_own_process"]

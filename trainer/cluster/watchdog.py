@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
-from pipeline.shards.errors import HostError, InfeedError, OptionError
+from pipeline.errors import HostError, InfeedError, OptionError
 from trainer.cluster.pulse import count_calls
 from trainer.cluster.roll import POLL_SECONDS, Failure, Roll, poll
 from trainer.cluster.service import HEARTBEAT_SECONDS

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.shards.schemes import is_remote, open_storage
-from pipeline.shards.storage import Storage, join
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import Storage, join
 from trainer.events.sinks import Fence, FileSink, PartsSink, Sink, unfenced
 
 __all__ = ["NAME", "MetricsFile"]

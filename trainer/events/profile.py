@@ -7,10 +7,10 @@ from pathlib import Path
 
 import jax
 
+from pipeline.errors import StorageError
 from pipeline.logs import logger
-from pipeline.shards.errors import StorageError
-from pipeline.shards.schemes import is_remote, open_storage
-from pipeline.shards.storage import join
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import join
 from trainer.config import TrainerConfig
 
 __all__ = ["Profile"]

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from pipeline.errors import OwnerError, StorageError
 from pipeline.logs import logger
-from pipeline.shards.errors import OwnerError, StorageError
-from pipeline.shards.os_errors import explained
-from pipeline.shards.storage import join
+from pipeline.storage.os_errors import explained
+from pipeline.storage.storage import join
 from trainer.config import TrainerConfig
 from trainer.events.metrics_file import MetricsFile
 from trainer.events.sinks import Fence, open_sink, unfenced

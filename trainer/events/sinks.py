@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pipeline.shards.schemes import is_remote, open_storage
-from pipeline.shards.storage import Storage, join
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import Storage, join
 
 __all__ = ["Fence", "FileSink", "PartsSink", "Sink", "open_sink", "unfenced"]
 

@@ -14,7 +14,7 @@ from PIL import Image
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 
 __all__ = ["MOST_IMAGES", "histogram_summary", "image_summary", "scalar_summary", "text_summary"]
 

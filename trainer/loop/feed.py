@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from pipeline.background import Background
-from pipeline.shards.errors import InputError, StallError
+from pipeline.errors import InputError, StallError
 from trainer.batch_spec import check_batch
 from trainer.interruptible import Check
 from trainer.loop.program import Program

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipeline.shards.errors import EvaluationError, InputError, OptionError
+from pipeline.errors import EvaluationError, InputError, OptionError
 from trainer.config import check_positive_int
 from trainer.metrics.classes import share
 from trainer.metrics.found import FromBatch, FromOutputs, found, found_in_outputs, rows

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipeline.shards.errors import EvaluationError, InputError
+from pipeline.errors import EvaluationError, InputError
 from trainer.config import check_positive_int
 from trainer.metrics.found import FromBatch, FromOutputs, class_labels, class_logits
 from trainer.task import Batch, Computed, Metric

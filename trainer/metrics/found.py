@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pipeline.shards.errors import InputError, did_you_mean
+from pipeline.errors import InputError, did_you_mean
 from trainer.inputs import MASK
 from trainer.task import Batch
 

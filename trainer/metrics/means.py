@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipeline.shards.errors import InputError
+from pipeline.errors import InputError
 from trainer.metrics.found import FromBatch, found
 from trainer.metrics.tally import LOSSES
 from trainer.task import Batch, Computed, Metric

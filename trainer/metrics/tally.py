@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipeline.shards.errors import InputError
+from pipeline.errors import InputError
 from trainer.inputs import MASK
 from trainer.task import Batch, Metric, Metrics
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from pipeline.errors import OwnerError, StorageError
 from pipeline.logs import logger
-from pipeline.shards.errors import OwnerError, StorageError
 from trainer.ownership.record import Found, OwnerFiles, Record
 
 __all__ = ["HELD", "TIMES", "Lease", "Times", "elapsed"]

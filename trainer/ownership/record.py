@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.shards.errors import OwnerError, StorageError
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import join
+from pipeline.errors import OwnerError, StorageError
 from pipeline.shards.typed_json import JsonFile
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
 from trainer.ownership.process import Process
 
 __all__ = ["Found", "OwnerFiles", "Record"]

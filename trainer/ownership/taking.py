@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from pipeline.errors import OwnerError, StorageError
 from pipeline.logs import logger
-from pipeline.shards.errors import OwnerError, StorageError
-from pipeline.shards.os_errors import explained
+from pipeline.storage.os_errors import explained
 from trainer.ownership.lease import HELD, TIMES, Lease, Times, elapsed
 from trainer.ownership.process import Process, is_suspended, lives, this_process
 from trainer.ownership.record import Found, OwnerFiles, Record

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from pipeline.command import Console, say
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import join
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
 from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, InputFn
 from trainer.recipes.config import RecipeConfig

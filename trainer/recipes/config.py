@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from pipeline.shards.errors import InfeedError, OptionError
+from pipeline.errors import InfeedError, OptionError
 from trainer.config import TrainerConfig
 
 if TYPE_CHECKING:

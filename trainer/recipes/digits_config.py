@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import tyro
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
 from trainer.recipes.config import SMALL_BATCHES, RecipeConfig
 

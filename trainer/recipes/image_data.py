@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pipeline.errors import OptionError, did_you_mean
 from pipeline.logs import logger
-from pipeline.shards.errors import OptionError, did_you_mean
 from pipeline.shards.manifest import find_manifest
 from pipeline.shards.schema import Labels, Schema
-from pipeline.shards.schemes import open_storage
 from pipeline.sources.tfds_files import tfds_files, tfds_labels
+from pipeline.storage.schemes import open_storage
 from trainer.recipes.images_config import Config
 
 __all__ = ["ImageData", "find_image_data", "image_data"]

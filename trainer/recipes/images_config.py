@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
 from trainer.recipes.config import SMALL_BATCHES, RecipeConfig
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from beam_jobs.verdicts import Verdict
 from pipeline import verify
-from pipeline.shards.errors import InfeedError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import InfeedError
+from pipeline.storage.local import LocalStorage
 
 FILES = {
     "receipt": "_shards/train-00001-of-00003.json",

@@ -34,7 +34,7 @@ import importlib, re, sys
 import apache_beam
 from apache_beam.options.pipeline_options import PipelineOptions
 if "gs://" in sys.argv[2]:
-    import pipeline.shards.gcs
+    import pipeline.storage.gcs
 main = importlib.import_module(sys.argv[1]).main
 def kib(field):  # not getrusage: its maximum survives exec, so it is that of the process that started this one
     return int(re.search(rf"{field}:\\s+(\\d+)", open("/proc/self/status").read())[1])

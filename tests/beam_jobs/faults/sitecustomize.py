@@ -106,7 +106,7 @@ def kill_in_assign(plan):
 if "KILL_ROOT" in os.environ:
     sys.path.insert(0, os.environ["KILL_ROOT"])
     if in_bucket:
-        from pipeline.shards import gcs, gcs_upload
+        from pipeline.storage import gcs, gcs_upload
 
         gcs_upload.PIECE_BYTES = int(os.environ["PIECE_BYTES"])
         kill_in_storage(gcs.GcsStorage)
@@ -123,6 +123,6 @@ if "KILL_ROOT" in os.environ:
 
         kill_in_assign(SplitPlan)
     elif moment and not in_bucket:
-        from pipeline.shards.local import LocalStorage
+        from pipeline.storage.local import LocalStorage
 
         kill_in_storage(LocalStorage)

@@ -28,7 +28,7 @@ from converters.table_layouts import find_classes, find_tables
 from converters.table_texts import TextTableConverter
 from converters.targets import MultiLabel, SingleLabel
 from converters.tfrecord import TfrecordConverter
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 Files = dict[str, bytes]  # path under the raw data directory -> its bytes
 

@@ -19,10 +19,10 @@ from beam_jobs.proof import SourceSummary, check_scanned
 from beam_jobs.references import concat
 from beam_jobs.sums import add_sums, measure
 from beam_jobs.write import write_shard
-from pipeline.shards.errors import InfeedError
+from pipeline.errors import InfeedError
 from pipeline.shards.key_digest import key_digest
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 LIMIT_SECONDS = 20
 ALLOWED = 100_000  # bad records

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.shards.local import LocalStorage
+from pipeline.storage.local import LocalStorage
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from host_batches import assert_same, taken
 
 from pipeline.caches import memory
 from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train_dataset
+from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.shards.errors import CorruptRecordError, OptionError
 from pipeline.sources.joined import Part, concatenated
 from pipeline.sources.records import fetch, intact, weighed
 

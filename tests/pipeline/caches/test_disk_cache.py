@@ -14,11 +14,11 @@ import pytest
 
 from pipeline.caches import disk as disk_cache
 from pipeline.caches.cache import cached
-from pipeline.shards.errors import OptionError, StorageError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import OptionError, StorageError
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 from pipeline.sources.opening import open_dataset
 from pipeline.sources.records import fetch, weighed
+from pipeline.storage.local import LocalStorage
 
 N = 40
 IDS = np.arange(N)

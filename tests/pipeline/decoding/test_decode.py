@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.parse import parse_records
+from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Schema

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.padding import PadTo
+from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import Cast, Drop, Keep, MultiHot, Rename
-from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from pipeline.datasets import eval_dataset
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.padding import PadTo
+from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import MultiHot, OneHot
-from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.tf_cpu import tf

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.parse import parse_records
-from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.schema import Schema
 from pipeline.spec import BYTES, ArraySpec, Opaque, feature_specs
 from pipeline.tf_cpu import tf

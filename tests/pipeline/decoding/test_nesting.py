@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from pipeline.datasets import PadTo, eval_dataset, train_dataset
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.nesting import nested
+from pipeline.errors import OptionError
 from pipeline.ops import DecodeJpeg
-from pipeline.shards.errors import OptionError
 from pipeline.tf_cpu import tf
 
 LABEL, WEIGHT, XMIN = "image/class/label", "image/weight", "image/object/bbox/xmin"

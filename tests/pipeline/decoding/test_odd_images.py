@@ -8,8 +8,8 @@ from odd_images import KINDS, verdicts
 from pictures import picture
 
 from pipeline.datasets import eval_dataset
+from pipeline.errors import SchemaError
 from pipeline.ops import DecodeResize
-from pipeline.shards.errors import SchemaError
 from pipeline.tf_cpu import tf
 
 SMALL = {name: kind for name, kind in KINDS.items() if not kind.large}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.padding import PadTo
-from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec

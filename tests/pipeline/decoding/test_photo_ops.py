@@ -9,9 +9,9 @@ from pictures import FORMATS, encoded, picture
 from PIL import Image
 
 from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
+from pipeline.errors import OptionError, SchemaError
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodeRandomResizedCrop, DecodeResize
-from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.tf_cpu import tf
 
 SEED = np.array([7, -3], np.int32)

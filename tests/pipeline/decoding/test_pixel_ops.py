@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.datasets import train_dataset
 from pipeline.decoding.decode import Decoder
+from pipeline.errors import OptionError, SchemaError
 from pipeline.hosts import Hosts
 from pipeline.ops import (
     Cast,
@@ -22,7 +23,6 @@ from pipeline.ops import (
     Resize,
     TrivialAugmentWide,
 )
-from pipeline.shards.errors import OptionError, SchemaError
 from pipeline.tf_cpu import tf
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)

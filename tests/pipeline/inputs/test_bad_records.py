@@ -11,9 +11,9 @@ from damage import flip_payload_bits
 from host_batches import assert_same, joined, taken
 
 from pipeline.datasets import BadRecord, eval_dataset, mixture, open_dataset, train_dataset
+from pipeline.errors import BadRecordsError, CorruptRecordError, OptionError, SchemaError
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.shards.errors import BadRecordsError, CorruptRecordError, OptionError, SchemaError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.records import fetch

@@ -10,11 +10,11 @@ from host_batches import assert_same, taken
 
 from pipeline.caches import memory
 from pipeline.datasets import Position, eval_dataset
+from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.inputs import decoded
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.shards.errors import CorruptRecordError, OptionError
-from pipeline.shards.local import LocalStorage
+from pipeline.storage.local import LocalStorage
 
 OPTIONS = {
     "global_batch": 8,

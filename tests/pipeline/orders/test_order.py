@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.orders.order import EvalOrder, Position, TrainOrder, default_streams, divisors
 from pipeline.orders.shuffle import default_block_records
-from pipeline.shards.errors import BatchSizeError, EmptySplitError, OptionError
 
 
 def batch_ids(order, position) -> list[int]:

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.shards.errors import SchemaError
+from pipeline.errors import SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.schema import Feature, Schema

@@ -15,7 +15,7 @@ import pytest
 from sweep import SWEEP
 
 from pipeline import describe, verify
-from pipeline.shards.errors import InfeedError
+from pipeline.errors import InfeedError
 from pipeline.shards.manifest import read_manifest
 
 SEED = int(os.environ.get("SEED", "20"))

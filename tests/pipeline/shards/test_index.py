@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shards.errors import ShardError
+from pipeline.errors import ShardError
 from pipeline.shards.index import SplitIndex, decode_rows, encode_index, load_index
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.record import FRAME_BYTES, crc32c
+from pipeline.storage.local import LocalStorage
 
 SHARDS = st.lists(st.lists(st.integers(0, 5000), max_size=8), min_size=1, max_size=6)
 

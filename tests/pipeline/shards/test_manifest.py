@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from pipeline.shards.errors import EmptySplitError, ManifestError, OptionError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import EmptySplitError, ManifestError, OptionError
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.storage.local import LocalStorage
 
 ENTRY = SplitEntry((ShardEntry("train-00000-of-00001", 3, 100, 7),), 1, "plan", "keys", 0, fixups={"png_to_jpeg": 1})
 MANIFEST = Manifest("name", Schema("s", {"a": Feature("int64", (2, 3))}), {"train": ENTRY}, Labels("a", 1, ("x", "y")))

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.shards.errors import CorruptRecordError
+from pipeline.errors import CorruptRecordError
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES, crc32c, crc32c_of, frame, proven_crc
 
 

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.sidecar_proof import sidecar_problems
 from pipeline.shards.sidecars import LATER_FIELDS, sidecar_texts, write_sidecars
+from pipeline.storage.local import LocalStorage
 
 IMAGE, TEXT = Feature("bytes", content="image"), Feature("bytes", content="text")
 SCHEMA = Schema("tfds", {"image": IMAGE, "label": Feature("int64"), "file_name": TEXT}, "ours-{SPLIT}", "5.1.0")

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from pipeline.shards import errors
-from pipeline.shards.errors import OptionError, SchemaError
+from pipeline import errors
+from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.naming import validate_split
 from pipeline.shards.schema import Feature, Schema
-from pipeline.shards.sizes import format_bytes, parse_bytes
+from pipeline.sizes import format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

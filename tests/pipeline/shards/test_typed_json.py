@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from pipeline.shards.errors import ManifestError
+from pipeline.errors import ManifestError
 from pipeline.shards.typed_json import REQUIRED, Count, JsonFile, NonEmpty
 
 

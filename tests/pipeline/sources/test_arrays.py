@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
-from pipeline.shards.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
+from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.record import crc32c
 from pipeline.sources.arrays import ArrayRecords
 from pipeline.sources.records import Group, fetch, intact

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
+from pipeline.errors import EmptySplitError, OptionError, SchemaError, ShardError, StorageError
 from pipeline.formats import FixedLength
-from pipeline.shards.errors import EmptySplitError, OptionError, SchemaError, ShardError, StorageError
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.record import crc32c
 from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import fetch, intact, weighed
+from pipeline.storage.local import LocalStorage
 from pipeline.tf_cpu import tf
 
 CIFAR10 = np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))])

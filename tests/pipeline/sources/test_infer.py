@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.contents import schema_problems
-from pipeline.shards.errors import OptionError, SchemaError
+from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.infer import SchemaGuess, merged_schema, read_labels, read_schema

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
+from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.hosts import Hosts
-from pipeline.shards.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.schema import Feature, Schema

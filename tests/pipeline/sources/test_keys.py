@@ -3,8 +3,8 @@ import shutil
 import pytest
 
 from pipeline.datasets import eval_dataset, open_dataset
+from pipeline.errors import SchemaError
 from pipeline.ops import DecodeJpeg
-from pipeline.shards.errors import SchemaError
 from pipeline.sources.keys import key_of
 
 

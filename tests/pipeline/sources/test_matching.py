@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.shards.errors import OptionError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import OptionError
 from pipeline.sources.matching import matching_files
+from pipeline.storage.local import LocalStorage
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.shards.errors import OptionError, RawDataError
-from pipeline.shards.local import LocalStorage
-from pipeline.shards.storage import Stat
+from pipeline.errors import OptionError, RawDataError
 from pipeline.sources.named_splits import files_by_name, files_by_pattern, parse_assignment, split_of
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.storage import Stat
 
 NAMES = {
     "train-00000-of-00010": "train",

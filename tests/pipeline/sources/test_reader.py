@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shards.errors import (
+from pipeline.errors import (
     CorruptRecordError,
     EmptySplitError,
     ManifestError,
@@ -17,12 +17,12 @@ from pipeline.shards.errors import (
 )
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.index import Location, SplitIndex
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.record import FRAME_BYTES, crc32c, frame
 from pipeline.sources.opening import open_dataset
 from pipeline.sources.reader import SplitReader
 from pipeline.sources.reading import COPY_BYTES, MAX_READ_BYTES, MERGE_GAP_BYTES, ShardReading, read_starts
 from pipeline.sources.records import Group, fetch, intact, weighed
+from pipeline.storage.local import LocalStorage
 
 SIZES = (5, 0, 7, 1, 0)
 

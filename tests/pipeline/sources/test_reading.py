@@ -10,9 +10,9 @@ from pipeline.formats import FixedLength
 from pipeline.inputs.delivery import read_ahead
 from pipeline.orders.order import Rows, TrainOrder
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.local import LocalStorage
 from pipeline.sources.opening import open_dataset
 from pipeline.sources.records import RECORD_OBJECT_BYTES, weighed
+from pipeline.storage.local import LocalStorage
 
 SIZES = (100, 0, 60, 40)
 N = sum(SIZES)

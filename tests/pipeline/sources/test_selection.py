@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shards.errors import EmptySplitError, OptionError
+from pipeline.errors import EmptySplitError, OptionError
 from pipeline.sources.selection import parse_selections
 
 

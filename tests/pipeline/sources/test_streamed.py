@@ -8,15 +8,15 @@ import pytest
 from host_batches import joined, rows_of, taken
 
 from pipeline.datasets import Position, eval_dataset, open_dataset, train_dataset
+from pipeline.errors import CorruptRecordError, FingerprintError, OptionError, SchemaError, ShardError
 from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
 from pipeline.plans import Sizes, plan_records
-from pipeline.shards.errors import CorruptRecordError, FingerprintError, OptionError, SchemaError, ShardError
 from pipeline.shards.example import encode_example
-from pipeline.shards.local import LocalStorage
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.records import weighed
+from pipeline.storage.local import LocalStorage
 
 NUMBER = Schema("number", {"number": Feature("int64")})
 SIZES = (9, 0, 7, 1, 12, 8, 0, 4)

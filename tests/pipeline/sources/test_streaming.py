@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shards.errors import CorruptRecordError, ShardError, StorageError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import CorruptRecordError, ShardError, StorageError
 from pipeline.shards.record import crc32c, frame
-from pipeline.shards.storage import Stat
 from pipeline.sources import streaming
 from pipeline.sources.records import Group, fetch, weighed
 from pipeline.sources.streamed import open_lines, open_tfrecords
 from pipeline.spec import Opaque
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.storage import Stat
 
 STORAGE = LocalStorage()
 SIZES = (5, 0, 9, 1, 30)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from pipeline.shards.errors import InputError, OptionError
+from pipeline.errors import InputError, OptionError
 from trainer.augment import color_jitter, normalize
 from trainer.augmentation.draws import uniform
 

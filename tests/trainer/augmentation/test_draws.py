@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.shards.errors import InputError
+from pipeline.errors import InputError
 from trainer.augmentation.draws import beta, uniform
 
 

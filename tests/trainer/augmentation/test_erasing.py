@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.augment import random_erasing
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.shards.errors import InputError, OptionError
+from pipeline.errors import InputError, OptionError
 from trainer.augment import one_hot
 from trainer.augmentation import mixing
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.callbacks import Callback
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.trainer import Trainer

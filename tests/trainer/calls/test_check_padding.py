@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import EvaluationError
+from pipeline.errors import EvaluationError
 from trainer.task import Task
 from trainer.trainer import Trainer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import CheckpointError, EmptySplitError, EvaluationError, InputError
+from pipeline.errors import CheckpointError, EmptySplitError, EvaluationError, InputError
 from trainer.trainer import Trainer
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from pipeline.shards.errors import CheckpointError, HostError, OptionError
+from pipeline.errors import CheckpointError, HostError, OptionError
 from trainer.calls import following
 from trainer.calls.call import Call
 from trainer.calls.following import Waits

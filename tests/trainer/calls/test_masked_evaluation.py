@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import EvaluationError
+from pipeline.errors import EvaluationError
 from trainer.calls.preflight import difference, facts_of
 from trainer.job import Job
 from trainer.mesh import Placement

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from pipeline.shards.errors import NanError
+from pipeline.errors import NanError
 from trainer.callbacks import Callback
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.trainer import Trainer

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.shards.errors import HostError
+from pipeline.errors import HostError
 from trainer.calls.call import Call
 from trainer.calls.pace import Pace
 from trainer.calls.pausing import TrainingPauses, Wish

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import BatchSizeError, CheckpointError, EvaluationError, InputError, OptionError
+from pipeline.errors import BatchSizeError, CheckpointError, EvaluationError, InputError, OptionError
 from trainer.config import TrainerConfig
 from trainer.trainer import Trainer
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import HostError, InputError, OptionError
+from pipeline.errors import HostError, InputError, OptionError
 from trainer.calls.preflight import agree, difference, facts_of
 from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import EvaluationError
+from pipeline.errors import EvaluationError
 from trainer.calls.proof import Proof
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.shards.errors import FingerprintError
+from pipeline.errors import FingerprintError
 from trainer.calls.resuming import resumed_position
 from trainer.checkpointing.checkpoint import Saved
 from trainer.config import TrainerConfig

@@ -12,7 +12,7 @@ import optax
 import pytest
 from sweep import SWEEP
 
-from pipeline.shards.errors import BatchSizeError, CheckpointError, FingerprintError, InputError, OptionError
+from pipeline.errors import BatchSizeError, CheckpointError, FingerprintError, InputError, OptionError
 from trainer.callbacks import Callback
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.trainer import Trainer

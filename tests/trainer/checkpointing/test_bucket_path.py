@@ -8,8 +8,8 @@ import pytest
 from etils import epath
 from fake_gcs.server import Status
 
-from pipeline.shards import gcs_calls
-from pipeline.shards.errors import StorageError
+from pipeline.errors import StorageError
+from pipeline.storage import gcs_calls
 from trainer.checkpointing import bucket_path
 from trainer.checkpointing.bucket_path import BucketPath, orbax_path
 

@@ -5,8 +5,8 @@ import json
 import jax
 import pytest
 
-from pipeline.shards.errors import CheckpointError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import CheckpointError
+from pipeline.storage.local import LocalStorage
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.checkpointing.contents import changes, contents_path, read_contents, sealed
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import CheckpointError
+from pipeline.errors import CheckpointError
 from trainer.checkpointing.checkpoint import Checkpoints, Saved
 from trainer.task import Variables
 from trainer.trainer import Trainer

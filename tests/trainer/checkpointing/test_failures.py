@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from fake_gcs.server import Stall, Status
 
-from pipeline.shards.errors import NanError
+from pipeline.errors import NanError
 from trainer.checkpointing.checkpoint import Checkpoints
 
 ROOT = Path(__file__).parents[3]
 SAVES = """
 import json, os, sys, time
 import jax.numpy as jnp
-from pipeline.shards import gcs_calls
-from pipeline.shards.errors import InfeedError
+from pipeline.storage import gcs_calls
+from pipeline.errors import InfeedError
 from trainer.checkpointing import bucket_path
 from trainer.checkpointing.checkpoint import Checkpoints, Saved
 from trainer.config import TrainerConfig

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from pipeline.shards.errors import OwnerError
+from pipeline.errors import OwnerError
 from trainer.checkpointing.checkpoint import Checkpoints, Saved
 from trainer.checkpointing.fenced import remove_unfinished
 from trainer.config import TrainerConfig

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[3]
 SAVES = """
 import json, logging, resource, sys
 import jax.numpy as jnp
-from pipeline.shards.errors import InfeedError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import InfeedError
+from pipeline.storage.local import LocalStorage
 from trainer.checkpointing.checkpoint import Checkpoints, Saved
 from trainer.config import TrainerConfig
 from trainer.events.reports import Reports

@@ -6,8 +6,8 @@ import orbax.checkpoint as ocp
 import pytest
 from fake_gcs.server import Status
 
-from pipeline.shards.errors import StorageError
-from pipeline.shards.schemes import open_storage
+from pipeline.errors import StorageError
+from pipeline.storage.schemes import open_storage
 from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps
 

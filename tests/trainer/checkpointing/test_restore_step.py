@@ -6,7 +6,7 @@ from dataclasses import replace
 import jax
 import pytest
 
-from pipeline.shards.errors import CheckpointError
+from pipeline.errors import CheckpointError
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.trainer import Trainer
 

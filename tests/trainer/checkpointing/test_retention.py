@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.shards.errors import CheckpointError, OptionError
+from pipeline.errors import CheckpointError, OptionError
 from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
 

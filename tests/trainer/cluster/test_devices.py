@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.cluster.devices import Devices
 
 PROGRAM = """

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.cluster.distributed import Distributed, join
 
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pipeline.shards.errors import HostError
+from pipeline.errors import HostError
 from trainer.cluster.pulse import Signs
 from trainer.cluster.roll import Failure, Roll, poll
 from trainer.cluster.store import LocalStore, StoreError

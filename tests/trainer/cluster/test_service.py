@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.cluster.ports import check_port
 
 # A connection is all that the service sees of a host; JAX's own are in tests/e2e.

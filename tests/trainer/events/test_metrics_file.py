@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.shards.errors import OwnerError
-from pipeline.shards.gcs import GcsStorage
-from pipeline.shards.schemes import open_storage
+from pipeline.errors import OwnerError
+from pipeline.storage.gcs import GcsStorage
+from pipeline.storage.schemes import open_storage
 from trainer.events.metrics_file import MetricsFile
 
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 from jax.profiler import ProfileData
 
-from pipeline.shards.gcs import GcsStorage
+from pipeline.storage.gcs import GcsStorage
 from trainer.config import TrainerConfig
 from trainer.events.profile import Profile
 from trainer.trainer import Trainer

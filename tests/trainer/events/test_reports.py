@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboard.compat.proto.event_pb2 import SessionLog
 
-from pipeline.shards.errors import InputError
+from pipeline.errors import InputError
 from trainer.trainer import Trainer
 
 

@@ -8,9 +8,9 @@ import textwrap
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 
-from pipeline.shards.errors import StorageError
-from pipeline.shards.gcs import GcsStorage
-from pipeline.shards.storage import join
+from pipeline.errors import StorageError
+from pipeline.storage.gcs import GcsStorage
+from pipeline.storage.storage import join
 from trainer.events.sinks import PartsSink
 from trainer.events.writer import EventWriter
 

@@ -17,7 +17,7 @@ import optax
 import pytest
 from PIL import Image
 
-from pipeline.shards.errors import InputError
+from pipeline.errors import InputError
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.task import Task, Variables

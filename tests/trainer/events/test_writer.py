@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from tensorboard.util.tensor_util import make_ndarray
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.events.summaries import image_summary
 from trainer.events.writer import EventWriter
 

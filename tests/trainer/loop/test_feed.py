@@ -8,7 +8,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import InputError, StallError, StorageError
+from pipeline.errors import InputError, StallError, StorageError
 from trainer.batch_spec import batch_struct
 from trainer.loop.feed import Chunks, Feeder
 

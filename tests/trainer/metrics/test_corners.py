@@ -10,7 +10,7 @@ import sklearn.metrics as sk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.shards.errors import EvaluationError, InputError, OptionError
+from pipeline.errors import EvaluationError, InputError, OptionError
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity

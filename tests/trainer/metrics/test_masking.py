@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from trainer.metrics.masking import blank_padding, due_crc, masked_mean, masked_sum, records
 
 MASK = jnp.array([1.0, 0.0, 1.0, 0.0])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.shards.errors import EvaluationError, InputError, OptionError
+from pipeline.errors import EvaluationError, InputError, OptionError
 from trainer.calls.evaluation import Evaluation, compare_paddings
 from trainer.metrics.classes import Accuracy, ConfusionMatrix
 from trainer.metrics.tally import computed, counted, empty_tallies

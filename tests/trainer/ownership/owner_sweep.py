@@ -16,7 +16,7 @@ import owned_run
 import pytest
 from fake_gcs.server import start
 
-from pipeline.shards.schemes import open_storage
+from pipeline.storage.schemes import open_storage
 
 ROOT = Path(__file__).parents[3]
 APART = (0, 1, 3, 10)

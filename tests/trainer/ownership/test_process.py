@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.shards.errors import OwnerError
+from pipeline.errors import OwnerError
 from trainer.ownership.process import is_suspended, lives, this_process
 from trainer.ownership.record import OwnerFiles, Record
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from pipeline.shards.errors import OwnerError
-from pipeline.shards.schemes import open_storage
+from pipeline.errors import OwnerError
+from pipeline.storage.schemes import open_storage
 from trainer.ownership.process import this_process
 from trainer.ownership.record import OwnerFiles
 

@@ -15,8 +15,8 @@ import owned_run
 import pytest
 from sweep import SWEEP
 
-from pipeline.shards.errors import OwnerError
-from pipeline.shards.schemes import open_storage
+from pipeline.errors import OwnerError
+from pipeline.storage.schemes import open_storage
 from trainer.ownership.lease import Times
 
 ROOT = Path(__file__).parents[3]

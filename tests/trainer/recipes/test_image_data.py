@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
 from trainer.config import TrainerConfig
 from trainer.recipes.image_data import image_data

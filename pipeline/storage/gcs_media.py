@@ -14,7 +14,7 @@ from google.api_core import exceptions as api
 from google.auth.transport.requests import Request as Signer
 from requests.adapters import HTTPAdapter
 
-from pipeline.shards.gcs_calls import CONNECTIONS, TIMEOUT_SECONDS, client, credentials
+from pipeline.storage.gcs_calls import CONNECTIONS, TIMEOUT_SECONDS, client, credentials
 
 __all__ = ["get_object"]
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 
-from pipeline.shards.storage import Stat
+from pipeline.storage.storage import Stat
 
 __all__ = ["stamped"]
 

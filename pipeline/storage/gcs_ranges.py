@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from pipeline.shards.errors import StorageError
-from pipeline.shards.gcs_calls import TIMEOUT_SECONDS, NotFound, ShortBody, call, client
-from pipeline.shards.gcs_media import get_object
-from pipeline.shards.storage import past_end
+from pipeline.errors import StorageError
+from pipeline.storage.gcs_calls import TIMEOUT_SECONDS, NotFound, ShortBody, call, client
+from pipeline.storage.gcs_media import get_object
+from pipeline.storage.storage import past_end
 
 __all__ = ["blob_at", "download", "find_blob", "read_range", "read_ranges"]
 

@@ -8,9 +8,9 @@ import pytest
 from fake_gcs.server import Reset, Short, Stall, Status
 from google.auth.credentials import AnonymousCredentials
 
-from pipeline.shards import gcs, gcs_calls
-from pipeline.shards.errors import StorageError
-from pipeline.shards.gcs import GcsStorage
+from pipeline.errors import StorageError
+from pipeline.storage import gcs, gcs_calls
+from pipeline.storage.gcs import GcsStorage
 
 LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: three pieces of an upload
 SIZES = pytest.mark.parametrize("data", [b"small", LARGE], ids=["small", "large"])
@@ -75,7 +75,7 @@ def test_an_update_whose_answer_was_lost_is_not_made_twice(storage, bucket, gcs_
 
 
 def test_an_update_that_is_always_too_late_is_one_clear_error(storage, bucket, gcs_server, monkeypatch):
-    monkeypatch.setattr("pipeline.shards.gcs._UPDATES", 3)
+    monkeypatch.setattr("pipeline.storage.gcs._UPDATES", 3)
     gcs_server.fail("POST .*upload", Status(412), times=None)
     with pytest.raises(StorageError, match="cannot update gs://.*/x: others changed it first, 3 times"):
         storage.update(f"{bucket}/x", lambda _: b"mine")
@@ -97,7 +97,7 @@ def test_a_token_that_is_taken_back_is_renewed_once(storage, bucket, gcs_server,
             self.refreshed += 1
 
     write(storage, f"{bucket}/x", b"0123456789")
-    monkeypatch.setattr("pipeline.shards.gcs_media.credentials", lambda: account)
+    monkeypatch.setattr("pipeline.storage.gcs_media.credentials", lambda: account)
     account = Account()
     gcs_server.fail("GET .*alt=media", Status(401), times=1)
     assert storage.read(f"{bucket}/x") == b"0123456789"

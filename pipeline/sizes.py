@@ -2,7 +2,7 @@
 
 import re
 
-from pipeline.shards.errors import OptionError
+from pipeline.errors import OptionError
 
 __all__ = ["GB", "KB", "MB", "TB", "KiB", "MiB", "format_bytes", "parse_bytes"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import google_crc32c
 
-from pipeline.shards.errors import StorageError
-from pipeline.shards.gcs_calls import (
+from pipeline.errors import StorageError
+from pipeline.storage.gcs_calls import (
     LOST,
     TIMEOUT_SECONDS,
     PreconditionFailed,
@@ -19,7 +19,7 @@ from pipeline.shards.gcs_calls import (
     retrying,
     status_of,
 )
-from pipeline.shards.gcs_ranges import find_blob
+from pipeline.storage.gcs_ranges import find_blob
 
 __all__ = ["Upload"]
 

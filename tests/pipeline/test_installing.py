@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.shards import installing
-from pipeline.shards.installing import how_to_install, packages_of
+from pipeline import installing
+from pipeline.installing import how_to_install, packages_of
 
 METADATA = """Metadata-Version: 2.4
 Name: infeed
@@ -26,10 +26,10 @@ def test_a_checkout_names_the_packages_of_its_own_pyproject():
 
 def test_a_wheel_names_what_its_metadata_require(tmp_path):
     """In a process of its own, whose packages lie where pip would put them."""
-    shutil.copytree(Path(installing.__file__).parents[1], tmp_path / "pipeline", ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copytree(Path(installing.__file__).parent, tmp_path / "pipeline", ignore=shutil.ignore_patterns("*.pyc"))
     (tmp_path / "infeed-9.dist-info").mkdir()
     (tmp_path / "infeed-9.dist-info" / "METADATA").write_text(METADATA)
-    program = "from pipeline.shards.installing import how_to_install; print(how_to_install('read'))"
+    program = "from pipeline.installing import how_to_install; print(how_to_install('read'))"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.stdout == "pip install 'tensorflow<3,>=2.99'\n", done.stderr

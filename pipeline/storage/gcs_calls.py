@@ -21,7 +21,7 @@ from google.cloud.exceptions import NotFound, PreconditionFailed
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 
-from pipeline.shards.errors import StorageError
+from pipeline.errors import StorageError
 
 __all__ = [
     "CONNECTIONS",

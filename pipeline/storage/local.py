@@ -15,10 +15,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.shards.errors import StorageError
-from pipeline.shards.os_errors import explained
-from pipeline.shards.stamps import stamped
-from pipeline.shards.storage import Sink, Stat, join, past_end
+from pipeline.errors import StorageError
+from pipeline.storage.os_errors import explained
+from pipeline.storage.stamps import stamped
+from pipeline.storage.storage import Sink, Stat, join, past_end
 
 __all__ = ["LocalStorage"]
 

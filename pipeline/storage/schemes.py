@@ -1,8 +1,8 @@
 """Maps a path to its storage. Here a string from a user becomes a Storage."""
 
-from pipeline.shards.errors import OptionError
-from pipeline.shards.local import LocalStorage
-from pipeline.shards.storage import Storage
+from pipeline.errors import OptionError
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.storage import Storage
 
 __all__ = ["is_remote", "open_storage"]
 
@@ -22,7 +22,7 @@ def open_storage(uri: str) -> Storage:
         return LocalStorage()
     scheme, _, _ = uri.partition("://")
     if scheme == "gs":
-        from pipeline.shards.gcs import GcsStorage  # takes 0.7 s, which local runs are spared
+        from pipeline.storage.gcs import GcsStorage  # takes 0.7 s, which local runs are spared
 
         return GcsStorage()
     raise OptionError(f"{uri!r}: storage {scheme}:// is not supported. Allowed: a path on a local disk, or gs://.")

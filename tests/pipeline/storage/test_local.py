@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.shards import local
-from pipeline.shards.errors import StorageError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import StorageError
+from pipeline.storage import local
+from pipeline.storage.local import LocalStorage
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def test_what_is_no_file_is_an_error_at_once_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     code = """
 import sys
-from pipeline.shards.errors import StorageError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import StorageError
+from pipeline.storage.local import LocalStorage
 for path in sys.argv[1:]:
     storage = LocalStorage()
     for call in (storage.read, storage.open):
@@ -94,7 +94,7 @@ def test_sweeping_removes_the_traces_of_killed_writers_of_these_names_alone(stor
 def test_what_a_killed_writer_leaves_is_swept(storage, tmp_path):
     code = f"""
 import os
-from pipeline.shards.local import LocalStorage
+from pipeline.storage.local import LocalStorage
 with LocalStorage().publish({f"{tmp_path}/shard"!r}) as sink:
     os.kill(os.getpid(), 9)"""
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
@@ -104,7 +104,7 @@ with LocalStorage().publish({f"{tmp_path}/shard"!r}) as sink:
 
 
 def test_an_update_that_another_process_holds_up_is_an_error_within_its_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.shards.local.LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("pipeline.storage.local.LOCK_SECONDS", 0.2)
     fd = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     with pytest.raises(StorageError, match=r"cannot update .*/x: another process has held the lock for 0\.2 s"):

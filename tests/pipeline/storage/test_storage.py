@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pipeline.shards.errors import OptionError, StorageError
-from pipeline.shards.local import LocalStorage
+from pipeline.errors import OptionError, StorageError
 from pipeline.shards.record import crc32c
-from pipeline.shards.schemes import open_storage
-from pipeline.shards.storage import Stat, Storage, in_parallel, join
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 MEGABYTE = 10**6
 LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: several pieces of an upload

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
-from pipeline.shards.errors import StorageError
-from pipeline.shards.gcs_calls import TIMEOUT_SECONDS, MissingError, PreconditionFailed, call, client
-from pipeline.shards.gcs_ranges import blob_at, download, find_blob, read_range, read_ranges
-from pipeline.shards.gcs_upload import Upload
-from pipeline.shards.storage import Sink, Stat
+from pipeline.errors import StorageError
+from pipeline.storage.gcs_calls import TIMEOUT_SECONDS, MissingError, PreconditionFailed, call, client
+from pipeline.storage.gcs_ranges import blob_at, download, find_blob, read_range, read_ranges
+from pipeline.storage.gcs_upload import Upload
+from pipeline.storage.storage import Sink, Stat
 
 __all__ = ["GcsStorage"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from pipeline.shards.errors import StorageError
+from pipeline.errors import StorageError
 
 __all__ = ["Sink", "Stat", "Storage", "files_at_once", "in_parallel", "join", "past_end"]
 

@@ -1,0 +1,1 @@
+"""Where bytes are stored: one interface, and its implementations for local disks and Google Cloud Storage."""
