@@ -9,10 +9,10 @@ from typing import Any
 from beam_jobs.dataflow import prepared
 from beam_jobs.dataflow_errors import advice, as_ours, reason_of
 from beam_jobs.job import Job, Waiting
-from pipeline.command import Console, say
 from pipeline.errors import ConversionError
 from pipeline.sizes import format_bytes
 from pipeline.storage.storage import join
+from pipeline.tools.command import Console, say
 
 __all__ = ["run"]
 

@@ -8,12 +8,12 @@ from beam_jobs.preview import SplitPreview, preview
 from beam_jobs.progress import watching
 from beam_jobs.runners import find_runner
 from beam_jobs.verdicts import Verdict, buried_messages
-from pipeline import command
-from pipeline.command import Console
 from pipeline.errors import ConversionError, InfeedError, OptionError
 from pipeline.quiet import quiet_stderr
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
+from pipeline.tools import command
+from pipeline.tools.command import Console
 
 __all__ = ["dry_run", "exit_with", "launch"]
 
@@ -104,5 +104,5 @@ def _without_verdict(failure: Exception) -> Exception:
 
 
 def exit_with(main: Callable[[], int | None]) -> None:
-    """Runs a command line's main function, and exits as pipeline.command does."""
+    """Runs a command line's main function, and exits as pipeline.tools.command does."""
     command.exit_with(main, "interrupted. Run the same command again to resume.")

@@ -22,11 +22,11 @@ from beam_jobs.claims import Claim, read_claim
 from beam_jobs.counts import Counts, read_counts
 from beam_jobs.job import Job
 from beam_jobs.receipts import parse_receipt
-from pipeline.command import Console
 from pipeline.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
+from pipeline.tools.command import Console
 
 __all__ = ["watching"]
 

@@ -14,9 +14,9 @@ from typing import Any
 from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
 from beam_jobs.job import Job, Waiting
 from beam_jobs.loopback import on_loopback
-from pipeline.command import Console
 from pipeline.errors import InfeedError, OptionError, did_you_mean
 from pipeline.installing import how_to_install
+from pipeline.tools.command import Console
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
 

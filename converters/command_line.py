@@ -14,9 +14,9 @@ from beam_jobs.options import add_options, beam_options, make_job
 from beam_jobs.plausible import check_places
 from beam_jobs.runners import find_runner
 from beam_jobs.scratch import Scratch
-from pipeline.command import Console
 from pipeline.errors import OptionError, did_you_mean, printable
 from pipeline.sizes import parse_bytes
+from pipeline.tools.command import Console
 
 __all__ = ["chosen_splits", "conversion_parser", "run", "scratch_of"]
 

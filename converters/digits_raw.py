@@ -22,9 +22,9 @@ from rich.progress import track
 from beam_jobs.launch import exit_with
 from converters.imagenet import VALIDATION_LABELS
 from converters.imagenet_layouts import TRAIN_TAR, VALIDATION_TAR
-from pipeline.command import Console, Parser, say
 from pipeline.errors import InfeedError
 from pipeline.installing import how_to_install
+from pipeline.tools.command import Console, Parser, say
 
 __all__ = ["IMAGE_SIDE", "LABEL_FILE", "SYNSETS", "main", "write_raw"]
 

@@ -15,7 +15,7 @@ from converters.command_line import chosen_splits, conversion_parser, run, scrat
 from converters.image_folder import ImageFolderConverter
 from converters.image_folder_layouts import SPLITS, find_folders
 from converters.image_options import add_image_options, to_jpeg_of
-from pipeline.command import Console
+from pipeline.tools.command import Console
 
 __all__ = ["main"]
 

@@ -21,10 +21,10 @@ from converters.imagenet_full import FULL_SET, check_full_set
 from converters.imagenet_layouts import find_raw
 from converters.imagenet_records import TFDS_DIRECTORY
 from converters.synsets import ilsvrc2012_synsets, read_synsets
-from pipeline.command import Console
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from pipeline.tools.command import Console
 
 __all__ = ["main"]
 

@@ -12,7 +12,7 @@ import simplejpeg
 from PIL import Image
 
 from beam_jobs.converter import Reject
-from pipeline.contents import MAX_PIXELS
+from pipeline.tools.record_checks import MAX_PIXELS
 
 __all__ = ["PNG_MAGIC", "VERIFY_LEVELS", "Jpeg", "Verify", "check_size", "decode_image", "decode_jpeg", "to_rgb_jpeg"]
 

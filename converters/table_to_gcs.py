@@ -19,9 +19,9 @@ from converters.table_images import ImageTableConverter
 from converters.table_layouts import SPLITS, check_columns, find_classes, find_tables
 from converters.table_texts import TextTableConverter
 from converters.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
-from pipeline.command import Console
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
+from pipeline.tools.command import Console
 
 __all__ = ["main"]
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Reject, Source
 from beam_jobs.references import File, Reference, References
-from pipeline.contents import schema_problems
 from pipeline.errors import RawDataError, SchemaError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.frames import Place, payload_of_frame, walk_frames
@@ -20,6 +19,7 @@ from pipeline.shards.naming import record_key
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage
+from pipeline.tools.record_checks import schema_problems
 
 __all__ = ["CHECKS", "Check", "TfrecordConverter"]
 

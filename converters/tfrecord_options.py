@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from beam_jobs.converter import Source
 from converters.command_line import chosen_splits
 from converters.tfrecord import CHECKS
-from pipeline.command import Console
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.sources.named_splits import parse_assignment
+from pipeline.tools.command import Console
 
 __all__ = ["add_record_options", "set_num_shards"]
 

@@ -16,11 +16,11 @@ from converters.command_line import chosen_splits, conversion_parser, run, scrat
 from converters.tfrecord import TfrecordConverter
 from converters.tfrecord_layouts import find_raw
 from converters.tfrecord_options import add_record_options, set_num_shards
-from pipeline.command import Console
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Schema
 from pipeline.sources.infer import read_labels
 from pipeline.sources.named_splits import parse_assignment
+from pipeline.tools.command import Console
 
 __all__ = ["main", "report_schema"]
 

@@ -21,8 +21,6 @@ from rich.progress import track
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipeline.command import Console, Parser, exit_with
-from pipeline.contents import label_name, labels_of
 from pipeline.errors import OptionError, printable
 from pipeline.orders.hashing import splitmix64
 from pipeline.shards.example_decoding import decode_example
@@ -32,6 +30,8 @@ from pipeline.sizes import format_bytes
 from pipeline.sources.reader import SplitReader
 from pipeline.sources.records import fetch, intact, weighed
 from pipeline.storage.schemes import open_storage
+from pipeline.tools.command import Console, Parser, exit_with
+from pipeline.tools.record_checks import label_name, labels_of
 
 __all__ = ["main"]
 

@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 
-from pipeline.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.errors import ConversionError, EmptySplitError, OptionError
-from pipeline.indexing import IndexBuilder, IndexedSplit
 from pipeline.shards.frames import compression_of
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
@@ -28,6 +26,8 @@ from pipeline.sources.infer import merged_schema, read_labels, read_schema
 from pipeline.sources.named_splits import Files, files_by_name
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
+from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
+from pipeline.tools.index_builder import IndexBuilder, IndexedSplit
 
 __all__ = ["main"]
 

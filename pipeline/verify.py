@@ -16,17 +16,17 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipeline.command import Console, Parser, byte_bar, exit_with, say
-from pipeline.contents import label_name
-from pipeline.dali import DALI_DIRECTORY, write_dali_index
 from pipeline.errors import ManifestError, OptionError, did_you_mean
-from pipeline.proof import Problem, SplitProof, prove_sidecars
-from pipeline.repairs import repairs
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, read_manifest
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
+from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
+from pipeline.tools.dali import DALI_DIRECTORY, write_dali_index
+from pipeline.tools.record_checks import label_name
+from pipeline.tools.repairs import repairs
+from pipeline.tools.split_verifier import Problem, SplitProof, prove_sidecars
 
 __all__ = ["main"]
 

@@ -15,11 +15,11 @@ from typing import Any
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipeline.command import Console, Parser, exit_with, say
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from pipeline.tools.command import Console, Parser, exit_with, say
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps, required_step
 from trainer.checkpointing.numbers import read_array

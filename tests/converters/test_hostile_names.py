@@ -18,10 +18,10 @@ from raw_data.pixels import RawCifar
 
 from converters import cifar_to_gcs, image_folder_to_gcs, imagenet_to_gcs, table_to_gcs, tfrecord_to_gcs
 from pipeline import describe, verify
-from pipeline.command import exit_with
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
+from pipeline.tools.command import exit_with
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

@@ -12,7 +12,6 @@ from PIL import Image
 from converters import idx_to_gcs
 from converters.idx import IdxConverter, ImagesHeader
 from converters.idx_layouts import find_idx
-from pipeline.contents import image_problem
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.ops import DecodePng
@@ -20,6 +19,7 @@ from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.local import LocalStorage
+from pipeline.tools.record_checks import image_problem
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 

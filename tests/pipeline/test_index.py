@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import indexing
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, EmptySplitError, OptionError, RawDataError, SchemaError
 from pipeline.index import main
@@ -23,6 +22,7 @@ from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import crc32c, frame, masked
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.local import LocalStorage
+from pipeline.tools import index_builder
 
 NUMBERS = Schema("numbers", {"i": Feature("int64"), "pair": Feature("float32", (2,))})
 
@@ -223,7 +223,7 @@ def test_a_feature_of_two_kinds_is_named_with_the_way_out(foreign):
 def test_the_size_of_reads_changes_nothing(foreign, monkeypatch, piece_bytes):
     main([str(foreign)])
     before = contents(foreign)
-    monkeypatch.setattr(indexing, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(index_builder, "PIECE_BYTES", piece_bytes)
     main([str(foreign)])
     assert contents(foreign) == before
 
@@ -262,13 +262,13 @@ def test_its_digests_are_those_that_the_format_defines(foreign):
 
 
 def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(indexing, "PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(index_builder, "PIECE_BYTES", 1 << 14)
     (tmp_path / "train.tfrecord").write_bytes(frame(b"0" * 300) * 5_000)
     storage = LocalStorage()
     tracemalloc.start()
     try:
-        split = indexing.IndexedSplit(
-            tuple(indexing.IndexBuilder(storage, str(tmp_path), "train").files(storage.list(str(tmp_path))))
+        split = index_builder.IndexedSplit(
+            tuple(index_builder.IndexBuilder(storage, str(tmp_path), "train").files(storage.list(str(tmp_path))))
         )
         held, _ = tracemalloc.get_traced_memory()
     finally:

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import proof
 from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.index import load_index
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, crc32c
 from pipeline.shards.schema import Feature, Schema
 from pipeline.storage.local import LocalStorage
+from pipeline.tools import split_verifier
 from pipeline.verify import main
 
 SIZES = (5, 0, 7, 1)
@@ -111,7 +111,7 @@ def test_a_truncated_shard_names_the_record_that_is_cut_and_counts_those_after_i
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 29, 10**6])
 def test_bytes_behind_the_last_record_are_damage_however_it_is_read(directory, verify, monkeypatch, piece_bytes):
-    monkeypatch.setattr(proof, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(split_verifier, "PIECE_BYTES", piece_bytes)
     assert verify(directory)[::2] == (0, [])
     with (directory / SHARD).open("ab") as file:
         file.write(bytes(50))

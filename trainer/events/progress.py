@@ -13,8 +13,8 @@ from rich.file_proxy import FileProxy
 from rich.progress import Progress, TextColumn
 from rich.table import Column
 
-from pipeline.command import Console
 from pipeline.logs import logger
+from pipeline.tools.command import Console
 
 __all__ = ["ProgressLine", "Speed"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from pipeline.command import Console, say
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from pipeline.tools.command import Console, say
 from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, InputFn
 from trainer.recipes.config import RecipeConfig

@@ -11,9 +11,7 @@ from typing import Literal, NamedTuple
 import google_crc32c
 import numpy as np
 
-from pipeline.contents import image_problem, label_problems, labels_of, schema_problems
 from pipeline.errors import SchemaError, ShardError, StorageError
-from pipeline.ledger import ledger_problem
 from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.frames import Frame, read_frames
 from pipeline.shards.index import SplitIndex, load_index
@@ -26,6 +24,8 @@ from pipeline.shards.sidecars import METADATA_FILE, labels_file, sidecar_texts
 from pipeline.sources.keys import key_of
 from pipeline.sources.tfds_files import tfds_leaves
 from pipeline.storage.storage import Stat, Storage, files_at_once, join
+from pipeline.tools.ledger import ledger_problem
+from pipeline.tools.record_checks import image_problem, label_problems, labels_of, schema_problems
 
 __all__ = ["Cause", "Problem", "SplitProof", "prove_sidecars"]
 

@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.proof import Cause, Problem
 from pipeline.shards.manifest import INDEX_WRITER, Manifest
 from pipeline.shards.schema import SHARD_FILES
+from pipeline.tools.split_verifier import Cause, Problem
 
 __all__ = ["repairs"]
 

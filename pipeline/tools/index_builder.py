@@ -13,7 +13,6 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from pipeline.contents import schema_problems
 from pipeline.errors import SchemaError, StorageError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.frames import MAX_INDEXED_BYTES, Frame, read_frames
@@ -25,6 +24,7 @@ from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Schema
 from pipeline.sources.infer import SchemaGuess, merged_schema
 from pipeline.storage.storage import Stat, Storage, files_at_once, join
+from pipeline.tools.record_checks import schema_problems
 
 __all__ = ["IndexBuilder", "IndexedFile", "IndexedSplit"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipeline.contents import image_problem
 from pipeline.shards.manifest import read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.local import LocalStorage
+from pipeline.tools.record_checks import image_problem
 
 FEATURES = {
     "number": Feature("int64"),
