@@ -10,8 +10,8 @@ if __name__ == "__main__":
 from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
-from converters.cifar import CifarConverter
-from converters.cifar_layouts import SPLITS, find_cifar
+from converters.cifar.converter import CifarConverter
+from converters.cifar.layouts import SPLITS, find_cifar
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
 
 __all__ = ["main"]

@@ -20,8 +20,8 @@ from PIL import Image
 from rich.progress import track
 
 from beam_jobs.launch import exit_with
-from converters.imagenet import VALIDATION_LABELS
-from converters.imagenet_layouts import TRAIN_TAR, VALIDATION_TAR
+from converters.imagenet.converter import VALIDATION_LABELS
+from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
 from pipeline.errors import InfeedError
 from pipeline.installing import how_to_install
 from pipeline.tools.command import Console, Parser, say

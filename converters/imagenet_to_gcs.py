@@ -13,14 +13,14 @@ import dataclasses
 from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
-from converters.boxes import read_boxes
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
-from converters.image_options import add_verify_option
-from converters.imagenet import SPLITS, ImagenetConverter
-from converters.imagenet_full import FULL_SET, check_full_set
-from converters.imagenet_layouts import find_raw
-from converters.imagenet_records import TFDS_DIRECTORY
-from converters.synsets import ilsvrc2012_synsets, read_synsets
+from converters.imagenet.boxes import read_boxes
+from converters.imagenet.converter import SPLITS, ImagenetConverter
+from converters.imagenet.full_set import FULL_SET, check_full_set
+from converters.imagenet.layouts import find_raw
+from converters.imagenet.records import TFDS_DIRECTORY
+from converters.imagenet.synsets import ilsvrc2012_synsets, read_synsets
+from converters.images.options import add_verify_option
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 
 from beam_jobs.launch import exit_with
 from beam_jobs.plausible import check_places
-from converters.class_names import read_class_names
 from converters.command_line import chosen_splits, conversion_parser, run
-from converters.image_options import add_image_options, to_jpeg_of
-from converters.table_images import ImageTableConverter
-from converters.table_layouts import SPLITS, check_columns, find_classes, find_tables
-from converters.table_texts import TextTableConverter
-from converters.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
+from converters.images.options import add_image_options, to_jpeg_of
+from converters.raw.class_names import read_class_names
+from converters.table.images import ImageTableConverter
+from converters.table.layouts import SPLITS, check_columns, find_classes, find_tables
+from converters.table.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
+from converters.table.texts import TextTableConverter
 from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console

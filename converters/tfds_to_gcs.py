@@ -16,9 +16,9 @@ from pathlib import Path
 from beam_jobs.launch import exit_with
 from beam_jobs.options import add_options
 from converters.command_line import chosen_splits, run, scratch_of
-from converters.tfds import DatasetName, find_tfds, prepare
-from converters.tfrecord import TfrecordConverter
-from converters.tfrecord_options import add_record_options, set_num_shards
+from converters.tfds.prepared import DatasetName, find_tfds, prepare
+from converters.tfrecord.converter import TfrecordConverter
+from converters.tfrecord.options import add_record_options, set_num_shards
 from pipeline.storage.storage import join
 
 __all__ = ["main"]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
-from converters.tfrecord import TfrecordConverter
-from converters.tfrecord_layouts import find_raw
-from converters.tfrecord_options import add_record_options, set_num_shards
+from converters.tfrecord.converter import TfrecordConverter
+from converters.tfrecord.layouts import find_raw
+from converters.tfrecord.options import add_record_options, set_num_shards
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Schema
 from pipeline.sources.infer import read_labels

@@ -18,8 +18,8 @@ from beam_jobs.references import concat
 from beam_jobs.sums import BucketSums, measure
 from beam_jobs.verdicts import Verdict
 from beam_jobs.write import write_shard
-from converters.imagenet import ImagenetConverter
-from converters.imagenet_layouts import find_raw
+from converters.imagenet.converter import ImagenetConverter
+from converters.imagenet.layouts import find_raw
 from pipeline.errors import ConversionError, RawDataError, StorageError
 from pipeline.shards.key_digest import key_digest
 from pipeline.shards.manifest import read_manifest

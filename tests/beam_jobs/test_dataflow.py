@@ -27,7 +27,7 @@ from beam_jobs.job import Job, Waiting
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from converters import imagenet_to_gcs
-from converters.imagenet import ImagenetConverter
+from converters.imagenet.converter import ImagenetConverter
 from pipeline.errors import ConversionError, InfeedError, OptionError, RawDataError
 from pipeline.storage.storage import Stat
 

@@ -15,8 +15,8 @@ from beam_jobs.options import beam_options
 from beam_jobs.preview import preview
 from beam_jobs.references import concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
-from converters.image_folder import ImageFolderConverter
-from converters.image_folder_layouts import find_folders
+from converters.image_folder.converter import ImageFolderConverter
+from converters.image_folder.layouts import find_folders
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.local import LocalStorage
 

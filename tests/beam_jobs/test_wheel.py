@@ -42,7 +42,7 @@ def installed(built, tmp_path, monkeypatch):
 def test_a_checkouts_wheel_holds_our_four_packages_and_no_caches(built):
     names = contents(built)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == PACKAGES
-    assert "converters/imagenet_synsets.txt" in names
+    assert "converters/imagenet/synsets.txt" in names
     assert not [name for name in names if "__pycache__" in name or "/." in name]
     for name in PACKAGES:
         assert names[f"{name}/__init__.py"] == (ROOT / name / "__init__.py").read_bytes()

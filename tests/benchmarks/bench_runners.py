@@ -24,7 +24,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
 from conversion_data import write_raw
 
-from converters.imagenet_layouts import TRAIN_TAR
+from converters.imagenet.layouts import TRAIN_TAR
 
 RUNNERS = {
     "local, in process": (),

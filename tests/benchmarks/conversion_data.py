@@ -13,9 +13,9 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from converters.imagenet_layouts import TRAIN_TAR, VALIDATION_TAR
-from converters.synsets import ilsvrc2012_synsets
-from converters.tars import members
+from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
+from converters.imagenet.synsets import ilsvrc2012_synsets
+from converters.raw.tars import members
 from pipeline.storage.schemes import open_storage
 
 __all__ = ["MEAN_BYTES", "write_raw"]

@@ -21,23 +21,24 @@ from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.references import concat
 from beam_jobs.scratch import Scratch
-from converters import tfds, tfrecord_layouts
-from converters.cifar import CifarConverter
-from converters.cifar_layouts import find_cifar
-from converters.class_names import read_class_names
-from converters.idx import IdxConverter
-from converters.idx_layouts import find_idx
-from converters.image_files import ToJpeg
-from converters.image_folder import ImageFolderConverter
-from converters.image_folder_layouts import find_folders
-from converters.imagenet import ImagenetConverter
-from converters.imagenet_layouts import find_raw
-from converters.synsets import read_synsets
-from converters.table_images import ImageTableConverter
-from converters.table_layouts import find_classes, find_tables
-from converters.table_texts import TextTableConverter
-from converters.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
-from converters.tfrecord import TfrecordConverter
+from converters.cifar.converter import CifarConverter
+from converters.cifar.layouts import find_cifar
+from converters.idx.converter import IdxConverter
+from converters.idx.layouts import find_idx
+from converters.image_folder.converter import ImageFolderConverter
+from converters.image_folder.layouts import find_folders
+from converters.imagenet.converter import ImagenetConverter
+from converters.imagenet.layouts import find_raw
+from converters.imagenet.synsets import read_synsets
+from converters.images.image_files import ToJpeg
+from converters.raw.class_names import read_class_names
+from converters.table.images import ImageTableConverter
+from converters.table.layouts import find_classes, find_tables
+from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
+from converters.table.texts import TextTableConverter
+from converters.tfds import prepared
+from converters.tfrecord import layouts
+from converters.tfrecord.converter import TfrecordConverter
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest
@@ -89,12 +90,12 @@ def find_either_cifar(directory):
 
 
 def find_tfrecords(directory):
-    raw = tfrecord_layouts.find_raw(directory, [], [], Scratch(f"{directory}-scratch"))
+    raw = layouts.find_raw(directory, [], [], Scratch(f"{directory}-scratch"))
     return TfrecordConverter(raw.name, raw.schema, Labels("label", 0, ("a", "b", "c"))), raw.sources
 
 
 def find_tiny(directory):
-    raw = tfds.find_tfds(tfds.DatasetName("tiny"), directory, [], None)
+    raw = prepared.find_tfds(prepared.DatasetName("tiny"), directory, [], None)
     return TfrecordConverter(raw.name, raw.schema, raw.labels), raw.sources
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from converters.targets import MultiLabel, Numbers, SingleLabel
+from converters.table.targets import MultiLabel, Numbers, SingleLabel
 from pipeline.errors import LabelError, OptionError, RawDataError
 
 pytestmark = pytest.mark.usefixtures("without_beam")

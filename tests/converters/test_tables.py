@@ -8,10 +8,10 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from converters.table_images import ImageTableConverter
-from converters.table_layouts import find_tables
-from converters.targets import Unlabelled
-from converters.validation_share import is_validation
+from converters.raw.validation_share import is_validation
+from converters.table.images import ImageTableConverter
+from converters.table.layouts import find_tables
+from converters.table.targets import Unlabelled
 from pipeline.errors import ConversionError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import read_frames

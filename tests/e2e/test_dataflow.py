@@ -25,7 +25,7 @@ BUCKET = "dataflow"
 SECRET = "a-planted-secret-that-must-not-show"
 FLAGS = ["--runner=dataflow", "--project=my-project", "--region=us-central1"]
 # A user's package: its converter is known to the launcher and to the workers by this wheel alone.
-BIRDS = "from converters.imagenet import ImagenetConverter\n\nclass Birds(ImagenetConverter):\n    pass\n"
+BIRDS = "from converters.imagenet.converter import ImagenetConverter\n\nclass Birds(ImagenetConverter):\n    pass\n"
 LAUNCHER = """
 import signal
 import birds

@@ -10,7 +10,7 @@ from fake_gcs.server import Stall, Status
 from sweep import SWEEP
 
 from converters import imagenet_to_gcs
-from converters.imagenet import ImagenetConverter
+from converters.imagenet.converter import ImagenetConverter
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, InfeedError, ShardError, StorageError
 from pipeline.shards.manifest import read_manifest

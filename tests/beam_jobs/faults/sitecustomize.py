@@ -111,11 +111,11 @@ if "KILL_ROOT" in os.environ:
         gcs_upload.PIECE_BYTES = int(os.environ["PIECE_BYTES"])
         kill_in_storage(gcs.GcsStorage)
     if "SCANNED" in os.environ:
-        from converters.imagenet import ImagenetConverter
+        from converters.imagenet.converter import ImagenetConverter
 
         note_scans(ImagenetConverter, Path(os.environ["SCANNED"]))
     if moment == "scan":
-        from converters.imagenet import ImagenetConverter
+        from converters.imagenet.converter import ImagenetConverter
 
         kill_in_scan(ImagenetConverter)
     elif moment == "assign":

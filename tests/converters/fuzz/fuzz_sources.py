@@ -12,22 +12,22 @@ import mutations
 from hostile_tars import walk
 
 from beam_jobs.scratch import Scratch
-from converters import tfrecord_layouts
-from converters.cifar import CifarConverter
-from converters.cifar_layouts import find_cifar
-from converters.class_names import read_class_names
-from converters.idx import IdxConverter
-from converters.idx_layouts import find_idx
-from converters.image_folder import ImageFolderConverter
-from converters.image_folder_layouts import find_folders
-from converters.imagenet import ImagenetConverter
-from converters.imagenet_layouts import TRAIN_TAR, VALIDATION_TAR, find_raw
-from converters.synsets import read_synsets
-from converters.table_images import ImageTableConverter
-from converters.table_layouts import find_classes, find_tables
-from converters.table_texts import TextTableConverter
-from converters.targets import MultiLabel, SingleLabel
-from converters.tfrecord import TfrecordConverter
+from converters.cifar.converter import CifarConverter
+from converters.cifar.layouts import find_cifar
+from converters.idx.converter import IdxConverter
+from converters.idx.layouts import find_idx
+from converters.image_folder.converter import ImageFolderConverter
+from converters.image_folder.layouts import find_folders
+from converters.imagenet.converter import ImagenetConverter
+from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw
+from converters.imagenet.synsets import read_synsets
+from converters.raw.class_names import read_class_names
+from converters.table.images import ImageTableConverter
+from converters.table.layouts import find_classes, find_tables
+from converters.table.targets import MultiLabel, SingleLabel
+from converters.table.texts import TextTableConverter
+from converters.tfrecord import layouts
+from converters.tfrecord.converter import TfrecordConverter
 from pipeline.storage.schemes import open_storage
 
 Files = dict[str, bytes]  # path under the raw data directory -> its bytes
@@ -63,7 +63,7 @@ def find_either_cifar(raw: str, out: str):
 
 
 def find_tfrecords(raw: str, out: str):
-    found = tfrecord_layouts.find_raw(raw, [], [], Scratch(out))
+    found = layouts.find_raw(raw, [], [], Scratch(out))
     return TfrecordConverter(found.name, found.schema, None), found.sources
 
 

@@ -1,0 +1,1 @@
+"""The binary versions of CIFAR-10 and CIFAR-100."""

@@ -1,0 +1,1 @@
+"""The idx files of MNIST and its family."""

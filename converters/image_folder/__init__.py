@@ -1,0 +1,1 @@
+"""Image folders, one per class, on disk or inside tars and zips."""

@@ -1,0 +1,127 @@
+"""Image folders, one per class: raw images -> records in tensorflow/tpu's schema, with the folder's name as class.
+
+image_folder_layouts finds the folders. Pure: reads raw data through a Storage, returns values. A label is a place in
+the sorted list of all folder names, from 1 (0 is background)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from beam_jobs.converter import Converted, Source
+from beam_jobs.references import File, Reference, References
+from converters.images.image_archives import class_files, is_hidden
+from converters.images.image_files import ToJpeg
+from converters.images.image_records import (
+    IMAGE_FEATURES,
+    folder_members,
+    image_features,
+    in_batches,
+    member_error,
+    predicted_bytes,
+)
+from converters.images.jpeg import Jpeg
+from converters.raw.class_names import names_digest, position
+from converters.raw.tars import Member
+from converters.raw.validation_share import is_validation
+from converters.raw.zips import ZipMember, unpacked
+from pipeline.shards.example import encode_example
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.storage.storage import Storage
+
+__all__ = ["SCHEMA", "ImageFolderConverter"]
+
+_LABEL_BASE = 1
+
+SCHEMA = Schema(
+    "image_folder",
+    {**IMAGE_FEATURES, "image/class/text": Feature("bytes", content="text", doc="the class: its folder's name")},
+)
+
+
+@dataclass(frozen=True)
+class ImageFolderConverter:
+    """classes: of all splits, sorted. validation_fraction: None if each split has its own folders."""
+
+    classes: tuple[str, ...]
+    validation_fraction: float | None = None
+    to_jpeg: ToJpeg = field(default_factory=ToJpeg)
+
+    name = "image_folder"
+    schema = SCHEMA
+    transforms = True
+    worker_files = ()
+
+    @property
+    def labels(self) -> Labels:
+        """See Converter."""
+        return Labels("image/class/label", _LABEL_BASE, self.classes)
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        """See Converter. Without the fraction: the rows of a split already depend on it."""
+        return {"converter": "image_folder/1", "classes": names_digest(self.classes), **asdict(self.to_jpeg)}
+
+    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
+        """See Converter. A source is the folder of a class; without a tag, the folder of class folders, for files next
+        to these; or an archive of class folders."""
+        return in_batches(self._rows(storage, source))
+
+    def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
+        for class_name, file, member in _files(storage, source):
+            place = f"{class_name}/{member.name}" if class_name else member.name
+            if self.validation_fraction is not None:
+                chosen = "validation" if is_validation(place, self.validation_fraction) else "train"
+                if chosen != source.split:
+                    continue
+            row = self._reference(f"{source.split}/{place}", class_name, file, member)
+            yield _zipped(row, member) if source.kind == "zip" else row
+
+    def _reference(self, key: str, class_name: str, file: File, member: Member) -> Reference:
+        error = member_error(member) if class_name else "a file beside the class folders: it has no class"
+        label = _LABEL_BASE + position(self.classes, class_name) if not error else 0
+        return Reference(key, file, member.offset, member.size, error, {"label": label, "class": class_name.encode()})
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter. Exact for images that stay as they are; for others, uses the original size."""
+        sizes = refs.columns.get("unpacked_bytes", refs.size)
+        return predicted_bytes(_BYTES_AROUND, refs, "class") + sizes - refs.size
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """See Converter."""
+        if "unpacked_bytes" in ref.columns:
+            data = unpacked(data, _number(ref, "unpacked_bytes"), _number(ref, "crc32"))
+        image = self.to_jpeg(data)
+        class_name = ref.columns["class"]
+        assert isinstance(class_name, bytes)
+        return Converted(_features(image, ref.key, class_name, _number(ref, "label")), image.fixups, image.notes)
+
+
+def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:
+    """(class or "", file to read, member of the class's folder)."""
+    if source.kind != "folder":
+        file = File(source.uri, source.stat)
+        yield from ((class_name, file, member) for class_name, member in class_files(storage, source))
+        return
+    for file, member in folder_members(storage, source.uri):
+        if not is_hidden(member.name) and (member.kind != "folder" or source.tag):
+            yield source.tag, file, member
+
+
+def _zipped(row: Reference, member: Member) -> Reference:
+    """The row with the span to read, and with the numbers that `unpacked` needs."""
+    span, crc32 = (member.span, member.crc32) if isinstance(member, ZipMember) else (0, 0)
+    return replace(row, size=span, columns={**row.columns, "unpacked_bytes": member.size, "crc32": crc32})
+
+
+def _number(ref: Reference, column: str) -> int:
+    value = ref.columns[column]
+    assert isinstance(value, int)
+    return value
+
+
+def _features(image: Jpeg, key: str, class_name: bytes, label: int) -> dict[str, bytes | int]:
+    return {**image_features(image, key, label), "image/class/text": class_name}
+
+
+_BYTES_AROUND = len(encode_example(SCHEMA, _features(Jpeg(b"", 300, 400), "", b"", 300)))

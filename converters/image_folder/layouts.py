@@ -1,0 +1,212 @@
+"""Finds the images of an image folder:
+
+    folders by split      <split>/<class>/*; the split is train, validation (or val) or test
+    one set of folders    <class>/*; a fraction of the images is for validation
+    archives              <split>.zip (.tar, .tar.gz) with <class>/*; or one archive of either of the above
+
+The command line decides which, because a class may be called train. Ignores hidden names (.name, __MACOSX)."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import filterfalse
+
+from beam_jobs.converter import Source
+from beam_jobs.scratch import Scratch
+from beam_jobs.summary import empty_classes
+from converters.images.image_archives import (
+    KNOWN_SUFFIXES,
+    Archive,
+    PackedFolder,
+    archive_stem,
+    is_hidden,
+    open_archive,
+)
+from converters.raw.raw_directory import check_splits, first_few, open_raw_data
+from converters.raw.validation_share import check_fraction
+from converters.table.hints import hint_of_tables
+from pipeline.errors import RawDataError, StorageError
+from pipeline.storage.storage import Stat, Storage, join
+
+__all__ = ["SPLITS", "RawFolders", "find_folders"]
+
+SPLITS = ("train", "validation", "test")
+_FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+
+
+@dataclass(frozen=True)
+class RawFolders:
+    """The units to scan, and all classes, sorted, also of splits not chosen. notices: for the user."""
+
+    sources: tuple[Source, ...]
+    classes: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder of class folders."""
+
+    path: str
+    classes: tuple[str, ...]
+    files: Sequence[str]  # next to the class folders
+
+    def sources(self, split: str) -> Iterator[Source]:
+        if self.files:
+            yield Source(split, self.path, Stat(0), kind="folder")
+        for name in self.classes:
+            yield Source(split, join(self.path, name), Stat(0), tag=name, kind="folder")
+
+
+_Folders = Mapping[str, _Folder | PackedFolder]  # by split
+
+
+def find_folders(
+    raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None, scratch: Scratch | None = None
+) -> RawFolders:
+    """The sources of the chosen splits, or of all splits that exist.
+
+    validation_fraction: None for folders by split. scratch: for a .tar.gz, None forbids writing.
+    Raises RawDataError if something is missing, OptionError."""
+    storage = open_raw_data(raw_data_dir)
+    if validation_fraction is not None:
+        check_fraction(validation_fraction)
+    find = _by_split if validation_fraction is None else _one_set
+    raw = _Raw(storage, raw_data_dir, scratch)
+    folders, notices = find(raw)
+    for folder in folders.values():
+        _check_classes(folder, storage)
+    if validation_fraction:
+        folders = {**folders, "validation": folders["train"]}
+    check_splits(raw_data_dir, splits, folders)
+    chosen = [split for split in folders if split in splits or not splits]
+    return RawFolders(
+        tuple(source for split in chosen for source in folders[split].sources(split)),
+        tuple(sorted({name for folder in folders.values() for name in folder.classes})),
+        (*notices, *_of_tables(raw, folders), *_of_empty_classes(folders)),
+    )
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """The raw data: a directory or an archive."""
+
+    storage: Storage
+    path: str
+    scratch: Scratch | None
+
+    @cached_property
+    def is_archive(self) -> bool:
+        if not self.path.endswith(KNOWN_SUFFIXES):
+            return False
+        try:
+            return bool(self.storage.stat(self.path))
+        except StorageError:  # a directory
+            return False
+
+    @cached_property
+    def folder(self) -> _Folder:
+        return _Folder(self.path, (), ()) if self.is_archive else _folder(self.storage, self.path)
+
+    def only_archive(self) -> Archive | None:
+        """The path itself if it is an archive, or the only archive in the directory."""
+        packed = [name for name in self.folder.files if name.endswith(KNOWN_SUFFIXES)]
+        if self.is_archive:
+            return open_archive(self.storage, self.path, self.scratch)
+        return self.open(packed[0]) if len(packed) == 1 else None
+
+    def open(self, name: str) -> Archive:
+        return open_archive(self.storage, join(self.path, name), self.scratch)
+
+
+def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
+    names, files = raw.folder.classes, raw.folder.files
+    found: dict[str, _Folder | PackedFolder] = {}
+    for split, name in _named_by_split(raw.path, names, "folders").items():
+        found[split] = _folder(raw.storage, join(raw.path, name))
+    stems = {stem: name for name in files if (stem := archive_stem(name))}
+    notices = []
+    for split, stem in _named_by_split(raw.path, stems, "archives").items():
+        if split in found:  # probably unpacked from the archive
+            notices.append(f"{join(raw.path, stems[stem])} is not read: {found[split].path} is the {split} split.")
+        else:
+            found[split] = raw.open(stems[stem]).class_folders(until=())
+    if not found and (archive := raw.only_archive()):
+        top = archive.class_folders(until=_FOLDER_NAMES)
+        found = {
+            split: PackedFolder(archive, (*top.place, name))
+            for split, name in _named_by_split(top.path, top.classes, "folders").items()
+        }
+        names, files = top.classes, top.files
+        if not found and any(map(archive_stem, files)):
+            raise RawDataError(
+                f"{top.path} contains archives ({first_few(filter(archive_stem, files))}), which cannot be read there. "
+                "Unpack it, and give the directory with these."
+            )
+    if not found:
+        raise RawDataError(
+            f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of one. "
+            f"There is: {first_few([*names, *files])}. If these are the class folders, give --validation_fraction "
+            f"(0 for train only). {hint_of_tables(raw.storage, raw.path, raw.folder.files)}".rstrip()
+        )
+    return {split: found[split] for split in SPLITS if split in found}, notices
+
+
+def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in names:
+        split = _FOLDER_NAMES.get(name)
+        if split and split in found:
+            raise RawDataError(f"{path} has two {what} for the {split} split. Rename or remove one of them.")
+        if split:
+            found[split] = name
+    return found
+
+
+def _one_set(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
+    archive = None if raw.folder.classes else raw.only_archive()
+    folder = archive.class_folders(until=_FOLDER_NAMES) if archive else raw.folder
+    if folder.classes and set(folder.classes) <= set(_FOLDER_NAMES):
+        raise RawDataError(
+            f"{folder.path} has folders by split ({', '.join(folder.classes)}). Leave out --validation_fraction."
+        )
+    return {"train": folder}, ()
+
+
+def _folder(storage: Storage, path: str) -> _Folder:
+    files, folders = storage.entries(path)
+    return _Folder(path, tuple(filterfalse(is_hidden, folders)), tuple(filterfalse(is_hidden, files)))
+
+
+def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
+    """A class name becomes text in records and a line in a file of names."""
+    if not folder.classes:
+        hint = hint_of_tables(storage, folder.path, folder.files) if isinstance(folder, _Folder) else ""
+        raise RawDataError(
+            f"{folder.path} has no class folders in it. There is: {first_few(folder.files)}. {hint}".rstrip()
+        )
+    for name in folder.classes:
+        try:
+            fits = name.encode().decode().splitlines() == [name]
+        except UnicodeEncodeError:
+            fits = False
+        if not fits:
+            raise RawDataError(
+                f"{folder.path} has a class folder {name!r}: its name must be UTF-8 text in one line. Rename it."
+            )
+
+
+def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
+    """Notices of tables in the directory or among class folders, where labels may be kept."""
+    places = {raw.path: raw.folder.files}
+    places |= {folder.path: folder.files for folder in folders.values() if isinstance(folder, _Folder)}
+    for path, files in places.items():
+        if hint := hint_of_tables(raw.storage, path, files):
+            yield f"classes are the names of folders. {hint}"
+
+
+def _of_empty_classes(folders: _Folders) -> Iterator[str]:
+    """Notices of classes without files in archives; in folders, the scan finds them."""
+    for folder in {folder.path: folder for folder in folders.values()}.values():
+        if isinstance(folder, PackedFolder) and folder.empty:
+            yield empty_classes(folder.path, folder.empty)

@@ -1,0 +1,147 @@
+"""Finds ImageNet's images in the layouts that raw data comes in. Each split may have its own layout.
+
+    original tars       ILSVRC2012_img_train.tar (a tar of class tars), ILSVRC2012_img_val.tar; also as .tar.gz
+    extracted           train/<wnid>/*.JPEG, validation/*.JPEG (or val/)
+    class folders       train/<wnid>/*.JPEG, val/<wnid>/*.JPEG (or validation/), as torchvision expects
+    Kaggle              ILSVRC/Data/CLS-LOC/train/<wnid>/*.JPEG, ILSVRC/Data/CLS-LOC/val/*.JPEG, LOC_val_solution.csv
+
+Validation images outside of class folders need synset_labels.txt (line n is the synset of validation image n) or
+Kaggle's table. All layouts result in the same shards."""
+
+import csv
+import io
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from beam_jobs.converter import Source
+from beam_jobs.scratch import Scratch
+from converters.imagenet.converter import SPLITS, VALIDATION_LABELS
+from converters.imagenet.synsets import check_known
+from converters.raw.class_names import label_text
+from converters.raw.compressed import Readable, by_suffix, readable
+from converters.raw.raw_directory import first_few, open_raw_data
+from converters.raw.tars import members
+from pipeline.errors import RawDataError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage, join
+
+__all__ = ["TRAIN_TAR", "VALIDATION_TAR", "RawImagenet", "find_raw"]
+
+TRAIN_TAR = "ILSVRC2012_img_train.tar"
+VALIDATION_TAR = "ILSVRC2012_img_val.tar"
+_TARS = {"train": TRAIN_TAR, "validation": VALIDATION_TAR}
+_FOLDERS = {"train": ("train",), "validation": ("validation", "val")}
+_KAGGLE_IMAGES, _KAGGLE_LABELS = "ILSVRC/Data/CLS-LOC", "LOC_val_solution.csv"
+
+
+@dataclass(frozen=True)
+class RawImagenet:
+    """The units to scan, and the synset of each validation image."""
+
+    sources: tuple[Source, ...]
+    validation_labels: tuple[str, ...]
+
+
+def find_raw(raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], scratch: Scratch | None) -> RawImagenet:
+    """The sources of the chosen splits.
+
+    scratch: for a .tar.gz, None forbids writing. Raises RawDataError if something is missing, LabelError for a class
+    that is not in the list, OptionError."""
+    storage = open_raw_data(raw_data_dir)
+    sources: list[Source] = []
+    for split in (split for split in SPLITS if split in splits):
+        tars = (join(raw_data_dir, f"{_TARS[split]}{suffix}") for suffix in ("", ".gz"))
+        if tar := next(filter(storage.exists, tars), None):
+            sources += _in_tar(split, tar, readable(storage, tar, scratch, by_suffix(tar)), synsets)
+        elif folder := _folder(storage, raw_data_dir, split):
+            sources += _in_folder(storage, split, folder, synsets)
+        else:
+            raise RawDataError(_missing(storage, raw_data_dir, split))
+    by_number = any(source.split == "validation" and not source.tag for source in sources)
+    labels = _validation_labels(storage, raw_data_dir, synsets) if by_number else ()
+    return RawImagenet(tuple(sources), labels)
+
+
+def _folder(storage: Storage, raw_data_dir: str, split: str) -> str | None:
+    roots = (raw_data_dir, join(raw_data_dir, _KAGGLE_IMAGES))
+    return next(filter(storage.exists, (join(root, name) for root in roots for name in _FOLDERS[split])), None)
+
+
+def _in_tar(split: str, path: str, file: Readable, synsets: Sequence[str]) -> Iterator[Source]:
+    uri, stat, origin = file
+    if split == "validation":
+        yield Source(split, uri, stat, 0, stat.bytes, origin=origin)
+        return
+    found = False
+    for member in members(open_storage(uri), uri, 0, stat.bytes):
+        found = True
+        synset = member.name.rsplit("/", 1)[-1].removesuffix(".tar")
+        check_known(synset, synsets, f"member {member.name} of {path}")
+        yield Source(split, uri, stat, member.offset, member.size, synset, origin=origin)
+    if not found:
+        raise RawDataError(f"{path} has no class tars in it. Is it the original train tar, fully copied?")
+
+
+def _in_folder(storage: Storage, split: str, folder: str, synsets: Sequence[str]) -> Iterator[Source]:
+    files, classes = storage.entries(folder)
+    if split == "validation" and files:  # folders among them become bad records
+        yield Source(split, folder, Stat(0), kind="folder")
+        return
+    if files or not classes:
+        what = f"files next to its class folders ({', '.join(list(files)[:3])})" if files else "no class folders in it"
+        raise RawDataError(f"{folder} has {what}. The extracted layout is {split}/<wnid>/*.JPEG.")
+    for synset in classes:
+        check_known(synset, synsets, f"folder {join(folder, synset)}")
+        yield Source(split, join(folder, synset), Stat(0), tag=synset, kind="folder")
+
+
+def _validation_labels(storage: Storage, raw_data_dir: str, synsets: Sequence[str]) -> tuple[str, ...]:
+    """The synset of validation image n at index n - 1."""
+    plain, table = join(raw_data_dir, VALIDATION_LABELS), join(raw_data_dir, _KAGGLE_LABELS)
+    if storage.exists(plain):
+        path, labels = plain, tuple(label_text(storage.read(plain), plain).split())
+    elif storage.exists(table):
+        path, labels = table, _in_table(table, label_text(storage.read(table), table))
+    else:
+        raise RawDataError(_missing(storage, raw_data_dir, "validation"))
+    for number, synset in enumerate(labels, start=1):
+        check_known(synset, synsets, f"validation image {number} in {path}")
+    return labels
+
+
+def _in_table(path: str, text: str) -> tuple[str, ...]:
+    """Kaggle's table: ImageId, and the synset and boxes of the objects."""
+    found: dict[int, str] = {}
+    rows = csv.DictReader(io.StringIO(text))
+    try:
+        for row in rows:
+            name, _, number = (row.get("ImageId") or "").rpartition("_")
+            synset = (row.get("PredictionString") or "").split(" ")[0]
+            if name != "ILSVRC2012_val" or not re.fullmatch("[0-9]{1,8}", number) or not synset:
+                raise RawDataError(
+                    f"{path}, line {rows.line_num}: {str(row)[:300]} is not like ImageId=ILSVRC2012_val_00000001, "
+                    "PredictionString='n01440764 ...'. It is damaged, or of another competition."
+                )
+            found[int(number)] = synset
+    except csv.Error as e:
+        raise RawDataError(f"{path}, after line {rows.line_num}: not a csv table: {e}. It is damaged.") from e
+    if sorted(found) != list(range(1, len(found) + 1)):
+        lacking = next(number for number in itertools.count(1) if number not in found)
+        raise RawDataError(f"{path} has {len(found)} images, but none with number {lacking}. It is incomplete.")
+    return tuple(found[number] for number in sorted(found))
+
+
+def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
+    files, folders = storage.entries(raw_data_dir)
+    needed = {
+        "train": "train/<wnid>/*.JPEG",
+        "validation": f"val/<wnid>/*.JPEG, or validation/*.JPEG and {VALIDATION_LABELS} (line n is the synset of "
+        f"validation image n; or Kaggle's {_KAGGLE_LABELS})",
+    }[split]
+    return (
+        f"{raw_data_dir} does not have the {split} split. It needs {_TARS[split]} (or .tar.gz), or {needed}. Kaggle's "
+        f"folders may stay under {_KAGGLE_IMAGES}. There is: {first_few([*folders, *files])}. --splits chooses the "
+        "splits to convert."
+    )

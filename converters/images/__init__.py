@@ -1,0 +1,1 @@
+"""What converters of images share: reading JPEGs and other image files, their records, archives and options."""

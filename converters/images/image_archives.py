@@ -1,0 +1,170 @@
+"""Class folders inside a tar or zip, read in place: the same folders and files as after unpacking it.
+
+image_folder_layouts asks where the class folders are, image_folder which files they have. Nothing is extracted, but
+member names that lead out of the archive are refused all the same."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from beam_jobs.converter import Source
+from beam_jobs.scratch import Scratch
+from converters.raw.compressed import Readable, by_suffix, readable
+from converters.raw.tars import Member, entries
+from converters.raw.zips import zip_members
+from pipeline.errors import RawDataError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage
+
+__all__ = ["KNOWN_SUFFIXES", "Archive", "PackedFolder", "archive_stem", "class_files", "is_hidden", "open_archive"]
+
+_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+KNOWN_SUFFIXES = (*_SUFFIXES, ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
+_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+_SHOWN_FILES = 8
+_MAX_DEPTH = 20  # deeper folders are not told apart: a name may have thousands of parts
+
+Place = tuple[str, ...]  # the parts of a path
+
+
+@dataclass
+class _Folder:
+    folders: set[str] = field(default_factory=set)
+    files: list[str] = field(default_factory=list)  # the first few
+    has_images: bool = False  # by the names of all files
+
+    def add(self, file: str) -> None:
+        self.has_images |= file.lower().endswith(_IMAGE_SUFFIXES)
+        if len(self.files) < _SHOWN_FILES:
+            self.files.append(file)
+
+
+@dataclass(frozen=True)
+class PackedFolder:
+    """A folder of class folders in an archive."""
+
+    archive: "Archive"
+    place: Place
+
+    @property
+    def path(self) -> str:
+        """For error messages."""
+        return "/".join((self.archive.name, *self.place))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of its class folders, sorted."""
+        return tuple(sorted(self.archive.folders[self.place].folders))
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The first few files next to the class folders."""
+        return self.archive.folders[self.place].files
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The classes without files."""
+        inside = ((name, self.archive.folders[*self.place, name]) for name in self.classes)
+        return tuple(name for name, folder in inside if not folder.files and not folder.folders)
+
+    def sources(self, split: str) -> Iterator[Source]:
+        """The archive, as one unit to scan."""
+        uri, stat, origin = self.archive.file
+        yield Source(split, uri, stat, 0, stat.bytes, "/".join(self.place), self.archive.kind, origin)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A tar or zip and its folders. name: as the user knows it."""
+
+    name: str
+    file: Readable
+
+    @property
+    def kind(self):
+        """The kind of its Source."""
+        return "zip" if self.file.uri.endswith(".zip") else "tar"
+
+    @cached_property
+    def folders(self) -> dict[Place, _Folder]:
+        """By place, without hidden ones. Reads all names. Raises RawDataError."""
+        found: dict[Place, _Folder] = {(): _Folder()}
+        for place, member in _members(open_storage(self.file.uri), self.file.uri, self.kind, self.name):
+            if any(map(is_hidden, place)):
+                continue
+            folder = (place if member.kind == "folder" else place[:-1])[:_MAX_DEPTH]
+            _add(found, folder)
+            if member.kind != "folder":
+                found[folder].add(place[-1])
+        return found
+
+    def class_folders(self, until: Collection[str]) -> PackedFolder:
+        """Its folder of class folders: the topmost one that does not merely wrap another folder.
+
+        until: names of folders that a wrapper never contains."""
+        place: Place = ()
+        while len(names := self.folders[place].folders) == 1 and not names & set(until):
+            inside = (*place, *names)
+            if self.folders[inside].has_images or not self.folders[inside].folders:  # the only class
+                break
+            place = inside
+        return PackedFolder(self, place)
+
+
+def archive_stem(name: str) -> str | None:
+    """The name of an archive without its suffix, even if that format cannot be read; None for other files."""
+    return next((name.removesuffix(suffix) for suffix in KNOWN_SUFFIXES if name.endswith(suffix)), None)
+
+
+def open_archive(storage: Storage, path: str, scratch: Scratch | None) -> Archive:
+    """An archive by its path. scratch: for a compressed tar, see `readable`. Raises RawDataError, OptionError."""
+    if not path.endswith(_SUFFIXES):
+        raise RawDataError(
+            f"{path} is in a format that cannot be read in place; {', '.join(_SUFFIXES)} can. Unpack it, or convert it "
+            "to one of these."
+        )
+    return Archive(path, readable(storage, path, scratch, by_suffix(path)))
+
+
+def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]]:
+    """(class, member) of the contents of a source's class folders; files next to these have class "".
+
+    Members have their base names. Folders inside class folders are of kind "folder"."""
+    root = tuple(source.tag.split("/")) if source.tag else ()
+    nested: set[Place] = set()
+    for path, member in _members(storage, source.uri, source.kind, source.uri):
+        place = path[len(root) :]
+        if path[: len(root)] != root or not place or any(map(is_hidden, place[:2])):
+            continue
+        if len(place) == 1 and member.kind != "folder":
+            yield "", replace(member, name=place[0])
+        elif len(place) == 2 and member.kind != "folder":
+            yield place[0], replace(member, name=place[1])
+        elif len(place) > 1 and place[:2] not in nested:
+            nested.add(place[:2])
+            yield place[0], Member(place[1], member.offset, 0, "folder")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether to ignore a file or folder: hidden ones, and what macOS adds to its zips."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _members(storage: Storage, uri: str, kind: str, name: str) -> Iterator[tuple[Place, Member]]:
+    found = zip_members(storage, uri) if kind == "zip" else entries(storage, uri, 0, storage.stat(uri).bytes)
+    for member in found:
+        parts = member.name.split("/")
+        if not parts[0] or ".." in parts:
+            raise RawDataError(
+                f"{name} has a member {member.name[:300]!r}, which leads out of the folder it would be unpacked "
+                "into. Rename the member, or unpack the archive and convert the folders."
+            )
+        if place := tuple(part for part in parts if part not in ("", ".")):
+            yield place, member
+
+
+def _add(folders: dict[Place, _Folder], place: Place) -> None:
+    if place not in folders:
+        for depth, name in enumerate(place):
+            folders.setdefault(place[:depth], _Folder()).folders.add(name)
+        folders[place] = _Folder()

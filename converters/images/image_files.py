@@ -1,0 +1,180 @@
+"""JPEG, PNG, WebP or GIF files as JPEGs that every reader decodes; optionally turned upright and scaled down.
+
+Readers of tensorflow/tpu's schema, including ours, decode only JPEGs and take the size from their headers. Formats are
+recognized by content, never by name."""
+
+import io
+import struct
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from beam_jobs.converter import Reject
+from converters.images.exif import ORIENTATION, orientation
+from converters.images.jpeg import PNG_MAGIC, Jpeg, Verify, check_size, decode_image, decode_jpeg, to_rgb_jpeg
+
+__all__ = ["ToJpeg"]
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_MAX_JPEG_SIDE = 65_500  # libjpeg's own limit
+_ANIMATION = "an animation, not one image"
+_NOT_TURNED = (
+    "an EXIF rotation was not applied, and most readers ignore it; --apply_orientation turns such images upright"
+)
+_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)  # what Pillow raises for damaged EXIF
+_FIRST_FRAME = "only the first frame of an animated GIF was taken"
+
+_Format = Literal["JPEG", "PNG", "WEBP", "GIF"]
+
+
+@dataclass(frozen=True)
+class ToJpeg:
+    """Converts image files. By default RGB and grey JPEGs stay as they are, byte for byte.
+
+    verify: see to_rgb_jpeg; images to encode again are always decoded completely and strictly.
+    max_side: pixels; larger images are scaled down. apply_orientation: rotates the pixels according to EXIF.
+    quality: of JPEGs encoded here."""
+
+    verify: Verify = "end"
+    max_side: int | None = None
+    apply_orientation: bool = False
+    quality: int = 95
+
+    def __call__(self, data: bytes) -> Jpeg:
+        """The JPEG, with its fixups in the order they were made. Raises Reject."""
+        form = _format(data)
+        if form == "JPEG":
+            return self._from_jpeg(data)
+        check_size(*_size(data, form))  # before Pillow allocates anything
+        image = decode_image(data, (form,))
+        if form != "GIF" and getattr(image, "n_frames", 1) > 1:
+            raise Reject(_ANIMATION)
+        turn = _turn(image)
+        opaque, fixups = _opaque(image)
+        notes = self._notes(turn is not None)
+        if form == "GIF" and _is_animated(image):
+            fixups, notes = (*fixups, "first_frame_only"), (*notes, _FIRST_FRAME)
+        return self._encoded(opaque, turn, (f"{form.lower()}_to_jpeg", *fixups), notes)
+
+    def _from_jpeg(self, data: bytes) -> Jpeg:
+        image = to_rgb_jpeg(data, self.verify)
+        # From the raw file: a repaired CMYK image has lost its EXIF.
+        turn = _turn_of_jpeg(data) if self.apply_orientation else None
+        notes = self._notes(orientation(data) != 1)
+        size = (image.width, image.height)
+        if turn is None and self._fitting(size) == size:
+            return replace(image, notes=notes) if notes else image
+        pixels = decode_jpeg(image.data)
+        grey = pixels.shape[2] == 1
+        return self._encoded(Image.fromarray(pixels[:, :, 0] if grey else pixels), turn, image.fixups, notes)
+
+    def _notes(self, rotated: bool) -> tuple[str, ...]:
+        return (_NOT_TURNED,) if rotated and not self.apply_orientation else ()
+
+    def _encoded(
+        self, image: Image.Image, turn: Image.Transpose | None, fixups: tuple[str, ...], notes: tuple[str, ...]
+    ) -> Jpeg:
+        if turn is not None and self.apply_orientation:
+            image, fixups = image.transpose(turn), (*fixups, "turned_upright")
+        size = self._fitting(image.size)
+        if size != image.size:
+            image, fixups = image.resize(size, Image.Resampling.LANCZOS), (*fixups, "scaled_down")
+        if max(image.size) > _MAX_JPEG_SIDE:
+            raise Reject(f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} per side")
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=self.quality)
+        return Jpeg(buffer.getvalue(), image.height, image.width, fixups, notes)
+
+    def _fitting(self, size: tuple[int, int]) -> tuple[int, int]:
+        longer = max(size)
+        if self.max_side is None or longer <= self.max_side:
+            return size
+        width, height = (max(1, round(side * self.max_side / longer)) for side in size)
+        return width, height
+
+
+def _format(data: bytes) -> _Format:
+    if data.startswith(b"\xff\xd8"):
+        return "JPEG"
+    if data.startswith(PNG_MAGIC):
+        return "PNG"
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "WEBP"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "GIF"
+    raise Reject(f"not a JPEG, PNG, WebP or GIF: begins with {data[:4].hex(' ') or 'nothing'}")
+
+
+def _size(data: bytes, form: _Format) -> tuple[int, int]:
+    """(height, width) from the header of a PNG or WebP, or the canvas of a GIF.
+
+    https://www.w3.org/Graphics/GIF/spec-gif89a.txt"""
+    if form == "WEBP":
+        return _webp_size(data)
+    layout, offset = (">II", 16) if form == "PNG" else ("<HH", 6)
+    try:
+        width, height = struct.unpack_from(layout, data, offset)
+    except struct.error:
+        raise Reject(f"truncated {form}: no header in its {len(data)} bytes") from None
+    return height, width
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """https://developers.google.com/speed/webp/docs/riff_container. Pillow would allocate the canvas first."""
+    if len(data) < 30:
+        raise Reject(f"truncated WebP: no header in its {len(data)} bytes")
+    if data[12:16] == b"VP8X":
+        if data[20] & 2:
+            raise Reject(_ANIMATION)
+        return int.from_bytes(data[27:30], "little") + 1, int.from_bytes(data[24:27], "little") + 1
+    if data[12:16] == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    width, height = struct.unpack_from("<HH", data, 26)
+    return height & 0x3FFF, width & 0x3FFF
+
+
+def _is_animated(image: Image.Image) -> bool:
+    """Whether there is a second frame. Seeks to it, so the first must be decoded already."""
+    try:
+        return getattr(image, "is_animated", False)
+    except (OSError, SyntaxError, ValueError, IndexError, struct.error):  # damaged after the first
+        return True
+
+
+def _turn_of_jpeg(data: bytes) -> Image.Transpose | None:
+    try:
+        return _turn(Image.open(io.BytesIO(data), formats=("JPEG",)))
+    except _DAMAGED:
+        return None
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """How to turn an image upright; None if it is, or if EXIF is missing or damaged."""
+    try:
+        return _TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except _DAMAGED:
+        return None
+
+
+def _opaque(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """The image in grey or RGB, on white: the colours of transparent pixels are arbitrary."""
+    if image.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion clips at 255
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)), ()
+    mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        if rgba.getchannel("A").getextrema() != (255, 255):
+            white = Image.new("RGBA", image.size, "white")
+            return Image.alpha_composite(white, rgba).convert(mode), ("alpha_on_white",)
+    return image.convert(mode), ()

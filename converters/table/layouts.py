@@ -1,0 +1,102 @@
+"""Finds the tables, their columns, and the classes in a column.
+
+tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; several per split: train-00.csv, train_1.csv
+one set of tables   *.csv, ...; a fraction of the rows is for validation"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from beam_jobs.converter import Source
+from converters.raw.raw_directory import check_splits, first_few, open_raw_data
+from converters.raw.validation_share import check_fraction
+from converters.table.cells import class_cells
+from converters.table.rows import TABLE_SUFFIXES, column_names, table_rows
+from pipeline.errors import LabelError, OptionError, RawDataError, did_you_mean
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
+
+__all__ = ["SPLITS", "RawTables", "check_columns", "find_classes", "find_tables"]
+
+SPLITS = ("train", "validation", "test")
+_NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
+_MAX_CLASSES = 100_000
+
+
+@dataclass(frozen=True)
+class RawTables:
+    """The tables to scan, and the paths of all tables, also of splits not chosen. others: tables of no split."""
+
+    sources: tuple[Source, ...]
+    paths: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+
+def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: float | None) -> RawTables:
+    """The sources of the chosen splits, or of all splits that exist. validation_fraction: None for tables by split.
+
+    Raises RawDataError if something is missing, OptionError."""
+    storage = open_raw_data(raw_data_dir)
+    files, _ = storage.entries(raw_data_dir)
+    names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
+    if not names:
+        raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). There is: {first_few(files)}.")
+    if validation_fraction is None:
+        tables = _by_split(raw_data_dir, names)
+    else:
+        check_fraction(validation_fraction)
+        tables = {"train": names, "validation": names} if validation_fraction else {"train": names}
+    check_splits(raw_data_dir, splits, tables)
+    sources = [
+        Source(split, join(raw_data_dir, name), files[name], 0, files[name].bytes, kind="file")
+        for split in SPLITS
+        if split in tables and (split in splits or not splits)
+        for name in tables[split]
+    ]
+    paths = sorted({join(raw_data_dir, name) for names in tables.values() for name in names})
+    others = {join(raw_data_dir, name) for name in names} - set(paths)
+    return RawTables(tuple(sources), tuple(paths), tuple(sorted(others)))
+
+
+def _by_split(raw_data_dir: str, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if match := _NAME.fullmatch(name):
+            found.setdefault("validation" if match[1] == "val" else match[1], []).append(name)
+    if not found:
+        raise RawDataError(
+            f"{raw_data_dir} has no table of a split, like train.csv or validation-1.jsonl. There is: "
+            f"{first_few(names)}. If these are not split yet, give --validation_fraction (0 for train only)."
+        )
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+def check_columns(paths: Iterable[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None) -> None:
+    """Raises OptionError if a table lacks a column; a JSON table in its first 1,000 rows. wanted: columns by option."""
+    for path in paths:
+        there = column_names(open_storage(path), path, delimiter)
+        for option, columns in wanted.items():
+            for column in columns:
+                if there and column not in there:
+                    raise OptionError(f"{option}: {path} has no column {column!r}.{did_you_mean(column, there)}")
+
+
+def find_classes(paths: Iterable[str], column: str, separator: str | None, delimiter: str | None) -> tuple[str, ...]:
+    """All classes in a column of the tables, sorted; by number if all are integers. Raises LabelError.
+
+    Reads every row of every table, and ignores bad rows: the conversion reports them."""
+    names: set[str] = set()
+    for path in paths:
+        for row in table_rows(open_storage(path), path, delimiter):
+            with contextlib.suppress(ValueError):
+                names.update(class_cells(row.cells, column, separator))
+            if len(names) > _MAX_CLASSES:
+                raise LabelError(
+                    f"{path}: column {column!r} has over {_MAX_CLASSES:,} different values by line {row.line}. Is it "
+                    "a label? For numbers use --target_columns; otherwise list the classes in a --label_file."
+                )
+    if not names:
+        raise LabelError(f"no table has a label in column {column!r}.")
+    integers = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in names)
+    return tuple(sorted(names, key=int) if integers else sorted(names))

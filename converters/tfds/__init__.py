@@ -1,0 +1,1 @@
+"""Datasets that TFDS has prepared."""

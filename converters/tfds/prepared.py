@@ -1,0 +1,116 @@
+"""Finds any dataset that TFDS has prepared, with its schema. Its files are then converted like other TFRecord files.
+
+The only converter that needs TFDS, and so TensorFlow: only TFDS knows how a record encodes a feature. The launcher
+imports it, workers do not. The data directory is read through our Storage."""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from beam_jobs.scratch import Scratch
+from converters.tfrecord.layouts import RawTfrecords, chosen_files, sources_of
+from pipeline.errors import OptionError, RawDataError
+from pipeline.shards.naming import validate_split
+from pipeline.sources.named_splits import Files
+from pipeline.sources.tfds_features import described_by_tfds, load_tfds
+from pipeline.sources.tfds_files import tfds_files, tfds_labels
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage, join
+
+__all__ = ["DatasetName", "find_tfds", "prepare"]
+
+_NAME = re.compile(r"(\w+)(?:/([\w.+-]+))?(?::(\d+\.\d+\.\d+))?")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+@dataclass(frozen=True)
+class DatasetName:
+    """name[/config][:version], as in TFDS."""
+
+    name: str
+    config: str | None = None
+    version: str | None = None
+
+    @staticmethod
+    def parse(text: str) -> "DatasetName":
+        """The parts of --dataset. Raises OptionError."""
+        match = _NAME.fullmatch(text)
+        if not match:
+            raise OptionError(f"--dataset={text}: write name, name/config, name:1.0.0 or name/config:1.0.0.")
+        return DatasetName(*match.groups())
+
+    def __str__(self) -> str:
+        return self.name + (f"/{self.config}" if self.config else "") + (f":{self.version}" if self.version else "")
+
+
+def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch: Scratch | None) -> RawTfrecords:
+    """The sources, schema and labels of a prepared dataset. splits, scratch: see tfrecord_layouts.find_raw.
+
+    Raises RawDataError if it is missing or incomplete, OptionError, InfeedError without TFDS."""
+    storage = open_storage(data_dir)
+    directory = _directory(storage, data_dir, dataset)
+    listed = storage.list(directory)
+    tfds = tfds_files(storage, directory, listed)
+    if not tfds:
+        raise RawDataError(_not_prepared(dataset, data_dir, f"{directory} has no features.json and dataset_info.json"))
+    form = json.loads(tfds["dataset_info.json"]).get("fileFormat") or "tfrecord"
+    if form != "tfrecord":
+        raise RawDataError(
+            f"{directory} is in TFDS's format {form!r}; only tfrecord can be re-sharded. Give another --data_dir, and "
+            "--download, which prepares it as tfrecord."
+        )
+    described = described_by_tfds(directory, tfds)
+    files = chosen_files(directory, _files(directory, described.splits, listed), splits)
+    sources = sources_of(storage, directory, files, scratch)
+    return RawTfrecords(sources, dataset.name, described.schema, tfds_labels(tfds))
+
+
+def _directory(storage: Storage, data_dir: str, dataset: DatasetName) -> str:
+    """<data_dir>/<name>[/<config>]/<version>, by default the newest version."""
+    there = join(data_dir, dataset.name)
+    _, folders = storage.entries(there)
+    configs = [folder for folder in folders if not _VERSION.fullmatch(folder) and not folder.startswith("incomplete")]
+    config = dataset.config
+    if config is None and configs and len(configs) == len(folders):
+        if len(configs) > 1:
+            raise OptionError(f"{there} has several configs. Choose one: --dataset={dataset.name}/CONFIG, CONFIG being "
+                              f"one of {', '.join(configs)}.")  # fmt: skip
+        config = configs[0]
+    if config is not None:
+        there = join(there, config)
+        _, folders = storage.entries(there)
+    versions = sorted(filter(_VERSION.fullmatch, folders), key=lambda version: [int(n) for n in version.split(".")])
+    if not versions:
+        raise RawDataError(_not_prepared(dataset, data_dir, f"{there} has no version of it"))
+    if dataset.version and dataset.version not in versions:
+        raise RawDataError(_not_prepared(dataset, data_dir, f"{there} has {', '.join(versions)}"))
+    return join(there, dataset.version or versions[-1])
+
+
+def _not_prepared(dataset: DatasetName, data_dir: str, found: str) -> str:
+    return (
+        f"{dataset} is not prepared: {found}. Give --download to let TFDS prepare it, or prepare it in Python: "
+        f"tfds.builder({str(dataset)!r}, data_dir={data_dir!r}).download_and_prepare()"
+    )
+
+
+def _files(directory: str, names: Mapping[str, Collection[str]], listed: Mapping[str, Stat]) -> Files:
+    for split, files in names.items():
+        validate_split(split)
+        missing = [name for name in files if name not in listed]
+        if missing:
+            raise RawDataError(
+                f"{directory}: {len(missing)} of {len(files)} files of {split!r} are missing, the first is "
+                f"{missing[0]}. Copy or prepare the dataset again."
+            )
+    return {split: {name: listed[name] for name in files} for split, files in names.items()}
+
+
+def prepare(dataset: DatasetName, data_dir: str) -> None:
+    """Downloads and prepares a dataset with TFDS, unless it is prepared. Raises RawDataError, InfeedError."""
+    module = load_tfds()
+    try:
+        module.builder(str(dataset), data_dir=data_dir).download_and_prepare(file_format="tfrecord")
+    except Exception as e:  # of any class: a builder runs its own code
+        raise RawDataError(f"TFDS cannot prepare {dataset} in {data_dir}: {type(e).__name__}: {str(e)[:1000]}") from e

@@ -1,0 +1,1 @@
+"""Existing TFRecord files, sharded again."""

@@ -1,0 +1,169 @@
+"""Finds TFRecord files and the schema of their records:
+
+    a directory of ours      manifest.json lists the files and has schema and labels
+    files by name            see pipeline.sources.named_splits; uses TFDS's features.json and dataset_info.json
+    files by pattern         split=glob, for all others
+
+Files that TensorFlow compressed (GZIP and ZLIB, recognized by content) are uncompressed to scratch first."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from beam_jobs.converter import Source
+from beam_jobs.scratch import Scratch, read_compressed
+from converters.raw.compressed import readable
+from converters.raw.raw_directory import open_raw_data
+from pipeline.errors import OptionError, RawDataError, did_you_mean
+from pipeline.shards.frames import Frame, compression_of, read_frames
+from pipeline.shards.manifest import Manifest, read_manifest
+from pipeline.shards.naming import MANIFEST_FILE
+from pipeline.shards.record import HEADER_BYTES
+from pipeline.shards.schema import PASSED_ON, Labels, Schema
+from pipeline.sources.infer import SchemaGuess, read_schema
+from pipeline.sources.named_splits import Files, files_by_name, files_by_pattern
+from pipeline.sources.tfds_files import kept_of_tfds, tfds_files, tfds_labels
+from pipeline.storage.schemes import is_remote
+from pipeline.storage.storage import Stat, Storage, in_parallel, join
+
+__all__ = ["RawTfrecords", "chosen_files", "find_raw", "infer_schema", "sources_of"]
+
+SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files per split, evenly spaced; their first records
+_PIECE_BYTES = 1 << 18
+_MAX_SAMPLED_BYTES = 1 << 28  # per record, in memory; the sample of a file ends before a larger record
+
+
+@dataclass(frozen=True)
+class RawTfrecords:
+    """The files to scan, and the name, schema and labels of their dataset."""
+
+    sources: tuple[Source, ...]
+    name: str
+    schema: Schema
+    labels: Labels | None
+
+
+def find_raw(
+    raw_data_dir: str,
+    splits: Sequence[str],
+    patterns: Sequence[tuple[str, str]],
+    scratch: Scratch | None,
+    schema_file: str | None = None,
+) -> RawTfrecords:
+    """The sources of the chosen splits, or of all splits that exist.
+
+    scratch: for compressed files, None forbids writing. schema_file: replaces the schema that is found, or inferred
+    from a sample of the records. Raises RawDataError if something is missing, OptionError."""
+    storage = open_raw_data(raw_data_dir)
+    listed = storage.list(raw_data_dir)
+    manifest = read_manifest(raw_data_dir, storage) if MANIFEST_FILE in listed else None
+    if patterns:
+        files = files_by_pattern(storage, raw_data_dir, patterns)
+    elif manifest:
+        files = _of_manifest(manifest, listed)
+    else:
+        files = files_by_name(raw_data_dir, listed)
+    schema = _schema(storage, raw_data_dir, files, manifest, schema_file)
+    sources = sources_of(storage, raw_data_dir, chosen_files(raw_data_dir, files, splits), scratch)
+    if manifest:
+        return RawTfrecords(sources, manifest.name, schema, manifest.labels)
+    tfds = tfds_files(storage, raw_data_dir, listed)
+    name = json.loads(tfds.get("dataset_info.json", "{}")).get("name")
+    return RawTfrecords(sources, str(name or "tfrecord"), replace(schema, tfds=kept_of_tfds(tfds)), tfds_labels(tfds))
+
+
+def _schema(
+    storage: Storage, raw_data_dir: str, files: Files, manifest: Manifest | None, schema_file: str | None
+) -> Schema:
+    if schema_file:
+        return read_schema(schema_file)
+    return replace(manifest.schema, name=PASSED_ON) if manifest else infer_schema(storage, raw_data_dir, files)
+
+
+def _refuse_own_place(directory: str, files: Files, scratch: Scratch | None) -> None:
+    folders = {join(directory, path).rpartition("/")[0] or "/" for named in files.values() for path in named}
+    if scratch and any(_same_place(folder, scratch.output_dir) for folder in {directory, *folders}):
+        raise OptionError(
+            f"--gcs_output_path={scratch.output_dir} is the directory of the raw data: shards and "
+            "dataset_info.json would replace raw files. Give another directory."
+        )
+
+
+def _same_place(one: str, other: str) -> bool:
+    if is_remote(one) or is_remote(other):
+        return one.rstrip("/") == other.rstrip("/")
+    return Path(one).resolve() == Path(other).resolve()
+
+
+def _of_manifest(manifest: Manifest, listed: Mapping[str, Stat]) -> Files:
+    """The files in the manifest. A wrong size or checksum is an error now, not a short split later."""
+    for shard in (shard for entry in manifest.splits.values() for shard in entry.shards):
+        there = listed.get(shard.file)
+        if there is None or not there.agrees_with(Stat(shard.bytes, shard.crc32c)):
+            raise RawDataError(
+                f"{join(manifest.directory, shard.file)} {f'has {there}' if there else 'is missing'}, but its manifest "
+                f"lists {Stat(shard.bytes, shard.crc32c)}. Copy it again, or give --pattern to ignore the manifest."
+            )
+    return {split: {s.file: listed[s.file] for s in entry.shards} for split, entry in manifest.splits.items()}
+
+
+def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> Files:
+    """The files of the chosen splits, or of all splits. Raises RawDataError, OptionError."""
+    if not files:
+        raise RawDataError(
+            f"{raw_data_dir} has no files with names of TFRecord files of a split (train-00000-of-00010, "
+            "imagenet2012-train.tfrecord-00000-of-00016, train.tfrecord, ...). Name them: --pattern train=PATTERN."
+        )
+    for split in splits:
+        if split not in files:
+            raise OptionError(f"{raw_data_dir} does not have the {split} split.{did_you_mean(split, files)}")
+    return {split: files[split] for split in files if split in splits or not splits}
+
+
+def sources_of(storage: Storage, directory: str, files: Files, scratch: Scratch | None) -> tuple[Source, ...]:
+    """A source for each file. Raises RawDataError; OptionError also if the output would replace raw files."""
+    _refuse_own_place(directory, files, scratch)
+    places = [(split, path, stat) for split, named in files.items() for path, stat in named.items()]
+    sources = in_parallel(lambda place: _source(storage, directory, scratch, *place), places)
+    for split in files:
+        if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:  # a shard reads from one
+            raise OptionError(
+                f"some files of {split!r} are compressed and some are not, so they would be read from {directory} and "
+                f"from {scratch.output_dir if scratch else directory}. Give an output directory in the same storage."
+            )
+    return tuple(sources)
+
+
+def _source(storage: Storage, directory: str, scratch: Scratch | None, split: str, name: str, stat: Stat) -> Source:
+    uri, origin = join(directory, name), ""
+    head = b"".join(storage.read_ranges([(uri, 0, min(HEADER_BYTES, stat.bytes))])) if stat.bytes else b""
+    if compression := compression_of(head):
+        uri, stat, origin = readable(storage, uri, scratch, compression)
+    return Source(split, uri, stat, 0, stat.bytes, name, "file", origin)
+
+
+def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:
+    """The schema of a sample: the first 32 records of up to 8 files of each split, evenly spaced.
+
+    Samples all splits, so that one converted later gets the same schema. The schema is opaque if any record is not a
+    tf.train.Example. Raises SchemaError for a feature of two kinds."""
+    guess = SchemaGuess()
+    for named in files.values():
+        paths = [join(directory, path) for path, stat in named.items() if stat.bytes]
+        wanted = min(SAMPLED_FILES, len(paths))
+        for path in (paths[i * len(paths) // wanted] for i in range(wanted)):
+            for found in itertools.islice(_frames(storage, path), SAMPLED_RECORDS):
+                if not found.problem:
+                    guess.add(found.payload)
+    return guess.schema or Schema(PASSED_ON, {})
+
+
+def _frames(storage: Storage, path: str) -> Iterator[Frame]:
+    with storage.open(path) as file:
+        compression = compression_of(file.read(HEADER_BYTES))
+        file.seek(0)
+        pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
+        content = read_compressed(file, compression, path) if compression else pieces
+        yield from read_frames(content, None, _MAX_SAMPLED_BYTES)

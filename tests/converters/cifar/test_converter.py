@@ -1,0 +1,220 @@
+"""CIFAR: both versions in every place they come in, every pixel and label, what is refused, the command line."""
+
+import gzip
+import io
+import json
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from converters import cifar_to_gcs
+from converters.cifar.converter import CifarConverter
+from converters.cifar.layouts import find_cifar
+from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.frames import read_frames
+from pipeline.shards.manifest import read_manifest
+from pipeline.storage.local import LocalStorage
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+
+def records_of(out, split):
+    shards = (path.read_bytes() for path in sorted(out.glob(f"{split}-*")))
+    examples = [decode_example(frame.payload) for data in shards for frame in read_frames([data], None)]
+    records = [{key: value[0] for key, value in example.items()} for example in examples]
+    return {record["image/filename"].decode(): record for record in records}
+
+
+def pixels(record):
+    return np.asarray(Image.open(io.BytesIO(record["image/encoded"]), formats=("PNG",)))
+
+
+def expected(raw, split):
+    """File name -> (labels, pixels [32, 32, 3]), of the good ones."""
+    found = {}
+    for file, rows in raw.batches.items():
+        for number, row in enumerate(rows if ("test" in file) == (split == "test") else ()):
+            labels, planes = row[: 1 + raw.coarse], row[1 + raw.coarse :].reshape(3, 32, 32)
+            if labels[-1] < 100:
+                name = f"{file.removesuffix('.bin')}_{number:07d}.png"
+                found[name] = (labels.tolist(), np.stack([*planes], axis=-1))
+    return found
+
+
+def test_every_pixel_and_label_arrives_under_its_batch_and_number(raw_cifar, tmp_path):
+    raw_cifar.write().convert(tmp_path / "out", "--num_train_shards=3", "--max_bad_records=1")
+    for split in ("train", "test"):
+        records, raw = records_of(tmp_path / "out", split), expected(raw_cifar, split)
+        assert records.keys() == raw.keys()
+        for name, (labels, image) in raw.items():
+            np.testing.assert_array_equal(pixels(records[name]), image)
+            assert records[name]["image/class/label"] == labels[-1]
+            names = sorted(raw_cifar.names)[::-1]  # batches, or fine then coarse
+            assert records[name]["image/class/text"].decode() == f"{names[0][:4]} {labels[-1]}"
+            if raw_cifar.coarse:
+                assert records[name]["image/class/coarse_label"] == labels[0]
+                assert records[name]["image/class/coarse_text"].decode() == f"coar {labels[0]}"
+    manifest = read_manifest(str(tmp_path / "out"))
+    assert (manifest.name, manifest.labels.base) == ("cifar100" if raw_cifar.coarse else "cifar10", 0)
+    assert len(manifest.labels.names) == (100 if raw_cifar.coarse else 10)
+
+
+def test_a_record_of_known_bytes_is_read_as_its_page_describes(tmp_path):
+    # https://www.cs.toronto.edu/~kriz/cifar.html: <1 label><1024 red><1024 green><1024 blue>, rows first.
+    record = bytes([6]) + bytes([255] * 1024) + bytes(i // 32 for i in range(1024)) + bytes(i % 32 for i in range(1024))
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/test_batch.bin").write_bytes(record)
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    (tmp_path / "raw/batches.meta.txt").write_text("\n".join(names) + "\n\n")
+    flags = [f"--raw_data_dir={tmp_path}/raw", f"--gcs_output_path={tmp_path}/out", "--splits=test"]
+    cifar_to_gcs.main(flags)
+    (found,) = records_of(tmp_path / "out", "test").values()
+    assert (found["image/class/label"], found["image/class/text"]) == (6, b"frog")
+    assert pixels(found)[7, 9].tolist() == [255, 7, 9]
+    assert (found["image/height"], found["image/width"], found["image/channels"]) == (32, 32, 3)
+
+
+def test_the_archive_the_tar_the_folder_and_the_files_give_the_same_shards(raw_cifar, tmp_path, shard_digests):
+    raw_cifar.write_archive().convert(tmp_path / "gz", "--max_bad_records=1")
+    assert not list((tmp_path / "gz").glob("_scratch/*"))
+    (archive,) = raw_cifar.directory.iterdir()
+    archive.with_suffix("").write_bytes(gzip.decompress(archive.read_bytes()))
+    archive.unlink()
+    raw_cifar.convert(tmp_path / "tar", "--max_bad_records=1")
+    raw_cifar.write().convert(tmp_path / "folder", "--max_bad_records=1")
+    raw_cifar.directory /= raw_cifar.folder
+    raw_cifar.convert(tmp_path / "here", "--max_bad_records=1")
+    gz, *others = (shard_digests(tmp_path / name) for name in ("gz", "tar", "folder", "here"))
+    shards = {name for name in gz if "-of-" in name}
+    assert all({name: other[name] for name in shards} == {name: gz[name] for name in shards} for other in others)
+    assert len(shards) == 2
+
+
+def test_more_records_than_one_batch_of_references_holds_are_found_at_their_places(raw_cifar):
+    name = next(name for name in raw_cifar.batches if "test" in name)
+    raw_cifar.batches[name] = np.tile(raw_cifar.batches[name], (400, 1))  # 2,400 records, six times 400
+    raw = find_cifar(str(raw_cifar.write().directory), ["test"], None)
+    converter = CifarConverter(raw.names, raw.coarse_names)
+    rows = [row for refs in converter.scan(LocalStorage(), raw.sources[0]) for row in refs]
+    data = (raw_cifar.directory / raw_cifar.folder / name).read_bytes()
+    size = 3073 + raw_cifar.coarse
+    assert [row.key[-11:-4] for row in rows] == [f"{n:07d}" for n in range(2400)]
+    assert [(row.offset, row.size) for row in rows] == [(n * size, size) for n in range(2400)]
+    assert [row.columns["label"] for row in rows] == [data[n * size + raw_cifar.coarse] for n in range(2400)]
+
+
+def test_labels_that_are_no_class_are_listed(raw_cifar, tmp_path):
+    if raw_cifar.coarse:
+        raw_cifar.batches["train.bin"][2, 0] = 20
+    with pytest.raises(ConversionError, match=r"split 'train': \d bad record"):
+        raw_cifar.write().convert(tmp_path / "out")
+    ledger = [json.loads(line) for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()]
+    assert {line["key"]: line["error"] for line in ledger} == (
+        {
+            "train/train_0000001.png": "label 100; allowed are 0..99",
+            "train/train_0000002.png": "a coarse label past the last, 19",
+        }
+        if raw_cifar.coarse
+        else {"train/data_batch_1_0000001.png": "label 100; allowed are 0..9"}
+    )
+
+
+@pytest.mark.parametrize("change", [lambda d: d[:-1], lambda d: d + b"x", lambda d: b""])
+def test_a_file_that_is_not_whole_records_is_named(raw_cifar, tmp_path, change):
+    raw_cifar.write()
+    (path,) = (raw_cifar.directory / raw_cifar.folder).glob("test*.bin")
+    path.write_bytes(change(path.read_bytes()))
+    size = 3072 + 1 + raw_cifar.coarse
+    with pytest.raises(RawDataError, match=rf"{path.name} of .* it must be a file of complete records of {size} bytes"):
+        raw_cifar.convert(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("cifar-10-python.tar.gz", "cifar-10-binary"),
+        ("cifar-10-batches-py", "cifar-10-binary"),
+        ("cifar-100-matlab.tar.gz", "cifar-100-binary"),
+        ("data_batch_1", "cifar-10-binary"),
+        ("meta", "cifar-100-binary"),
+    ],
+)
+def test_versions_of_pickles_are_refused_with_the_one_to_take(tmp_path, name, wanted):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / name).write_bytes(b"\x80\x04.")
+    message = rf"{name} is the Python or Matlab version, which is not read: .* Take {wanted}\.tar\.gz, the binary"
+    with pytest.raises(RawDataError, match=message):
+        cifar_to_gcs.main([f"--raw_data_dir={tmp_path}/raw", f"--gcs_output_path={tmp_path}/out"])
+
+
+def test_an_archive_by_the_right_name_with_other_things_inside_is_refused(raw_cifar, tmp_path):
+    raw_cifar.batches = {"data_batch_1": raw_cifar.batches.popitem()[1]}
+    with pytest.raises(RawDataError, match=r"has no data_batch_1.bin or test_batch.bin .*There is: .*data_batch_1"):
+        raw_cifar.write_archive().convert(tmp_path / "out")
+
+
+def remove_names(raw):
+    raw.names.popitem()
+
+
+def shorten_names(raw):
+    raw.names = {name: text.rstrip().rpartition("\n")[0] for name, text in raw.names.items()}
+
+
+def remove_test_batch(raw):
+    raw.batches.popitem()
+
+
+LAYOUTS = [
+    (remove_names, LabelError, r"has no \w+(\.meta|_label_names)\.txt, the names of the \d+ classes"),
+    (shorten_names, LabelError, r"has (99 class names, expected 100|9 class names, expected 10)\."),
+    (remove_test_batch, RawDataError, r"does not have the test split\. There is: "),
+]
+
+
+@pytest.mark.parametrize(("spoil", "error", "message"), LAYOUTS)
+def test_a_layout_that_is_not_quite_right_is_one_clear_error(raw_cifar, tmp_path, spoil, error, message):
+    spoil(raw_cifar)
+    with pytest.raises(error, match=message):
+        raw_cifar.write().convert(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("raw_cifar", [False], indirect=True, ids=["cifar-10"])
+def test_a_batch_that_was_not_copied_is_missed_rather_than_left_out(raw_cifar):
+    del raw_cifar.batches["data_batch_3.bin"]
+    raw = str(raw_cifar.write().directory)
+    with pytest.raises(
+        RawDataError, match=r"1 of 5 files of 'train' are missing: data_batch_3\.bin\. Unpack the archive"
+    ):
+        find_cifar(raw, [], None)
+    assert [source.tag for source in find_cifar(raw, ["test"], None).sources] == ["test_batch.bin"]
+
+
+def test_a_directory_without_it_or_with_both_and_a_dry_run_of_an_archive_are_refused(raw_cifar, tmp_path):
+    (tmp_path / "raw").mkdir()
+    with pytest.raises(RawDataError, match=r"has none of cifar-10-batches-bin, .* There is: nothing"):
+        raw_cifar.convert(tmp_path / "out")
+    with pytest.raises(OptionError, match=r"binary\.tar\.gz has to be uncompressed .* --dry_run writes nothing"):
+        raw_cifar.write_archive().convert(tmp_path / "out", "--dry_run")
+    raw_cifar.write()
+    other = "cifar-10-binary.tar.gz" if raw_cifar.coarse else "cifar-100-binary.tar.gz"
+    (raw_cifar.directory / other).write_bytes(b"")
+    with pytest.raises(
+        RawDataError, match=r"has cifar-10-\S+ and cifar-100-\S+\. Give a directory with only one of them"
+    ):
+        raw_cifar.convert(tmp_path / "out")
+
+
+def test_tfds_gives_the_raw_pixels(raw_cifar, tmp_path):
+    raw_cifar.write().convert(tmp_path / "out", "--splits=test")
+    raw = expected(raw_cifar, "test")
+    for example in tfds.builder_from_directory(str(tmp_path / "out")).as_dataset(split="test"):
+        labels, image = raw.pop(example["image"]["filename"].numpy().decode())
+        np.testing.assert_array_equal(example["image"]["encoded"], image)
+        assert int(example["image"]["class"]["label"]) == labels[-1]
+    assert not raw

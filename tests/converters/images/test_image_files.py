@@ -1,0 +1,204 @@
+"""What becomes of an image file: which stay as they are, what the others turn into, and what is refused."""
+
+import io
+import random
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from beam_jobs.converter import Reject
+from converters.images.image_files import ToJpeg
+from converters.images.jpeg import VERIFY_LEVELS
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+
+def encode(pixels, form, mode=None, **options):
+    buffer = io.BytesIO()
+    image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(np.asarray(pixels))
+    (image.convert(mode) if mode else image).save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def decode(data):
+    image = Image.open(io.BytesIO(data), formats=("JPEG",))
+    image.load()
+    return image
+
+
+SMOOTH = Image.fromarray(np.add.outer(np.arange(60), 2 * np.arange(80)).astype(np.uint8)).convert("RGB")
+LEFT_RED = Image.new("RGB", (64, 32), "blue")
+LEFT_RED.paste((255, 0, 0), (0, 0, 32, 32))
+EVERYTHING = ToJpeg("decode", max_side=64, apply_orientation=True)
+
+
+@pytest.mark.parametrize("verify", VERIFY_LEVELS)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"exif": b"Exif\0\0damaged"}], ids=str)
+def test_a_jpeg_that_needs_nothing_stays_byte_for_byte(mode, options, verify):
+    data = encode(SMOOTH, "JPEG", mode, **options)
+    image = ToJpeg(verify, max_side=80, apply_orientation=True)(data)
+    assert (image.data, image.height, image.width, image.fixups) == (data, 60, 80, ())
+
+
+@pytest.mark.parametrize(
+    ("form", "source", "mode", "options"),
+    [
+        ("PNG", "RGB", "RGB", {}),
+        ("PNG", "RGBA", "RGB", {}),
+        ("PNG", "L", "L", {}),
+        ("PNG", "LA", "L", {}),
+        ("PNG", "P", "RGB", {}),
+        ("PNG", "1", "L", {}),
+        ("WEBP", "RGB", "RGB", {}),
+        ("WEBP", "RGBA", "RGB", {"lossless": True}),
+        ("GIF", "P", "RGB", {}),
+        ("GIF", "P", "RGB", {"interlace": False}),
+    ],
+)
+def test_png_webp_and_gif_become_jpegs_in_grey_or_rgb_that_look_the_same(form, source, mode, options):
+    data = encode(SMOOTH, form, source, **options)
+    image = ToJpeg()(data)
+    decoded = decode(image.data)
+    assert (decoded.mode, decoded.size, image.height, image.width) == (mode, (80, 60), 60, 80)
+    assert image.fixups == (f"{form.lower()}_to_jpeg",)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert(mode), int)
+    assert np.abs(np.asarray(decoded, int) - expected).mean() < (3 if source not in "1P" else 12)
+
+
+@pytest.mark.parametrize("cut", [None, -1, 5000])
+def test_of_an_animated_gif_the_first_frame_is_taken_and_that_there_are_others_is_said(cut):
+    first = encode(SMOOTH, "GIF", "P")
+    others = [SMOOTH.rotate(degrees).convert("P") for degrees in (90, 180)]
+    animated = encode(SMOOTH, "GIF", "P", save_all=True, append_images=others)
+    image = ToJpeg()(animated[:cut])
+    assert image.fixups == ("gif_to_jpeg", "first_frame_only")
+    assert image.data == ToJpeg()(first).data
+    assert image.notes == ("only the first frame of an animated GIF was taken",)
+    assert not ToJpeg()(first).notes
+
+
+def test_sixteen_bits_of_grey_keep_their_shades():
+    pixels = np.linspace(0, 65535, 80 * 60).reshape(60, 80).astype(np.uint16)
+    decoded = np.asarray(decode(ToJpeg()(encode(pixels, "PNG")).data), int)
+    assert np.abs(decoded - (pixels >> 8)).max() <= 4
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "GIF"])
+def test_what_is_transparent_shows_white(form):
+    pixels = np.zeros((32, 32, 4), np.uint8)
+    pixels[:, :16, 3] = 255  # black; beside it nothing, over black
+    image = ToJpeg()(encode(pixels, form))
+    decoded = np.asarray(decode(image.data), int)
+    assert decoded[:, :12].max() < 20
+    assert decoded[:, 20:].min() > 235
+    assert image.fixups == (f"{form.lower()}_to_jpeg", "alpha_on_white")
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_larger_images_are_scaled_to_the_longer_side(form):
+    image = ToJpeg(max_side=40)(encode(SMOOTH, form))
+    decoded = decode(image.data)
+    assert decoded.size == (image.width, image.height) == (40, 30)
+    assert image.fixups[-1] == "scaled_down"
+    expected = np.asarray(SMOOTH.resize((40, 30), Image.Resampling.LANCZOS), int)
+    assert np.abs(np.asarray(decoded, int) - expected).mean() < 3
+
+
+def test_a_line_keeps_a_pixel_when_it_is_scaled():
+    image = ToJpeg(max_side=10)(encode(Image.new("L", (400, 1)), "PNG"))
+    assert (image.width, image.height) == (10, 1)
+
+
+WHERE_LEFT_GOES = {1: "left", 2: "right", 3: "right", 4: "left", 5: "top", 6: "top", 7: "bottom", 8: "bottom"}
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", WHERE_LEFT_GOES)
+def test_orientation_is_applied_only_when_asked_for(orientation, form):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(LEFT_RED, form, exif=exif)
+    left = ToJpeg()(data)
+    assert "turned_upright" not in left.fixups
+    assert [bool("--apply_orientation" in note) for note in left.notes] == [True] * (orientation != 1)
+    assert form != "JPEG" or left.data == data
+    image = ToJpeg(apply_orientation=True)(data)
+    assert not image.notes
+    assert ("turned_upright" in image.fixups) == (orientation != 1)
+    pixels = np.asarray(decode(image.data), int)
+    half = {"left": pixels[:, :16], "right": pixels[:, -16:], "top": pixels[:16], "bottom": pixels[-16:]}
+    assert half[WHERE_LEFT_GOES[orientation]][..., 0].min() > 200
+    assert pixels.shape[:2] == (image.height, image.width) == ((32, 64) if orientation < 5 else (64, 32))
+
+
+def test_quality_is_that_of_what_is_encoded():
+    sizes = [len(ToJpeg(quality=quality)(encode(SMOOTH, "PNG")).data) for quality in (50, 95, 100)]
+    assert sizes == sorted(set(sizes))
+
+
+def test_a_cmyk_jpeg_becomes_rgb_and_keeps_its_orientation():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image = ToJpeg(apply_orientation=True)(encode(LEFT_RED, "JPEG", "CMYK", exif=exif))
+    assert image.fixups == ("cmyk_to_rgb", "turned_upright")
+    assert (image.width, image.height) == (32, 64)
+
+
+def png_of(width, height):
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)) + b"\0" * 20
+
+
+def webp_of(width, height):
+    size = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return b"RIFF\x30\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + size + b"\0" * 20
+
+
+def animation(form):
+    return encode(SMOOTH, form, save_all=True, append_images=[LEFT_RED.resize(SMOOTH.size)])
+
+
+REFUSED = [
+    (b"BM......", "not a JPEG, PNG, WebP or GIF: begins with 42 4d 2e 2e"),
+    (b"", "not a JPEG, PNG, WebP or GIF: begins with nothing"),
+    (b"GIF89a.", "truncated GIF: no header in its 7 bytes"),
+    (b"GIF89a" + b"\xff" * 4 + bytes(30), "65535x65535 pixels; allowed are 1 to 100,000,000"),
+    (encode(SMOOTH, "GIF")[:900], "truncated or damaged image"),
+    (encode(SMOOTH, "JPEG")[:-40], "truncated or damaged JPEG"),
+    (encode(SMOOTH, "PNG")[:100], "truncated or damaged image"),
+    (encode(SMOOTH, "PNG")[:12], "truncated PNG: no header in its 12 bytes"),
+    (encode(SMOOTH, "WEBP")[:100], "truncated or damaged image"),
+    (encode(SMOOTH, "WEBP")[:20], "truncated WebP: no header in its 20 bytes"),
+    (animation("PNG"), "an animation, not one image"),
+    (animation("WEBP"), "an animation, not one image"),
+    (png_of(60_000, 60_000), "60000x60000 pixels; allowed are 1 to 100,000,000"),
+    (webp_of(16_000, 16_000), "16000x16000 pixels; allowed are 1 to 100,000,000"),
+    (encode(Image.new("1", (70_000, 1)), "PNG"), "70000x1 pixels; a JPEG has at most 65,500 per side"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_become_a_jpeg_is_rejected_with_the_reason(data, message):
+    with pytest.raises(Reject, match=message):
+        ToJpeg()(data)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF"])
+def test_hundreds_of_mutated_files_are_taken_or_rejected_and_never_crash(form):
+    data, rng, outcomes = encode(SMOOTH.resize((24, 16)), form), random.Random(0), set()
+    for case in range(400):
+        mutated = bytearray(data[: rng.randrange(len(data))] if case % 3 == 0 else data)
+        for _ in range(rng.randrange(1, 6) if mutated else 0):
+            mutated[rng.randrange(min(len(mutated), 60 if case % 3 == 1 else len(mutated)))] = rng.randrange(256)
+        try:
+            with warnings.catch_warnings(action="ignore"):  # Pillow's, on damaged EXIF
+                image = EVERYTHING(bytes(mutated))
+            outcomes.add(decode(image.data).size == (image.width, image.height))
+        except Reject:
+            outcomes.add("rejected")
+    assert outcomes == {True, "rejected"}

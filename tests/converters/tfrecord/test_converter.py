@@ -1,0 +1,303 @@
+"""TFRecord files re-sharded: payloads as they were, damage named, what is known of them kept."""
+
+import gzip
+import json
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from converters import tfrecord_to_gcs
+from converters.tfrecord import layouts
+from converters.tfrecord.converter import TfrecordConverter
+from converters.tfrecord.layouts import find_raw
+from pipeline.errors import ConversionError, OptionError, RawDataError, SchemaError
+from pipeline.shards.example import encode_example
+from pipeline.shards.manifest import read_manifest
+from pipeline.shards.record import frame
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.storage.schemes import open_storage
+from pipeline.verify import main as verify
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+NUMBERS = Schema("numbers", {"i": Feature("int64")})
+
+
+def payload(i):
+    return encode_example(NUMBERS, {"i": i})
+
+
+def write(path, payloads):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(map(frame, payloads)))
+
+
+def convert(raw, out, *flags):
+    tfrecord_to_gcs.main([f"--raw_data_dir={raw}", f"--gcs_output_path={out}", *flags])
+
+
+def payloads_in(out, split="train"):
+    files = sorted(map(str, out.glob(f"{split}-*-of-*")))
+    return [record.numpy() for record in tf.data.TFRecordDataset(files)]
+
+
+def ledger(out, split="train"):
+    return [json.loads(line) for line in (out / f"_rejects/{split}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """20 numbers in two files of train."""
+    for file in range(2):
+        write(tmp_path / f"raw/train-{file:05d}-of-00002", map(payload, range(10 * file, 10 * file + 10)))
+    return tmp_path / "raw"
+
+
+def test_any_payload_is_passed_on_and_nothing_is_looked_into_where_it_is_no_example(tmp_path, capsys):
+    lines = [b"", b"a line", b"\0" * 3000, *(bytes([i]) * i for i in range(1, 200))]
+    write(tmp_path / "raw/train.tfrecord", lines)
+    convert(tmp_path / "raw", tmp_path / "out", "--num_shards=train=3")
+    assert sorted(payloads_in(tmp_path / "out")) == sorted(lines)
+    assert "the records are not tf.train.Examples: they are copied" in capsys.readouterr().err
+    assert read_manifest(str(tmp_path / "out")).schema.opaque
+    assert verify([str(tmp_path / "out")]) == 0
+
+
+def damaged(path, record, byte, frame_bytes):
+    data = bytearray(path.read_bytes())
+    data[record * frame_bytes + byte] ^= 1
+    path.write_bytes(data)
+
+
+SIZE = len(frame(payload(0)))
+DAMAGE = {
+    "a payload": (3, 13, 19, r"its payload has crc32c \w{8}, not the one stored after it"),
+    "a length": (3, 0, 13, f"the checksum of its length is wrong; the {7 * SIZE} bytes from here on are unreadable"),
+    "the checksum of a length": (9, 8, 19, f"is wrong; the {SIZE} bytes from here on are unreadable"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_one_line_in_the_ledger_that_says_how_much_is_lost(raw, tmp_path, what):
+    record, byte, written, text = DAMAGE[what]
+    damaged(raw / "train-00001-of-00002", record, byte, SIZE)
+    with pytest.raises(ConversionError, match=rf"train/train-00001-of-00002:00000000{record}: .*{text}"):
+        convert(raw, tmp_path / "out")
+    convert(raw, tmp_path / "out", "--max_bad_records=1")
+    assert len(payloads_in(tmp_path / "out")) == written
+    (line,) = ledger(tmp_path / "out")
+    assert (line["offset"], line["stage"]) == (record * SIZE, "convert" if what == "a payload" else "scan")
+
+
+@pytest.mark.parametrize("cut", [1, SIZE - 3, SIZE, SIZE + 5])
+def test_a_file_that_ends_early_loses_its_last_record_and_says_so_unless_it_ends_between_two(raw, tmp_path, cut):
+    path = raw / "train-00001-of-00002"
+    path.write_bytes(path.read_bytes()[:-cut])
+    convert(raw, tmp_path / "out", "--max_bad_records=1")
+    assert len(payloads_in(tmp_path / "out")) == (19 if cut <= SIZE else 18)
+    assert [line["error"].split(" ")[:3] for line in ledger(tmp_path / "out")] == [["the", "file", "ends"]] * (
+        cut != SIZE
+    )
+
+
+def test_a_record_that_does_not_fit_the_schema_is_rejected_unless_nothing_is_checked(raw, tmp_path):
+    other = [payload(i) for i in range(50)] + [
+        encode_example(Schema("o", {"j": Feature("int64")}), {"j": 1}),
+        b"no Example",
+    ]
+    write(raw / "val.tfrecord", other)
+    with pytest.raises(ConversionError) as e:
+        convert(raw, tmp_path / "out")
+    assert "val.tfrecord:000000050: 'j' is not in schema 'tfrecord'; 'i' is missing" in str(e.value)
+    assert "val.tfrecord:000000051: 10 bytes that are not a tf.train.Example" in str(e.value)
+    assert "(--schema_file replaces the schema, --check=none accepts every record)" in str(e.value)
+    convert(raw, tmp_path / "out2", "--check=none")
+    assert sorted(payloads_in(tmp_path / "out2", "validation")) == sorted(other)
+
+
+def test_a_schema_file_and_label_names_go_into_the_manifest(raw, tmp_path):
+    schema = Schema("mine", {"i": Feature("int64", doc="a number"), "k": Feature("bytes", optional=True)})
+    (tmp_path / "schema.json").write_text(json.dumps(schema.to_json()))
+    (tmp_path / "names").write_text("\n".join(map(str, range(20))))
+    flags = [f"--schema_file={tmp_path}/schema.json", f"--labels_file={tmp_path}/names", "--label_key=i", "--name=mine"]
+    convert(raw, tmp_path / "out", *flags)
+    manifest = read_manifest(str(tmp_path / "out"))
+    assert (manifest.name, manifest.schema.features) == ("mine", schema.features)
+    assert manifest.labels == Labels("i", 0, tuple(map(str, range(20))))
+    with pytest.raises(OptionError, match="--labels_file and --label_key belong together"):
+        convert(raw, tmp_path / "out", *flags[:2])
+
+
+def test_the_schema_of_a_split_that_is_converted_later_is_the_same(raw, tmp_path):
+    wide = Schema("wide", {"i": Feature("int64"), "j": Feature("int64")})
+    write(raw / "val.tfrecord", [encode_example(wide, {"i": 1, "j": 2})])
+    convert(raw, tmp_path / "out", "--splits=train")
+    convert(raw, tmp_path / "out", "--splits=validation")
+    manifest = read_manifest(str(tmp_path / "out"))
+    assert set(manifest.splits) == {"train", "validation"}
+    assert manifest.schema.features["j"].optional
+    with pytest.raises(OptionError, match=r"does not have the tset split\. .*train, validation"):
+        convert(raw, tmp_path / "out", "--splits=tset")
+
+
+def test_a_directory_of_ours_keeps_its_name_schema_and_labels(raw_imagenet, tmp_path):
+    raw_imagenet.convert(tmp_path / "first")
+    convert(tmp_path / "first", tmp_path / "second", "--num_shards=train=5", "--num_shards=validation=2")
+    first, second = (read_manifest(str(tmp_path / name)) for name in ("first", "second"))
+    assert (second.name, second.labels) == (first.name, first.labels)
+    assert second.schema.features == first.schema.features
+    assert [len(second.splits[split].shards) for split in ("train", "validation")] == [5, 2]
+    assert sorted(payloads_in(tmp_path / "second")) == sorted(payloads_in(tmp_path / "first"))
+    assert verify([str(tmp_path / "second")]) == 0  # whose keys are not those of the first
+    (tmp_path / "first/train-00000-of-00001").write_bytes(b"")
+    with pytest.raises(RawDataError, match=r"train-00000-of-00001 has 0 bytes, but its manifest lists \d+ bytes"):
+        convert(tmp_path / "first", tmp_path / "third")
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_what_tensorflow_compressed_is_told_by_content_and_goes_through_scratch_once(raw, tmp_path, compression):
+    for path in raw.iterdir():
+        records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+        with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=compression)) as writer:
+            for record in records:
+                writer.write(record)
+    with pytest.raises(OptionError, match=r"has to be uncompressed before it can be scanned, and --dry_run writes"):
+        convert(raw, tmp_path / "out", "--dry_run")
+    convert(raw, tmp_path / "out")
+    assert sorted(payloads_in(tmp_path / "out")) == sorted(map(payload, range(20)))
+    assert list((tmp_path / "out/_scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
+@pytest.mark.parametrize("spoil", [lambda d: d[:-9], lambda d: d[:40] + bytes(9) + d[49:]], ids=["cut", "damaged"])
+def test_a_damaged_compressed_file_is_named(tmp_path, compress, spoil):
+    data = b"".join(frame(np.random.default_rng(i).bytes(500)) for i in range(100))
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/train.tfrecord.gz").write_bytes(spoil(compress(data)))
+    with pytest.raises(RawDataError, match=r"train.tfrecord.gz is truncated or damaged: .*\. Copy it again\."):
+        convert(tmp_path / "raw", tmp_path / "out")
+
+
+def test_a_zlib_stream_with_more_behind_it_is_not_taken_for_whole(tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/train.tfrecord").write_bytes(zlib.compress(frame(payload(1))) + b"more")
+    with pytest.raises(RawDataError, match="data after the end of the zlib stream"):
+        convert(tmp_path / "raw", tmp_path / "out")
+
+
+def test_shards_never_replace_what_is_read(raw):
+    (raw / "link").symlink_to(raw)
+    before = {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()}
+    for out in (raw, raw / ".", raw / "link"):
+        with pytest.raises(
+            OptionError, match=r"is the directory of the raw data \(.*\): a second run would convert sh"
+        ):
+            convert(raw, out)
+    with pytest.raises(OptionError, match="is inside the raw data"):
+        convert(raw.parent, raw, "--pattern=train=raw/train-*")
+    assert {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()} == before
+
+
+def test_shards_of_ours_are_not_replaced_by_themselves_though_their_claim_is_there(raw, tmp_path):
+    convert(raw, tmp_path / "out")
+    with pytest.raises(
+        OptionError, match=r"is the directory of the raw data: shards and dataset_info.json would replace"
+    ):
+        convert(tmp_path / "out", tmp_path / "out", "--overwrite")
+
+
+def test_other_bytes_of_the_same_size_are_another_plan_also_on_a_disk(raw, tmp_path):
+    convert(raw, tmp_path / "out")
+    write(raw / "train-00000-of-00002", map(payload, [*range(9), 77]))
+    with pytest.raises(ConversionError, match=r"holds split 'train' of another plan"):
+        convert(raw, tmp_path / "out")
+
+
+def test_a_file_that_changes_between_scan_and_gather_is_named(raw, tmp_path, monkeypatch):
+    scan = TfrecordConverter.scan
+
+    def then_replaced(self, storage, source):
+        yield from scan(self, storage, source)
+        write(raw / source.tag, map(payload, range(20, 30)))
+
+    monkeypatch.setattr(TfrecordConverter, "scan", then_replaced)
+    with pytest.raises(ConversionError, match=r"raw/train-0000\d-of-00002 changed during the conversion"):
+        convert(raw, tmp_path / "out")
+
+
+def test_a_dry_run_prints_the_schema_as_the_option_takes_it(raw, tmp_path, capsys):
+    convert(raw, tmp_path / "out", "--dry_run")
+    printed = capsys.readouterr()
+    (line,) = [line for line in printed.err.splitlines() if line.startswith("schema: ")]
+    assert Schema.from_json(json.loads(line.removeprefix("schema: "))).features == NUMBERS.features
+    assert "train: 20 records" in printed.out
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_feature_of_two_kinds_needs_a_schema_file(raw, tmp_path):
+    write(raw / "val.tfrecord", [encode_example(Schema("o", {"i": Feature("bytes")}), {"i": b"one"})])
+    with pytest.raises(SchemaError, match="'i' is bytes and int64 in different records"):
+        convert(raw, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--num_shards=train=many", "'many' is not a number"),
+        ("--num_shards=3", "write SPLIT="),
+        ("--num_shards=trian=4", r"there is no split 'trian'\. Did you mean 'train'\? Known: train\."),
+        ("--pattern=train", "write SPLIT="),
+        ("--splits=,", "no split was chosen"),
+    ],
+)
+def test_malformed_options_are_refused(raw, tmp_path, flag, message):
+    with pytest.raises(OptionError, match=message):
+        convert(raw, tmp_path / "out", flag)
+
+
+def test_a_number_of_shards_of_a_split_that_was_not_chosen_is_only_noted(raw, tmp_path, capsys):
+    write(raw / "val.tfrecord", [encode_example(NUMBERS, {"i": 1})])
+    convert(raw, tmp_path / "out", "--splits=train", "--num_shards=val=4", "--num_shards=train=2")
+    assert [len(entry.shards) for entry in read_manifest(str(tmp_path / "out")).splits.values()] == [2]
+    assert "note: --num_shards=val=4 has no effect: --splits leaves it out." in capsys.readouterr().err
+
+
+def test_a_directory_without_tfrecords_says_what_it_looked_for(tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/notes.txt").write_text("nothing")
+    with pytest.raises(RawDataError, match=r"has no files with names of TFRecord files .* --pattern train=PATTERN"):
+        convert(tmp_path / "raw", tmp_path / "out")
+    with pytest.raises(RawDataError, match="--raw_data_dir=.*/nowhere does not exist"):
+        convert(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_in_a_bucket_a_scan_streams_and_does_not_ask_for_each_header(bucket, gcs_server):
+    data = b"".join(frame(bytes(100_000)) for _ in range(100))
+    gcs_server.write(bucket.removeprefix("gs://"), "raw/train.tfrecord", data)
+    raw = find_raw(f"{bucket}/raw", [], [], None)
+    gcs_server.reset()
+    refs = list(TfrecordConverter(raw.name, raw.schema).scan(open_storage(bucket), raw.sources[0]))
+    assert sum(map(len, refs)) == 100
+    assert len(gcs_server.requests(r"raw(/|%2F)train\.tfrecord")) < 10
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_record_too_large_for_a_sample_is_not_looked_into(tmp_path, monkeypatch, pack):
+    monkeypatch.setattr(layouts, "_MAX_SAMPLED_BYTES", 1000)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/train.tfrecord").write_bytes(pack(frame(payload(1)) + frame(bytes(1001))))
+    storage = open_storage(str(tmp_path))
+    files = {"train": storage.list(str(tmp_path / "raw"))}
+    assert layouts.infer_schema(storage, str(tmp_path / "raw"), files).features == NUMBERS.features
+
+
+def test_half_compressed_files_of_a_bucket_need_an_output_in_a_bucket(raw, bucket, gcs_server, tmp_path):
+    for number, pack in enumerate((bytes, gzip.compress)):
+        name = f"train-{number:05d}-of-00002"
+        gcs_server.write(bucket.removeprefix("gs://"), f"raw/{name}", pack((raw / name).read_bytes()))
+    with pytest.raises(OptionError, match=r"some files of 'train' are compressed and some are not.* same storage"):
+        convert(f"{bucket}/raw", tmp_path / "out")
+    convert(f"{bucket}/raw", f"{bucket}/out")
+    assert read_manifest(f"{bucket}/out").splits["train"].num_records == 20
