@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from beam_jobs.claims import check_mergeable, renew_claim
+from beam_jobs.completeness import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan
-from beam_jobs.proof import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
 from beam_jobs.receipts import Rejected
 from beam_jobs.summary import empty_folders, in_words, summarize, write_summary
 from beam_jobs.verdicts import Verdict, sweep_verdicts

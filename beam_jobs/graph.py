@@ -17,12 +17,12 @@ from apache_beam.metrics.metric import Metrics
 
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
+from beam_jobs.completeness import ShardResult, SourceSummary, check_scanned, distrusting_receipts
 from beam_jobs.converter import Source
 from beam_jobs.counts import counts_of
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.plausible import check_target
-from beam_jobs.proof import ShardResult, SourceSummary, check_scanned, distrusting_receipts
 from beam_jobs.receipts import finished_shards
 from beam_jobs.references import References, concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from beam_jobs.completeness import check_expected
 from beam_jobs.converter import Source
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.plausible import check_target, empty_shards
-from beam_jobs.proof import check_expected
 from beam_jobs.references import References
 from beam_jobs.sample import candidates, convert_sample, lowest
 from beam_jobs.summary import empty_folders

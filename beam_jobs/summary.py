@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from beam_jobs.completeness import Whole
 from beam_jobs.converter import Source
 from beam_jobs.plan import SplitPlan
 from beam_jobs.plausible import empty_shards
-from beam_jobs.proof import Whole
 from pipeline.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file

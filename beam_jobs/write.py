@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import google_crc32c
 import numpy as np
 
+from beam_jobs.completeness import ShardResult
 from beam_jobs.converter import Reject
 from beam_jobs.counts import counts_of
 from beam_jobs.plan import SplitPlan
-from beam_jobs.proof import ShardResult
 from beam_jobs.raw_rows import check_unchanged, raw_rows, read_rows
 from beam_jobs.receipts import Receipt, Rejected
 from beam_jobs.references import Reference, References, in_order

@@ -26,7 +26,7 @@ from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.dali import DALI_DIRECTORY, write_dali_index
 from pipeline.tools.record_checks import label_name
 from pipeline.tools.repairs import repairs
-from pipeline.tools.split_verifier import Problem, SplitProof, prove_sidecars
+from pipeline.tools.split_verifier import Problem, SplitVerifier, check_sidecars
 
 __all__ = ["main"]
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     splits = _splits(args.split, manifest)
     if args.write_sidecars:
         _write_sidecars(console, storage, manifest)
-    sidecars = list(prove_sidecars(storage, manifest))
+    sidecars = list(check_sidecars(storage, manifest))
     for problem in sidecars:
         say(console, f"damaged: {problem}")
     table, notes, found = _table(), [], {}
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         bar = progress.add_task("verifying", total=sum(manifest.splits[split].num_bytes for split in splits))
         for split in splits:
             advance = functools.partial(progress.advance, bar)
-            proof = SplitProof(storage, manifest, split, decode=args.decode, read=advance)
+            proof = SplitVerifier(storage, manifest, split, decode=args.decode, read=advance)
             problems = found[split] = []
             for problem in proof.problems():
                 problems.append(problem)
@@ -109,7 +109,7 @@ def _table() -> Table:
     return Table(*headers, title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
-def _row(proof: SplitProof, problems: Sequence[Problem], decoded: bool) -> tuple[str, ...]:
+def _row(proof: SplitVerifier, problems: Sequence[Problem], decoded: bool) -> tuple[str, ...]:
     entry = proof.entry
     images = any(feature.content == "image" for feature in proof.manifest.schema.features.values())
     return (
@@ -123,7 +123,7 @@ def _row(proof: SplitProof, problems: Sequence[Problem], decoded: bool) -> tuple
     )
 
 
-def _notes(proof: SplitProof) -> Iterator[str]:
+def _notes(proof: SplitVerifier) -> Iterator[str]:
     labels = proof.manifest.labels
     if labels and proof.labels:
         inside = [count for label, count in proof.labels.items() if label_name(labels, label) is not None]
@@ -138,7 +138,7 @@ def _notes(proof: SplitProof) -> Iterator[str]:
         )
 
 
-def _write_dali(directory: str, proof: SplitProof, problems: Sequence[Problem]) -> str:
+def _write_dali(directory: str, proof: SplitVerifier, problems: Sequence[Problem]) -> str:
     if problems or proof.index is None:
         return f"{proof.split}: no DALI index, because the split is damaged."
     paths = write_dali_index(directory, proof.entry, proof.index)

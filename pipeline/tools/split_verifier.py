@@ -27,7 +27,7 @@ from pipeline.storage.storage import Stat, Storage, files_at_once, join
 from pipeline.tools.ledger import ledger_problem
 from pipeline.tools.record_checks import image_problem, label_problems, labels_of, schema_problems
 
-__all__ = ["Cause", "Problem", "SplitProof", "prove_sidecars"]
+__all__ = ["Cause", "Problem", "SplitVerifier", "check_sidecars"]
 
 PIECE_BYTES = 4 * 1024**2
 
@@ -49,7 +49,7 @@ class Problem(NamedTuple):
 
 
 @dataclass
-class _ShardProof:
+class _ShardVerifier:
     """The findings of one shard."""
 
     records: int = 0
@@ -58,7 +58,7 @@ class _ShardProof:
     problems: list[Problem] = field(default_factory=list)
 
 
-def prove_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
+def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
     """Problems of the files for TFDS, and files that no conversion wrote but that TFDS would read."""
     if not has_sidecars(manifest):
         return
@@ -74,7 +74,7 @@ def prove_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
 
 
 @dataclass
-class SplitProof:
+class SplitVerifier:
     """The proof of one split: `problems()` reads it; afterwards the other fields hold the findings.
 
     decode: also decode every image. read: called with the number of bytes read."""
@@ -137,8 +137,8 @@ class SplitProof:
                 what = "is not in the manifest, but readers that match file names read it"
                 yield Problem(join(self.manifest.directory, file), what, "stray")
 
-    def _prove(self, number: int) -> _ShardProof:
-        shard, proof = self.entry.shards[number], _ShardProof()
+    def _prove(self, number: int) -> _ShardVerifier:
+        shard, proof = self.entry.shards[number], _ShardVerifier()
         path, there = join(self.manifest.directory, shard.file), self._there.get(shard.file)
         if there is None:
             proof.problems.append(Problem(path, f"is missing, with its {shard.records:,} records"))
@@ -174,7 +174,7 @@ class SplitProof:
         first, end = self.index.shard_starts[number : number + 2]
         return np.stack([self.index.lengths[first:end], self.index.crcs[first:end]], axis=1)
 
-    def _look_into(self, proof: _ShardProof, path: str, frame: Frame) -> None:
+    def _look_into(self, proof: _ShardVerifier, path: str, frame: Frame) -> None:
         where = f"{path}, record {frame.record} at byte {frame.offset}"
         if frame.problem:
             proof.problems.append(Problem(where, frame.problem))
@@ -184,7 +184,7 @@ class SplitProof:
         if inside:
             proof.problems.append(Problem(where, inside, "as converted"))
 
-    def _problems_inside(self, proof: _ShardProof, payload: bytes) -> Iterator[str]:
+    def _problems_inside(self, proof: _ShardVerifier, payload: bytes) -> Iterator[str]:
         schema, labels = self.manifest.schema, self.manifest.labels
         if schema.opaque:
             proof.key_digest = None
@@ -209,7 +209,7 @@ class SplitProof:
                 if problem:
                     yield f"{name!r}: {problem}"
 
-    def _add(self, proof: _ShardProof) -> None:
+    def _add(self, proof: _ShardVerifier) -> None:
         self.records += proof.records
         self.labels.update(proof.labels)
         if self.key_digest is not None and proof.key_digest is not None:

@@ -10,9 +10,9 @@ import pytest
 
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
+from beam_jobs.completeness import SourceSummary
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
-from beam_jobs.proof import SourceSummary
 from beam_jobs.receipts import finished_shard
 from beam_jobs.references import concat
 from beam_jobs.sums import BucketSums, measure

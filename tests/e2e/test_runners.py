@@ -21,7 +21,7 @@ from kills import CONVERT
 from raw_data.imagenet import RawImagenet
 from sweep import SWEEP
 
-from beam_jobs.proof import SourceSummary
+from beam_jobs.completeness import SourceSummary
 from pipeline.errors import ConversionError
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
 from trainer.calls.call import Call
-from trainer.calls.proof import Proof
+from trainer.calls.exact_epoch import ExactEpoch
 from trainer.inputs import CompleteInput
 from trainer.job import Job, Opened
 from trainer.loop.plan import Steps
@@ -167,7 +167,7 @@ class _Totals:
     """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays exact."""
 
     def __init__(self, source: CompleteInput) -> None:
-        self.sums, self.steps, self.proof = defaultdict[str, float](float), 0, Proof(source)
+        self.sums, self.steps, self.proof = defaultdict[str, float](float), 0, ExactEpoch(source)
 
     def add(self, look: Look) -> None:
         self.steps += look.length

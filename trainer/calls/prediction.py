@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
 from trainer.calls.call import Call
-from trainer.calls.proof import Proof
+from trainer.calls.exact_epoch import ExactEpoch
 from trainer.cluster.watchdog import Watchdog
 from trainer.inputs import MASK
 from trainer.job import Job, Opened
@@ -46,7 +46,7 @@ class Prediction:
     ) -> None:
         self._call, self._job, self._opened = call, job, opened
         self._variables = variables
-        self._proof = Proof(opened.source)
+        self._proof = ExactEpoch(opened.source)
         self._given = self._dispatches = 0
         place = job.placement
         step = predict_step(job.task, keys)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
+from beam_jobs.completeness import SourceSummary, check_scanned
 from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
-from beam_jobs.proof import SourceSummary, check_scanned
 from beam_jobs.references import concat
 from beam_jobs.sums import add_sums, measure
 from beam_jobs.write import write_shard

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import EvaluationError
-from trainer.calls.proof import Proof
+from trainer.calls.exact_epoch import ExactEpoch
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
 
 COMMAND = "python -m pipeline.verify data --split validation --decode"
@@ -23,7 +23,7 @@ class Source:
 
 def refusal(records, crc, source):
     checked: Any = source
-    proof = Proof(checked)
+    proof = ExactEpoch(checked)
     proof.add({RECORDS: np.array([records]), BAD_ROWS: np.array([0]), CRC_SUM: np.array([crc])})
     with pytest.raises(EvaluationError) as raised:
         proof.check("evaluation", "the metrics are not the split's")

@@ -10,10 +10,10 @@ from pipeline.errors import EvaluationError
 from trainer.inputs import CompleteInput
 from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
 
-__all__ = ["Proof"]
+__all__ = ["ExactEpoch"]
 
 
-class Proof:
+class ExactEpoch:
     """records: rows that counted. crc: the sum of their crcs mod 2**32, plus the expected crcs of masked records."""
 
     def __init__(self, source: CompleteInput) -> None:
