@@ -47,15 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         bar = progress.add_task("verifying", total=sum(manifest.splits[split].num_bytes for split in splits))
         for split in splits:
             advance = functools.partial(progress.advance, bar)
-            proof = SplitVerifier(storage, manifest, split, decode=args.decode, read=advance)
+            verifier = SplitVerifier(storage, manifest, split, decode=args.decode, read=advance)
             problems = found[split] = []
-            for problem in proof.problems():
+            for problem in verifier.problems():
                 problems.append(problem)
                 say(console, f"damaged: {problem}")
-            table.add_row(*map(Text, _row(proof, problems, args.decode)))
-            notes += _notes(proof)
+            table.add_row(*map(Text, _row(verifier, problems, args.decode)))
+            notes += _notes(verifier)
             if args.dali_index is not None:
-                notes.append(_write_dali(args.dali_index or join(args.directory, DALI_DIRECTORY), proof, problems))
+                notes.append(_write_dali(args.dali_index or join(args.directory, DALI_DIRECTORY), verifier, problems))
     console.print(table)
     for line in (*notes, *repairs(manifest, found, sidecars)):
         say(console, line)
@@ -109,40 +109,42 @@ def _table() -> Table:
     return Table(*headers, title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
-def _row(proof: SplitVerifier, problems: Sequence[Problem], decoded: bool) -> tuple[str, ...]:
-    entry = proof.entry
-    images = any(feature.content == "image" for feature in proof.manifest.schema.features.values())
+def _row(verifier: SplitVerifier, problems: Sequence[Problem], decoded: bool) -> tuple[str, ...]:
+    entry = verifier.entry
+    images = any(feature.content == "image" for feature in verifier.manifest.schema.features.values())
     return (
-        proof.split,
-        f"{proof.records:,} of {entry.num_records:,}",
+        verifier.split,
+        f"{verifier.records:,} of {entry.num_records:,}",
         format_bytes(entry.num_bytes),
         f"{len(entry.shards):,}",
         ("decoded" if decoded else "not decoded") if images else "none",
-        proof.key_verdict,
+        verifier.key_verdict,
         f"{len(problems):,} damaged" if problems else "intact",
     )
 
 
-def _notes(proof: SplitVerifier) -> Iterator[str]:
-    labels = proof.manifest.labels
-    if labels and proof.labels:
-        inside = [count for label, count in proof.labels.items() if label_name(labels, label) is not None]
+def _notes(verifier: SplitVerifier) -> Iterator[str]:
+    labels = verifier.manifest.labels
+    if labels and verifier.labels:
+        inside = [count for label, count in verifier.labels.items() if label_name(labels, label) is not None]
         classes = f"{len(inside):,} of {len(labels.names):,} classes occur"
         each = f", each in {min(inside):,} to {max(inside):,} records" if len(set(inside)) > 1 else ""
-        outside = sum(proof.labels.values()) - sum(inside)
-        yield f"{proof.split}: {classes}{each}" + (f"; {outside:,} labels are outside the range." if outside else ".")
-    if proof.key_digest is None and proof.records == proof.entry.num_records:
+        outside = sum(verifier.labels.values()) - sum(inside)
+        yield f"{verifier.split}: {classes}{each}" + (
+            f"; {outside:,} labels are outside the range." if outside else "."
+        )
+    if verifier.key_digest is None and verifier.records == verifier.entry.num_records:
         yield (
-            f"{proof.split}: records of {proof.manifest.name!r} do not contain their keys, so no key digest can be "
+            f"{verifier.split}: records of {verifier.manifest.name!r} do not contain their keys, so no key digest can be "
             "compared. This is normal: lengths and checksums cover every byte."
         )
 
 
-def _write_dali(directory: str, proof: SplitVerifier, problems: Sequence[Problem]) -> str:
-    if problems or proof.index is None:
-        return f"{proof.split}: no DALI index, because the split is damaged."
-    paths = write_dali_index(directory, proof.entry, proof.index)
-    return f"{proof.split}: DALI index of {len(paths):,} shards -> {directory}"
+def _write_dali(directory: str, verifier: SplitVerifier, problems: Sequence[Problem]) -> str:
+    if problems or verifier.index is None:
+        return f"{verifier.split}: no DALI index, because the split is damaged."
+    paths = write_dali_index(directory, verifier.entry, verifier.index)
+    return f"{verifier.split}: DALI index of {len(paths):,} shards -> {directory}"
 
 
 if __name__ == "__main__":

@@ -103,9 +103,9 @@ class SplitVerifier:
             yield Problem(join(self.manifest.directory, rejects_file(self.split)), what)
         pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-verify")
         try:
-            for proof in pool.map(self._prove, range(len(self.entry.shards))):
-                self._add(proof)
-                yield from proof.problems
+            for verifier in pool.map(self._prove, range(len(self.entry.shards))):
+                self._add(verifier)
+                yield from verifier.problems
         finally:
             pool.shutdown(cancel_futures=True)
         if self.records != self.entry.num_records:
@@ -138,28 +138,28 @@ class SplitVerifier:
                 yield Problem(join(self.manifest.directory, file), what, "stray")
 
     def _prove(self, number: int) -> _ShardVerifier:
-        shard, proof = self.entry.shards[number], _ShardVerifier()
+        shard, verifier = self.entry.shards[number], _ShardVerifier()
         path, there = join(self.manifest.directory, shard.file), self._there.get(shard.file)
         if there is None:
-            proof.problems.append(Problem(path, f"is missing, with its {shard.records:,} records"))
-            return proof
+            verifier.problems.append(Problem(path, f"is missing, with its {shard.records:,} records"))
+            return verifier
         checksum = google_crc32c.Checksum()
         try:
             pieces = self._pieces(path, there.bytes, checksum)
             for frame in read_frames(pieces, self._rows(number)):
-                self._look_into(proof, path, frame)
+                self._look_into(verifier, path, frame)
             for _ in pieces:  # the bytes after the last record
                 pass
         except StorageError as e:
-            proof.problems.append(Problem(path, str(e)))
-            return proof
+            verifier.problems.append(Problem(path, str(e)))
+            return verifier
         found, ours = Stat(there.bytes, int.from_bytes(checksum.digest(), "big")), Stat(shard.bytes, shard.crc32c)
         if found != ours:
-            proof.problems.append(Problem(path, f"has {found}, the manifest says {ours}"))
-        elif self.index is None and proof.records != shard.records and not proof.problems:
-            what = f"has {proof.records} records, the manifest says {shard.records}"
-            proof.problems.append(Problem(path, what))
-        return proof
+            verifier.problems.append(Problem(path, f"has {found}, the manifest says {ours}"))
+        elif self.index is None and verifier.records != shard.records and not verifier.problems:
+            what = f"has {verifier.records} records, the manifest says {shard.records}"
+            verifier.problems.append(Problem(path, what))
+        return verifier
 
     def _pieces(self, path: str, size: int, checksum: google_crc32c.Checksum) -> Iterator[bytes]:
         ranges = ((path, at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES))
@@ -174,45 +174,45 @@ class SplitVerifier:
         first, end = self.index.shard_starts[number : number + 2]
         return np.stack([self.index.lengths[first:end], self.index.crcs[first:end]], axis=1)
 
-    def _look_into(self, proof: _ShardVerifier, path: str, frame: Frame) -> None:
+    def _look_into(self, verifier: _ShardVerifier, path: str, frame: Frame) -> None:
         where = f"{path}, record {frame.record} at byte {frame.offset}"
         if frame.problem:
-            proof.problems.append(Problem(where, frame.problem))
+            verifier.problems.append(Problem(where, frame.problem))
             return
-        proof.records += 1
-        inside = "; ".join(self._problems_inside(proof, frame.payload))
+        verifier.records += 1
+        inside = "; ".join(self._problems_inside(verifier, frame.payload))
         if inside:
-            proof.problems.append(Problem(where, inside, "as converted"))
+            verifier.problems.append(Problem(where, inside, "as converted"))
 
-    def _problems_inside(self, proof: _ShardVerifier, payload: bytes) -> Iterator[str]:
+    def _problems_inside(self, verifier: _ShardVerifier, payload: bytes) -> Iterator[str]:
         schema, labels = self.manifest.schema, self.manifest.labels
         if schema.opaque:
-            proof.key_digest = None
+            verifier.key_digest = None
             return
         try:
             layout, values = example_layout(payload), decode_example(payload)
         except SchemaError as e:
-            proof.key_digest = None
+            verifier.key_digest = None
             yield str(e).rstrip(".")
             return
         yield from schema_problems(schema, layout)
         yield from label_problems(labels, values)
-        proof.labels.update(labels_of(labels, values))
+        verifier.labels.update(labels_of(labels, values))
         key = None if schema.name == PASSED_ON else key_of(self.manifest.name, self.split, values)
-        if key is None or proof.key_digest is None:
-            proof.key_digest = None
+        if key is None or verifier.key_digest is None:
+            verifier.key_digest = None
         else:
-            proof.key_digest += key_digest([key])
+            verifier.key_digest += key_digest([key])
         for name, feature in schema.features.items() if self.decode else ():
             for data in values.get(name, ()) if feature.content == "image" else ():
                 problem = image_problem(data) if isinstance(data, bytes) else ""
                 if problem:
                     yield f"{name!r}: {problem}"
 
-    def _add(self, proof: _ShardVerifier) -> None:
-        self.records += proof.records
-        self.labels.update(proof.labels)
-        if self.key_digest is not None and proof.key_digest is not None:
-            self.key_digest = add_digests((self.key_digest, proof.key_digest))
+    def _add(self, verifier: _ShardVerifier) -> None:
+        self.records += verifier.records
+        self.labels.update(verifier.labels)
+        if self.key_digest is not None and verifier.key_digest is not None:
+            self.key_digest = add_digests((self.key_digest, verifier.key_digest))
         else:
             self.key_digest = None
