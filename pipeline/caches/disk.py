@@ -14,8 +14,8 @@ import numpy as np
 
 from pipeline.errors import OptionError, StorageError
 from pipeline.logs import logger
-from pipeline.shards.index import SplitIndex
 from pipeline.shards.record import frame_ends
+from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes
 from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import Group, Proven, Reading, Record, Records

@@ -10,8 +10,8 @@ import numpy as np
 
 from pipeline.errors import EmptySplitError, ShardError
 from pipeline.formats import FixedLength
-from pipeline.shards.index import Location
 from pipeline.shards.record import crc32c
+from pipeline.shards.split_index import Location
 from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
 from pipeline.spec import Layout, Opaque

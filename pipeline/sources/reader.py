@@ -9,8 +9,8 @@ import numpy as np
 
 from pipeline.errors import InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.index import load_index
 from pipeline.shards.manifest import Manifest
+from pipeline.shards.split_index import load_index
 from pipeline.sources.keys import key_of
 from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, fetch, intact

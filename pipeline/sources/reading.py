@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pipeline.errors import CorruptRecordError
-from pipeline.shards.index import Location
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES, proven_crc
+from pipeline.shards.split_index import Location
 from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.storage.storage import Storage

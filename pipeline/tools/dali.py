@@ -5,9 +5,9 @@ match names would mistake train-00000-of-00015.idx for a shard."""
 
 import numpy as np
 
-from pipeline.shards.index import SplitIndex
 from pipeline.shards.manifest import SplitEntry
 from pipeline.shards.record import FRAME_BYTES
+from pipeline.shards.split_index import SplitIndex
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import in_parallel, join
 

@@ -16,12 +16,12 @@ import numpy as np
 from pipeline.errors import SchemaError, StorageError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.frames import MAX_INDEXED_BYTES, Frame, read_frames
-from pipeline.shards.index import encode_index
 from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import record_key
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Schema
+from pipeline.shards.split_index import encode_index
 from pipeline.sources.infer import SchemaGuess, merged_schema
 from pipeline.storage.storage import Stat, Storage, files_at_once, join
 from pipeline.tools.record_checks import schema_problems

@@ -14,13 +14,13 @@ import numpy as np
 from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.shards.example_decoding import decode_example, example_layout
 from pipeline.shards.frames import Frame, read_frames
-from pipeline.shards.index import SplitIndex, load_index
 from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, rejects_file, shard_pattern
 from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.sidecar_proof import has_sidecars, sidecar_problems
 from pipeline.shards.sidecars import METADATA_FILE, labels_file, sidecar_texts
+from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.keys import key_of
 from pipeline.sources.tfds_files import tfds_leaves
 from pipeline.storage.storage import Stat, Storage, files_at_once, join

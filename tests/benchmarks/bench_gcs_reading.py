@@ -24,11 +24,11 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "servers"), str(Path(__file__).p
 from fake_gcs.server import start
 
 from pipeline.shards.example import encode_example
-from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
 from pipeline.shards.naming import index_file, shard_file
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.split_index import encode_index
 from pipeline.storage.schemes import open_storage
 
 RECORD_BYTES, SHARD_BYTES, BATCH, WINDOW = 110_000, 10**8, 64, 1024

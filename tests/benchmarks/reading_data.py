@@ -32,11 +32,11 @@ def _shards(records: int) -> Iterator[list[tuple[bytes, int]]]:
 
 def _tfrecord(directory: Path, records: int) -> None:
     from pipeline.shards.example import encode_example
-    from pipeline.shards.index import encode_index
     from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
     from pipeline.shards.naming import index_file, shard_file
     from pipeline.shards.record import crc32c, frame
     from pipeline.shards.schema import Feature, Schema
+    from pipeline.shards.split_index import encode_index
     from pipeline.storage.schemes import open_storage
 
     schema = Schema("noise", {"image/encoded": Feature("bytes"), "label": Feature("int64")})

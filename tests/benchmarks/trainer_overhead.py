@@ -69,11 +69,11 @@ def dispatches(leaves: int, count: int) -> dict[str, Callable[[], float]]:
 def write_images(directory: Path, work: Work, records: int) -> None:
     """JPEGs of noise with labels, one shard."""
     from pipeline.shards.example import encode_example
-    from pipeline.shards.index import encode_index
     from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
     from pipeline.shards.naming import index_file, shard_file
     from pipeline.shards.record import crc32c, frame
     from pipeline.shards.schema import Feature, Schema
+    from pipeline.shards.split_index import encode_index
     from pipeline.storage.schemes import open_storage
 
     random = np.random.default_rng(0)

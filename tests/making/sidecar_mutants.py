@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from pipeline.errors import InfeedError
-from pipeline.shards.index import decode_rows, encode_index
 from pipeline.shards.record import crc32c
+from pipeline.shards.split_index import decode_rows, encode_index
 from pipeline.verify import main as verify_main
 
 VALUES = (None, True, 0, -1, 1e300, float("nan"), "", "0", "train", "\u202e", [], {}, ["1"], {"a": 1}, 2**70)

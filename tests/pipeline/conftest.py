@@ -12,11 +12,11 @@ from hypothesis import settings
 from PIL import Image
 
 from pipeline.shards.example import encode_example
-from pipeline.shards.index import encode_index
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
 from pipeline.shards.naming import index_file, shard_file
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.split_index import encode_index
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import join
 from pipeline.verify import main as verify_main

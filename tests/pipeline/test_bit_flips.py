@@ -15,9 +15,9 @@ from raw_data.imagenet import RawImagenet
 
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import ConversionError, CorruptRecordError, InfeedError, ManifestError, ShardError
-from pipeline.shards.index import load_index
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
+from pipeline.shards.split_index import load_index
 from pipeline.storage.local import LocalStorage
 from pipeline.verify import main as verify_main
 

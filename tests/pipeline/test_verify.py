@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ManifestError, OptionError
-from pipeline.shards.index import load_index
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, crc32c
 from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.split_index import load_index
 from pipeline.storage.local import LocalStorage
 from pipeline.tools import split_verifier
 from pipeline.verify import main

@@ -5,13 +5,13 @@ import json
 import numpy as np
 
 from pipeline.shards.example import encode_example
-from pipeline.shards.index import encode_index
 from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.manifest import Manifest, update_manifest
 from pipeline.shards.naming import index_file, receipt_file, shard_file
 from pipeline.shards.ranks import ranks
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.split_index import encode_index
 from pipeline.storage.local import LocalStorage
 
 

@@ -16,8 +16,8 @@ from pipeline.errors import (
     StorageError,
 )
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.index import Location, SplitIndex
 from pipeline.shards.record import FRAME_BYTES, crc32c, frame
+from pipeline.shards.split_index import Location, SplitIndex
 from pipeline.sources.opening import open_dataset
 from pipeline.sources.reader import SplitReader
 from pipeline.sources.reading import COPY_BYTES, MAX_READ_BYTES, MERGE_GAP_BYTES, ShardReading, read_starts

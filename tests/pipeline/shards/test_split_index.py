@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ShardError
-from pipeline.shards.index import SplitIndex, decode_rows, encode_index, load_index
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.record import FRAME_BYTES, crc32c
+from pipeline.shards.split_index import SplitIndex, decode_rows, encode_index, load_index
 from pipeline.storage.local import LocalStorage
 
 SHARDS = st.lists(st.lists(st.integers(0, 5000), max_size=8), min_size=1, max_size=6)
