@@ -27,7 +27,7 @@ from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import Feature, Labels
 from pipeline.sizes import format_bytes
-from pipeline.sources.reader import SplitReader
+from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import fetch, intact, weighed
 from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console, Parser, exit_with
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         console.print(identity, markup=False, highlight=False, soft_wrap=True)
         console.print(_shard_bars(split, [shard.bytes for shard in entry.shards]))
         if entry.num_records:
-            reader = SplitReader(manifest, split, open_storage(args.directory))
+            reader = IndexedRecords(manifest, split, open_storage(args.directory))
             if manifest.labels:
                 console.print(_label_bars(reader, manifest.labels, args.all))
             for number in _spread(reader.num_records, args.samples).tolist():
@@ -102,7 +102,7 @@ def _shard_bars(split: str, sizes: Sequence[int]) -> Group:
     return _bars(f"{split}: shards by size", list(zip(names, counts.tolist(), strict=True)), "shards")
 
 
-def _label_bars(reader: SplitReader, labels: Labels, every: bool) -> Group:
+def _label_bars(reader: IndexedRecords, labels: Labels, every: bool) -> Group:
     total = reader.num_records
     ids = np.arange(total) if every else _sample(total, SAMPLED_RECORDS)
     counts = _count_labels(reader, labels, ids)
@@ -118,7 +118,7 @@ def _label_bars(reader: SplitReader, labels: Labels, every: bool) -> Group:
     return _bars(title, [(_label(labels, label), count) for label, count in ranked], "records")
 
 
-def _count_labels(reader: SplitReader, labels: Labels, ids: np.ndarray) -> Counter[int]:
+def _count_labels(reader: IndexedRecords, labels: Labels, ids: np.ndarray) -> Counter[int]:
     console, counts = Console(stderr=True), Counter()
     groups = [ids[at : at + _RECORDS_PER_READ] for at in range(0, len(ids), _RECORDS_PER_READ)]
     found, hidden = reader.read(weighed(reader, groups)), not console.is_terminal
@@ -152,7 +152,7 @@ def _sample(total: int, wanted: int) -> np.ndarray:
     return starts + (splitmix64(starts.astype(np.uint64)) % np.diff(starts, append=total).astype(np.uint64)).astype(int)
 
 
-def _record_table(reader: SplitReader, number: int) -> Table:
+def _record_table(reader: IndexedRecords, number: int) -> Table:
     payload = intact(*fetch(reader, np.array([number]))).payload
     table = _table(f"{reader.split}: record {number:,}, {format_bytes(len(payload))}", "feature", "value")
     manifest = reader.manifest

@@ -17,7 +17,7 @@ from pipeline.logs import logger
 from pipeline.shards.record import frame_ends
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes
-from pipeline.sources.reading import ShardReading
+from pipeline.sources.indexed_reading import IndexedReading
 from pipeline.sources.records import Group, Proven, Reading, Record, Records
 from pipeline.storage.local import LocalStorage
 
@@ -93,7 +93,7 @@ class DiskStore:
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
         """Uses large reads if neighbours are needed soon. A missing record is returned as a CorruptRecordError."""
-        return ShardReading(LocalStorage(), [self._path], self._index, groups, ahead_bytes)
+        return IndexedReading(LocalStorage(), [self._path], self._index, groups, ahead_bytes)
 
     def _open(self, path: Path, size: int) -> int:
         fd = os.open(path, _OPEN, 0o666)

@@ -12,7 +12,7 @@ from pipeline.errors import EmptySplitError, ShardError
 from pipeline.formats import FixedLength
 from pipeline.shards.record import crc32c
 from pipeline.shards.split_index import Location
-from pipeline.sources.reading import ShardReading
+from pipeline.sources.indexed_reading import IndexedReading
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage
@@ -71,7 +71,7 @@ class FixedLengthRecords:
         return f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
 
 
-class _FixedLengthReading(ShardReading):
+class _FixedLengthReading(IndexedReading):
     header_bytes = 0
 
     def crc_of(self, payload: bytes, due: int) -> int:

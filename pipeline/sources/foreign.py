@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pipeline.errors import OptionError, RawDataError, ShardError
 from pipeline.formats import TFRecords
 from pipeline.shards.schema import Schema
+from pipeline.sources.front_records import FrontRecords, open_tfrecords
 from pipeline.sources.named_splits import files_by_name
 from pipeline.sources.records import Records
-from pipeline.sources.streamed import StreamedRecords, open_tfrecords
 from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.sources.tfds_files import tfds_files
 from pipeline.storage.storage import Storage, join
@@ -53,7 +53,7 @@ def _of_tfds(directory: str, storage: Storage) -> Splits:
         )
     schema, splits = described_by_tfds(directory, tfds)
 
-    def opened(split: str, counts: Mapping[str, int]) -> StreamedRecords:
+    def opened(split: str, counts: Mapping[str, int]) -> FrontRecords:
         missing = [name for name in counts if name not in listed]
         if missing:
             raise ShardError(

@@ -14,12 +14,12 @@ from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.sources.arrays import ArrayRecords
 from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.foreign import Splits, foreign_splits
+from pipeline.sources.front_records import open_lines, open_tfrecords
+from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.joined import Part, concatenated
 from pipeline.sources.matching import is_directory, matching_files
-from pipeline.sources.reader import SplitReader
 from pipeline.sources.records import Records
 from pipeline.sources.selection import parse_selections
-from pipeline.sources.streamed import open_lines, open_tfrecords
 from pipeline.storage.schemes import open_storage
 
 __all__ = ["Data", "open_dataset"]
@@ -83,7 +83,7 @@ def _parts_at(uri: str, split: str | None, format: Format | None, default_split:
         return _parts_of_records(open_lines(uri, matching_files(uri, storage), storage, format.key), split)
     manifest = find_manifest(uri, storage) if format is None else None
     if manifest:
-        splits: Splits = {name: functools.partial(SplitReader, manifest, name, storage) for name in manifest.splits}
+        splits: Splits = {name: functools.partial(IndexedRecords, manifest, name, storage) for name in manifest.splits}
     elif is_directory(uri, storage):
         splits = foreign_splits(uri, storage, format)
     else:

@@ -11,8 +11,8 @@ from pipeline import index
 from pipeline.datasets import eval_dataset
 from pipeline.errors import EvaluationError
 from pipeline.ops import DecodeJpeg
-from pipeline.sources.reader import SplitReader
-from pipeline.sources.reading import ShardReading
+from pipeline.sources.indexed_reading import IndexedReading
+from pipeline.sources.indexed_records import IndexedRecords
 from trainer.config import TrainerConfig
 from trainer.recipes.digits import Config, digits_task, input_fns, run
 from trainer.trainer import Trainer
@@ -39,7 +39,7 @@ def test_an_evaluation_over_shards_counts_every_record_and_proves_it(trained):
 
 def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail(trained, monkeypatch):
     trainer, eval_input = trained
-    read = ShardReading.__iter__
+    read = IndexedReading.__iter__
 
     def lying(self):
         for number, payloads in enumerate(read(self)):
@@ -47,7 +47,7 @@ def test_a_reader_that_delivers_one_record_twice_and_skips_another_makes_it_fail
                 payloads[1] = payloads[0]
             yield payloads
 
-    monkeypatch.setattr(ShardReading, "__iter__", lying)
+    monkeypatch.setattr(IndexedReading, "__iter__", lying)
     with pytest.raises(
         EvaluationError,
         match=r"counted 368 records as due, .* crcs add up to \w+ and not to the index's .* "
@@ -83,7 +83,7 @@ def test_an_evaluation_that_is_kept_decoded_is_proven_every_time(trained, digits
 
     plain = trainer.evaluate(eval_input)
     first = trainer.evaluate(kept_input)
-    monkeypatch.setattr(SplitReader, "read", None)  # it would fail if it read
+    monkeypatch.setattr(IndexedRecords, "read", None)  # it would fail if it read
     again = trainer.evaluate(kept_input)
     assert first.metrics == again.metrics == plain.metrics
     assert (again.records, again.proven, again.crc) == (368, True, plain.crc)

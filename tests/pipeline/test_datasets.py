@@ -20,7 +20,7 @@ from pipeline.errors import (
 from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.sources.reader import SplitReader
+from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.tf_cpu import tf
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
@@ -92,9 +92,9 @@ def test_an_evaluation_is_repeated_from_its_start(numbers_of):
 
 def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of, monkeypatch):
     # Each record is whole and known to the index; only the sum over what was delivered shows it.
-    read = SplitReader.read
+    read = IndexedRecords.read
     monkeypatch.setattr(
-        SplitReader,
+        IndexedRecords,
         "read",
         lambda self, groups, n: read(self, ((np.where(ids == 6, 2, ids), w) for ids, w in groups), n),
     )

@@ -12,7 +12,7 @@ from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.errors import EmptySplitError, OptionError, SchemaError, ShardError, StorageError
 from pipeline.formats import FixedLength
 from pipeline.shards.record import crc32c
-from pipeline.sources.reading import ShardReading
+from pipeline.sources.indexed_reading import IndexedReading
 from pipeline.sources.records import fetch, intact, weighed
 from pipeline.storage.local import LocalStorage
 from pipeline.tf_cpu import tf
@@ -79,7 +79,7 @@ def test_neighbours_are_read_at_once(tmp_path, monkeypatch):
         LocalStorage, "read_ranges", lambda self, r: plain(self, (asked.append(one) or one for one in r))
     )
     records = open_dataset(tmp_path, format=FixedLength(64))
-    assert isinstance(records.read([], 0), ShardReading)
+    assert isinstance(records.read([], 0), IndexedReading)
     payloads(records, range(500, 1500))
     assert [(Path(path).name, at, size) for path, at, size in asked] == [
         ("data_0.bin", 500 * 64, 500 * 64),

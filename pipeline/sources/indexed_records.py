@@ -11,15 +11,15 @@ from pipeline.errors import InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.split_index import load_index
+from pipeline.sources.indexed_reading import IndexedReading
 from pipeline.sources.keys import key_of
-from pipeline.sources.reading import ShardReading
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, fetch, intact
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["SplitReader"]
+__all__ = ["IndexedRecords"]
 
 
-class SplitReader:
+class IndexedRecords:
     """One split, open for reading: see Records. Threads may share it. crcs and lengths come from the index.
 
     fingerprint: of the names, sizes and checksums of the shards. Raises: OptionError for an unknown split;
@@ -49,9 +49,9 @@ class SplitReader:
         """See Records."""
         return int(self.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ShardReading:
+    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> IndexedReading:
         """See Records. A damaged record is returned as a CorruptRecordError naming shard, record and offset."""
-        return ShardReading(self._storage, self._paths, self.index, groups, ahead_bytes)
+        return IndexedReading(self._storage, self._paths, self.index, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
         """The location of a record, for messages: shard, record within it, offset, and its key if it is known."""

@@ -16,7 +16,7 @@ from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
 from pipeline.storage.storage import Storage
 
-__all__ = ["ShardReading", "read_starts"]
+__all__ = ["IndexedReading", "read_starts"]
 
 MERGE_GAP_BYTES = 16 * 1024  # reading across a gap of this size costs as much as another request (local: ~5 us)
 MAX_READ_BYTES = 4 * 1024**2
@@ -33,7 +33,7 @@ class Places(Protocol):
         ...
 
 
-class ShardReading(Iterable[list[Record]]):
+class IndexedReading(Iterable[list[Record]]):
     """See Reading: the records of groups, from indexed shards."""
 
     header_bytes = HEADER_BYTES  # from the start of a record to its payload

@@ -18,9 +18,9 @@ from pipeline.errors import (
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.record import FRAME_BYTES, crc32c, frame
 from pipeline.shards.split_index import Location, SplitIndex
+from pipeline.sources.indexed_reading import COPY_BYTES, MAX_READ_BYTES, MERGE_GAP_BYTES, IndexedReading, read_starts
+from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.opening import open_dataset
-from pipeline.sources.reader import SplitReader
-from pipeline.sources.reading import COPY_BYTES, MAX_READ_BYTES, MERGE_GAP_BYTES, ShardReading, read_starts
 from pipeline.sources.records import Group, fetch, intact, weighed
 from pipeline.storage.local import LocalStorage
 
@@ -38,7 +38,7 @@ def numbers(records: list[tuple[bytes, int]]) -> list[int]:
     return [decode_example(payload)["number"][0] for payload, _ in records]
 
 
-def read(reader: SplitReader, ids: np.ndarray) -> list[tuple[bytes, int]]:
+def read(reader: IndexedRecords, ids: np.ndarray) -> list[tuple[bytes, int]]:
     return list(map(intact, fetch(reader, ids)))
 
 
@@ -108,7 +108,7 @@ def test_on_a_disk_a_large_record_is_a_read_of_its_own(tmp_path, monkeypatch, re
     monkeypatch.setattr(LocalStorage, "read_ranges", counting)
     monkeypatch.setattr(LocalStorage, "remote", remote)
     group = Group(np.arange(len(sizes)), sum(sizes))
-    (found,) = ShardReading(LocalStorage(), [str(tmp_path / "shard")], index, [group], 0)
+    (found,) = IndexedReading(LocalStorage(), [str(tmp_path / "shard")], index, [group], 0)
     assert [intact(record).payload for record in found] == payloads
     joined = sum(sizes[:3]) + 2 * FRAME_BYTES
     alone = [joined, *(max(size, 1) for size in sizes[3:])]
