@@ -18,7 +18,7 @@ from converters.tfrecord.layouts import find_raw
 from converters.tfrecord.options import add_record_options, set_num_shards
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Schema
-from pipeline.sources.infer import read_labels
+from pipeline.sources.merged_schemas import read_labels
 from pipeline.sources.named_splits import parse_assignment
 from pipeline.tools.command import Console
 

@@ -20,8 +20,8 @@ from pipeline.inputs.decoded import DecodedInput
 from pipeline.inputs.input import Batches, Input
 from pipeline.orders.order import EvalOrder, Position
 from pipeline.plans import Mixture, Sizes, mixture, plan_mixture, plan_records
-from pipeline.sources.joined import Part, concatenated
-from pipeline.sources.opening import Data, open_dataset
+from pipeline.sources.concatenated import Part, concatenated
+from pipeline.sources.open_dataset import Data, open_dataset
 from pipeline.sources.records import Records
 from pipeline.spec import ArraySpec
 

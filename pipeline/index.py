@@ -22,7 +22,7 @@ from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Schema
 from pipeline.sizes import format_bytes
-from pipeline.sources.infer import merged_schema, read_labels, read_schema
+from pipeline.sources.merged_schemas import merged_schema, read_labels, read_schema
 from pipeline.sources.named_splits import Files, files_by_name
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join

@@ -15,8 +15,8 @@ from pipeline.orders.hashing import SOURCES, hash_key
 from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import TrainOrder, default_streams
 from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
-from pipeline.sources.joined import Concatenated, Part
-from pipeline.sources.opening import Data, open_dataset
+from pipeline.sources.concatenated import Concatenated, Part
+from pipeline.sources.open_dataset import Data, open_dataset
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 
 __all__ = ["Mixture", "Plan", "Sizes", "mixture", "plan_mixture", "plan_records"]

@@ -22,7 +22,7 @@ from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Labels, Schema
-from pipeline.sources.infer import SchemaGuess, read_schema
+from pipeline.sources.merged_schemas import SchemaGuess, read_schema
 from pipeline.sources.named_splits import Files, files_by_name, files_by_pattern
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_files, tfds_labels
 from pipeline.storage.schemes import is_remote

@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.caches.disk import DiskStore
 from pipeline.caches.ram import RamStore
 from pipeline.errors import CorruptRecordError, OptionError
-from pipeline.sources.joined import ConcatenatedReading
+from pipeline.sources.concatenated import ConcatenatedReading
 from pipeline.sources.records import (
     Group,
     Reading,

@@ -18,7 +18,7 @@ from pipeline.shards.record import HEADER_BYTES
 from pipeline.sizes import format_bytes
 from pipeline.sources.front_file import Content, FrontFile, Kind, content_of, frames_of
 from pipeline.sources.front_reading import CountedFile, FrontReading
-from pipeline.sources.infer import SchemaGuess
+from pipeline.sources.merged_schemas import SchemaGuess
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage, files_at_once, in_parallel

@@ -22,7 +22,7 @@ from pipeline.shards.naming import record_key
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Schema
 from pipeline.shards.split_index import encode_index
-from pipeline.sources.infer import SchemaGuess, merged_schema
+from pipeline.sources.merged_schemas import SchemaGuess, merged_schema
 from pipeline.storage.storage import Stat, Storage, files_at_once, join
 from pipeline.tools.record_checks import schema_problems
 

@@ -41,7 +41,7 @@ def infeed(directory: Path, ahead_bytes: int) -> Run:
     from pipeline.background import Background
     from pipeline.orders.order import TrainOrder
     from pipeline.orders.shuffle import default_block_records
-    from pipeline.sources.opening import open_dataset
+    from pipeline.sources.open_dataset import open_dataset
     from pipeline.sources.records import intact, weighed
 
     def run() -> Iterator[int]:
@@ -66,7 +66,7 @@ def bare(directory: Path) -> Run:
     import numpy as np
 
     from pipeline.shards.record import HEADER_BYTES
-    from pipeline.sources.opening import open_dataset
+    from pipeline.sources.open_dataset import open_dataset
 
     records = open_dataset(str(directory), "train")
     where = records.index.locate(np.random.default_rng(0).permutation(records.num_records))

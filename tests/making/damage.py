@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.sources.opening import open_dataset
+from pipeline.sources.open_dataset import open_dataset
 
 __all__ = ["flip_payload_bits"]
 

@@ -13,7 +13,7 @@ BLOCKED = """
 import sys
 sys.modules["tensorflow"] = None
 import pipeline.background, pipeline.caches.cache, pipeline.hosts, pipeline.orders.order, pipeline.spec
-import pipeline.sources.opening
+import pipeline.sources.open_dataset
 import pipeline.describe, pipeline.verify
 try:
     import pipeline.datasets

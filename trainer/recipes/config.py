@@ -80,7 +80,7 @@ class RecipeConfig:
         return self._opened(self.eval_split)
 
     def _opened(self, split: str) -> "Records":
-        from pipeline.sources.opening import open_dataset  # loads NumPy
+        from pipeline.sources.open_dataset import open_dataset  # loads NumPy
 
         return open_dataset(self.data_dir, split)
 

@@ -14,7 +14,7 @@ from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train
 from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
-from pipeline.sources.joined import Part, concatenated
+from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.records import fetch, intact, weighed
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))

@@ -16,7 +16,7 @@ from pipeline.caches import disk as disk_cache
 from pipeline.caches.cache import cached
 from pipeline.errors import OptionError, StorageError
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
-from pipeline.sources.opening import open_dataset
+from pipeline.sources.open_dataset import open_dataset
 from pipeline.sources.records import fetch, weighed
 from pipeline.storage.local import LocalStorage
 
@@ -27,7 +27,7 @@ import sys, time
 import numpy as np
 from pipeline.caches.cache import cached
 from pipeline.sources.records import weighed
-from pipeline.sources.opening import open_dataset
+from pipeline.sources.open_dataset import open_dataset
 
 directory, cache, seed, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 records = cached(open_dataset(directory), cache)

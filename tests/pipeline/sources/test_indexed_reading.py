@@ -10,7 +10,7 @@ from pipeline.formats import FixedLength
 from pipeline.inputs.delivery import read_ahead
 from pipeline.orders.order import Rows, TrainOrder
 from pipeline.shards.example_decoding import decode_example
-from pipeline.sources.opening import open_dataset
+from pipeline.sources.open_dataset import open_dataset
 from pipeline.sources.records import RECORD_OBJECT_BYTES, weighed
 from pipeline.storage.local import LocalStorage
 

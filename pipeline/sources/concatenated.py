@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.shards.schema import Schema
-from pipeline.sources.infer import merged_feature
+from pipeline.sources.merged_schemas import merged_feature
 from pipeline.sources.records import Group, Reading, Record, Records
 from pipeline.spec import Layout
 

@@ -9,7 +9,7 @@ from pipeline.hosts import Hosts
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.schema import Feature, Schema
-from pipeline.sources.joined import Concatenated, Part, concatenated
+from pipeline.sources.concatenated import Concatenated, Part, concatenated
 from pipeline.sources.records import RECORD_OBJECT_BYTES, fetch, intact, weighed
 
 SIZES = ((5, 0, 7), (1,), (20, 3))

@@ -12,12 +12,12 @@ from pipeline.formats import FixedLength, Format, TextLines
 from pipeline.shards.manifest import find_manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.sources.arrays import ArrayRecords
+from pipeline.sources.concatenated import Part, concatenated
+from pipeline.sources.file_patterns import is_directory, matching_files
 from pipeline.sources.fixed_length import FixedLengthRecords
-from pipeline.sources.foreign import Splits, foreign_splits
+from pipeline.sources.foreign_splits import Splits, foreign_splits
 from pipeline.sources.front_records import open_lines, open_tfrecords
 from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.joined import Part, concatenated
-from pipeline.sources.matching import is_directory, matching_files
 from pipeline.sources.records import Records
 from pipeline.sources.selection import parse_selections
 from pipeline.storage.schemes import open_storage
