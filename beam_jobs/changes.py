@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
 from beam_jobs.receipts import receipts_of
@@ -48,5 +48,5 @@ def _known(storage: Storage, plan: SplitPlan, digest: str, num_shards: int) -> t
     return np.sort(np.concatenate([np.zeros(0, RAW_ROW), *rows]), order="rank"), len(rows) == num_shards
 
 
-def _file(job: Job, refs: References, mask: np.ndarray) -> str:
+def _file(job: ConversionJob, refs: References, mask: np.ndarray) -> str:
     return name_of(job, refs.files[refs.file[np.flatnonzero(mask)[0]]].uri)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from beam_jobs.changes import first_change
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import parse_receipt
 from pipeline.errors import ConversionError
@@ -161,7 +161,7 @@ def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
     )
 
 
-def check_mergeable(there: Manifest | None, job: Job) -> None:
+def check_mergeable(there: Manifest | None, job: ConversionJob) -> None:
     """Raises ConversionError if splits that remain in the manifest have another name, schema or other labels."""
     if there is None:
         return

@@ -12,7 +12,7 @@ import numpy as np
 
 from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.completeness import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Rejected
 from beam_jobs.summary import empty_folders, in_words, summarize, write_summary
@@ -65,7 +65,7 @@ def commit_split(
     return verdict
 
 
-def _rejected_message(job: Job, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
+def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejected]) -> Iterator[str]:
     yield f"split {split!r}: {len(rejected)} bad records; --max_bad_records allows {job.max_bad_records}:"
     yield from (f"  {line.key}: {line.error}" for line in rejected[:10])
     if len(rejected) > 10:
@@ -90,7 +90,7 @@ def _publish_index(storage: Storage, plan: SplitPlan, proven: Whole) -> SplitEnt
     )
 
 
-def _publish_manifest(storage: Storage, job: Job, split: str, entry: SplitEntry) -> None:
+def _publish_manifest(storage: Storage, job: ConversionJob, split: str, entry: SplitEntry) -> None:
     """Merges the split into the existing manifest: splits may be converted together or weeks apart."""
     converter = job.converter
 

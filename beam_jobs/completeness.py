@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Receipt, Rejected, read_receipts, receipts_of
 from pipeline.errors import ConversionError, LostDataError, StorageError
@@ -72,7 +72,7 @@ def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
     check_expected(job, plan.split, scanned)
 
 
-def check_expected(job: Job, split: str, scanned: int) -> None:
+def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
     """Raises ConversionError if the raw data does not have the expected number of records."""
     expected = (job.expected or {}).get(split)
     if expected is not None and scanned != expected:

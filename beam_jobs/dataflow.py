@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.dataflow_errors import as_ours, check_bucket, check_credentials
-from beam_jobs.job import Job
 from beam_jobs.wheel import build_wheel
 from pipeline.errors import InfeedError, OptionError
 from pipeline.installing import how_to_install
@@ -93,7 +93,7 @@ def _check_package(package: str) -> None:
         raise OptionError(f"--extra_package={package}: there is no such file. Build it: pip wheel --no-deps .")
 
 
-def check_job(job: Job) -> None:
+def check_job(job: ConversionJob) -> None:
     """Raises OptionError for raw data that workers cannot read."""
     for path in (*(source.uri for source in job.sources), *job.converter.worker_files):
         if not is_remote(path):
@@ -104,7 +104,7 @@ def check_job(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def prepared(job: Job, options: Any) -> Iterator[None]:
+def prepared(job: ConversionJob, options: Any) -> Iterator[None]:
     """Sets defaults and adds our wheel for the block, which submits the job. Checks with the service first.
 
     Raises OptionError, StorageError or InfeedError if the service would refuse the job; nothing is submitted then."""
@@ -122,7 +122,7 @@ def prepared(job: Job, options: Any) -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _check_service(job: Job, options: Any) -> None:
+def _check_service(job: ConversionJob, options: Any) -> None:
     """Checks credentials, permissions, API, project, region and staging bucket: one call, one small object, 1 s.
 
     Beam itself retries a forbidden bucket for ten minutes."""
@@ -144,7 +144,7 @@ def _check_service(job: Job, options: Any) -> None:
     check_bucket(client._storage_client, google.staging_location)
 
 
-def set_defaults(job: Job, options: Any) -> None:
+def set_defaults(job: ConversionJob, options: Any) -> None:
     """Sets name, labels, locations and workers of the job, unless flags have."""
     from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions, SetupOptions, WorkerOptions
 
@@ -164,7 +164,7 @@ def set_defaults(job: Job, options: Any) -> None:
         setup.save_main_session = False  # Beam's default pickles everything in __main__
 
 
-def _set_workers(job: Job, workers: Any, debug: Any) -> None:
+def _set_workers(job: ConversionJob, workers: Any, debug: Any) -> None:
     workers.machine_type = workers.machine_type or MACHINE_TYPE
     if workers.disk_size_gb is None:
         workers.disk_size_gb = DISK_GB
@@ -176,7 +176,7 @@ def _set_workers(job: Job, workers: Any, debug: Any) -> None:
         workers.max_num_workers = max(min(wanted, MAX_WORKERS), workers.num_workers or 1)
 
 
-def _shards(job: Job) -> int:
+def _shards(job: ConversionJob) -> int:
     """An estimate of the number of shards, which only the scan determines."""
     shards = 0
     for split in job.splits:
@@ -196,7 +196,7 @@ def _vcpus(machine_type: str) -> int:
     return int(found[1]) if found else 1
 
 
-def _job_name(job: Job) -> str:
+def _job_name(job: ConversionJob) -> str:
     """Dataset, time and run, because names of running jobs must be unique. At most 63 characters."""
     at = time.strftime("%Y%m%d-%H%M%S", time.gmtime(job.started))
     return f"infeed-{_plain(job.converter.name)[:31].strip('-')}-{at}-{job.run_id[:8]}".rstrip("-")

@@ -6,9 +6,9 @@ import contextlib
 import time
 from typing import Any
 
+from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.dataflow import prepared
 from beam_jobs.dataflow_errors import advice, as_ours, reason_of
-from beam_jobs.job import Job, Waiting
 from pipeline.errors import ConversionError
 from pipeline.sizes import format_bytes
 from pipeline.storage.storage import join
@@ -21,7 +21,7 @@ _REASON_POLLS = 6  # the reason for a failure may appear half a minute after the
 _OVER = {"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"}
 
 
-def run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
+def run(job: ConversionJob, options: Any, console: Console, waiting: Waiting) -> bool:
     """Submits a job and waits for its end. Returns False without waiting after --detach or writing a template.
 
     Raises OptionError or ConversionError if the job is refused, fails or is cancelled; SystemExit(130) on Ctrl-C."""
@@ -29,7 +29,7 @@ def run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
         return _run(job, options, console, waiting)
 
 
-def _run(job: Job, options: Any, console: Console, waiting: Waiting) -> bool:
+def _run(job: ConversionJob, options: Any, console: Console, waiting: Waiting) -> bool:
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     from beam_jobs.graph import pipeline_of

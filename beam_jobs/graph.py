@@ -18,9 +18,9 @@ from apache_beam.metrics.metric import Metrics
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import ShardResult, SourceSummary, check_scanned, distrusting_receipts
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
 from beam_jobs.counts import counts_of
-from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.plausible import check_target
 from beam_jobs.receipts import finished_shards
@@ -47,7 +47,7 @@ Sums = Mapping[int, BucketSums]  # by bucket key
 Samples = Mapping[int, Sampled]  # by split number
 
 
-def pipeline_of(job: Job, options: Any) -> beam.Pipeline:
+def pipeline_of(job: ConversionJob, options: Any) -> beam.Pipeline:
     """A pipeline that converts all splits of a job."""
     pipeline = beam.Pipeline(options=options)
     scanned = (
@@ -73,7 +73,7 @@ def pipeline_of(job: Job, options: Any) -> beam.Pipeline:
     return pipeline
 
 
-def _groups(job: Job) -> list[list[tuple[int, Source]]]:
+def _groups(job: ConversionJob) -> list[list[tuple[int, Source]]]:
     """Numbered sources. Those in buckets form groups of 16 to scan in parallel, as such scans mostly wait."""
     numbered = list(enumerate(job.sources))
     remote = [each for each in numbered if is_remote(each[1].uri)]
@@ -82,7 +82,7 @@ def _groups(job: Job) -> list[list[tuple[int, Source]]]:
 
 
 class _Stage(beam.DoFn):
-    def __init__(self, job: Job):
+    def __init__(self, job: ConversionJob):
         self.job = job
 
 
@@ -222,16 +222,16 @@ class _Commit(_Stage):
                 open_storage(path).delete(path)
 
 
-def _plan(job: Job, split: str, sums: Sums, sampled: Samples) -> SplitPlan:
+def _plan(job: ConversionJob, split: str, sums: Sums, sampled: Samples) -> SplitPlan:
     number = job.splits.index(split)
     low, high = number << _SHARD_BITS, (number + 1) << _SHARD_BITS
     of_split = {key - low: value for key, value in sums.items() if low <= key < high}
     return SplitPlan(job, split, of_split, sampled.get(number, Sampled()))
 
 
-def _key(job: Job, split: str, number: int) -> int:
+def _key(job: ConversionJob, split: str, number: int) -> int:
     return job.splits.index(split) << _SHARD_BITS | number
 
 
-def _unkey(job: Job, key: int) -> tuple[str, int]:
+def _unkey(job: ConversionJob, key: int) -> tuple[str, int]:
     return job.splits[key >> _SHARD_BITS], key & ((1 << _SHARD_BITS) - 1)

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
-from beam_jobs.job import Job, Waiting
+from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.preview import SplitPreview, preview
 from beam_jobs.progress import watching
 from beam_jobs.runners import find_runner
@@ -20,7 +20,7 @@ __all__ = ["dry_run", "exit_with", "launch"]
 _TO_ITS_END = Waiting()
 
 
-def dry_run(job: Job, console: Console) -> bool:
+def dry_run(job: ConversionJob, console: Console) -> bool:
     """Prints what the conversion would do. Returns False if the scan already shows that it would fail."""
     with console.status("scanning the raw data"):
         previews = list(preview(job))
@@ -43,7 +43,7 @@ def dry_run(job: Job, console: Console) -> bool:
     return not failures
 
 
-def _predicted_failures(job: Job, preview: SplitPreview) -> Iterator[str]:
+def _predicted_failures(job: ConversionJob, preview: SplitPreview) -> Iterator[str]:
     rejects = len(preview.rejected)
     if rejects > job.max_bad_records:
         what = "reject" if rejects == 1 else "rejects"
@@ -52,7 +52,7 @@ def _predicted_failures(job: Job, preview: SplitPreview) -> Iterator[str]:
         yield f"{preview.split}: no records"
 
 
-def launch(job: Job, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:
+def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:
     """Runs the conversion and prints the verdict of every split, unless told not to wait for it.
 
     Raises ConversionError with the verdict's message if a split is not complete."""

@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Converter, Source
-from beam_jobs.job import Job
 from beam_jobs.runners import RUNNERS, Preset, find_runner
 from pipeline.errors import InfeedError, OptionError, did_you_mean
 from pipeline.installing import how_to_install
@@ -58,7 +58,7 @@ def make_job(
     num_shards: Mapping[str, int],
     scratch: Sequence[str] = (),
     expected: Mapping[str, int] | None = None,
-) -> Job:
+) -> ConversionJob:
     """The job described by the common options. Raises OptionError.
 
     scratch: temporary files among the sources. expected: the required number of records by split."""
@@ -71,7 +71,7 @@ def make_job(
             raise OptionError(f"{number} shards for {split!r}: allowed are 1 and above.")
     if not sources:
         raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
-    return Job(
+    return ConversionJob(
         converter=converter,
         sources=tuple(sources),
         output_dir=args.gcs_output_path,

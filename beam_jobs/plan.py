@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.references import References, concat, in_order
 from beam_jobs.sample import Sampled
 from beam_jobs.sums import BucketSums, add_sums, framed_bytes
@@ -28,7 +28,7 @@ ENCODER_VERSION = 1  # of pipeline.shards.example and record: if their bytes cha
 class SplitPlan:
     """The layout of one split: a pure function of the job, the bucket sums and, if sizes change, a sample."""
 
-    job: Job
+    job: ConversionJob
     split: str
     sums: Mapping[int, BucketSums]  # by bucket
     sampled: Sampled = field(default_factory=Sampled)
@@ -97,7 +97,7 @@ class SplitPlan:
         return min(self.num_shards - 1, twice_middle * self.num_shards // (2 * self.total.bytes))
 
 
-def by_bucket(job: Job, split: str, refs: References) -> Iterator[tuple[int, References]]:
+def by_bucket(job: ConversionJob, split: str, refs: References) -> Iterator[tuple[int, References]]:
     """A batch of rows cut into (bucket, rows). The leading bits of a row's rank are its bucket."""
     shift = 64 - (job.num_buckets.bit_length() - 1)
     buckets = (ranks(job.seed, split, refs.key) >> np.uint64(shift)).astype(np.int64)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from beam_jobs.completeness import check_expected
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
-from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.plausible import check_target, empty_shards
 from beam_jobs.references import References
@@ -34,7 +34,7 @@ class SplitPreview:
     warnings: tuple[str, ...]
 
 
-def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
+def preview(job: ConversionJob, threads: int = 32) -> Iterator[SplitPreview]:
     """Yields a preview of each split. Raises the scan's errors, and ConversionError if shards are below record size."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
@@ -52,7 +52,7 @@ def preview(job: Job, threads: int = 32) -> Iterator[SplitPreview]:
         yield _of_plan(plan, pieces, tuple(empty_folders(split, empty)))
 
 
-def _scan(job: Job, source: Source) -> list[tuple[int, References]]:
+def _scan(job: ConversionJob, source: Source) -> list[tuple[int, References]]:
     batches = job.converter.scan(open_storage(source.uri), source)
     return [piece for refs in batches for piece in by_bucket(job, source.split, refs)]
 

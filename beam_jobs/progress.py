@@ -19,8 +19,8 @@ from rich.progress import (
 )
 
 from beam_jobs.claims import Claim, read_claim
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.counts import Counts, read_counts
-from beam_jobs.job import Job
 from beam_jobs.receipts import parse_receipt
 from pipeline.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
@@ -36,7 +36,7 @@ _NEARLY = 0.99  # the most that a shard counts for until its receipt exists
 
 
 @contextlib.contextmanager
-def watching(job: Job, console: Console) -> Iterator[Job]:
+def watching(job: ConversionJob, console: Console) -> Iterator[ConversionJob]:
     """Shows one bar per split while the block runs the yielded job: scan, shards, records/s, MB/s and time left."""
     if not console.is_terminal:
         yield job
@@ -57,12 +57,12 @@ def watching(job: Job, console: Console) -> Iterator[Job]:
             _update(job, bars)
 
 
-def _poll(job: Job, bars: "list[_Bar]", stop: threading.Event) -> None:
+def _poll(job: ConversionJob, bars: "list[_Bar]", stop: threading.Event) -> None:
     while not stop.wait(_POLL_SECONDS_REMOTE if is_remote(job.output_dir) else _POLL_SECONDS):
         _update(job, bars)
 
 
-def _update(job: Job, bars: "list[_Bar]") -> None:
+def _update(job: ConversionJob, bars: "list[_Bar]") -> None:
     storage = open_storage(job.output_dir)
     with contextlib.suppress(InfeedError):  # a bar must never fail a conversion
         names = {f"_shards/{name}" for name in storage.list(join(job.output_dir, "_shards"))}
@@ -75,7 +75,7 @@ def _update(job: Job, bars: "list[_Bar]") -> None:
 class _Bar:
     """The bar of one split. Shards from earlier runs count as completed, but not towards the speed."""
 
-    def __init__(self, job: Job, split: str, progress: Progress) -> None:
+    def __init__(self, job: ConversionJob, split: str, progress: Progress) -> None:
         self._directory, self.split, self._progress = job.output_dir, split, progress
         self._sources = sum(source.split == split for source in job.sources)
         self._task = progress.add_task(f"{split}: scanning", total=self._sources, rate="")

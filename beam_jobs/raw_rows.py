@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.references import Reference, References
 from pipeline.errors import RawDataError
 from pipeline.shards.ranks import ranks
@@ -38,7 +38,7 @@ def read_rows(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes
     return zip(refs, raw.read_ranges(ranges), strict=True)
 
 
-def raw_crcs(job: Job, raw: Storage, refs: References) -> np.ndarray:
+def raw_crcs(job: ConversionJob, raw: Storage, refs: References) -> np.ndarray:
     """uint32 [rows]: checksums of the rows' raw bytes, which it reads. Raises RawDataError, StorageError."""
     crcs, good = np.zeros(len(refs), np.uint32), refs.take(refs.good)
     crcs[refs.good] = np.fromiter((crc32c(data) for _, data in read_rows(raw, good)), np.uint32, len(good))
@@ -46,7 +46,7 @@ def raw_crcs(job: Job, raw: Storage, refs: References) -> np.ndarray:
     return crcs
 
 
-def check_unchanged(job: Job, raw: Storage, refs: References) -> None:
+def check_unchanged(job: ConversionJob, raw: Storage, refs: References) -> None:
     """Raises RawDataError naming a file that changed since the scan."""
     stats = in_parallel(raw.stat, [file.uri for file in refs.files])  # in folders, each record is a file
     temporary = {source.uri for source in job.sources if source.origin}  # their Stat has the stamp of the original
@@ -74,7 +74,7 @@ def differing(known: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return differ, end == begin
 
 
-def name_of(job: Job, uri: str) -> str:
+def name_of(job: ConversionJob, uri: str) -> str:
     """The raw file's name for users: for a temporary file, the compressed file it was made from."""
     origins = (source.origin for source in job.sources if source.uri == uri and source.origin)
     return next(origins, uri)

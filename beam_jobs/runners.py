@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
-from beam_jobs.job import Job, Waiting
+from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.loopback import on_loopback
 from pipeline.errors import InfeedError, OptionError, did_you_mean
 from pipeline.installing import how_to_install
@@ -24,14 +24,14 @@ _REASON_LENGTH = 300
 _OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")  # in the text of an error from a job that started
 
 
-def _run_to_its_end(job: Job, options: Any, _console: Console, _waiting: Waiting) -> bool:
+def _run_to_its_end(job: ConversionJob, options: Any, _console: Console, _waiting: Waiting) -> bool:
     from beam_jobs.graph import pipeline_of
 
     pipeline_of(job, options).run().wait_until_finish()
     return True
 
 
-def _start_and_wait(job: Job, options: Any, _console: Console, _waiting: Waiting) -> bool:
+def _start_and_wait(job: ConversionJob, options: Any, _console: Console, _waiting: Waiting) -> bool:
     """Like _run_to_its_end, but raises OptionError if a runner without a preset cannot start."""
     from beam_jobs.graph import pipeline_of
 
@@ -65,9 +65,9 @@ class Preset:
     help: str = ""
     flags: Callable[[Namespace], Sequence[str]] = lambda _args: ()
     check: Callable[[Namespace, Any], None] = lambda _args, _options: None
-    check_job: Callable[[Job], None] = lambda _job: None
+    check_job: Callable[[ConversionJob], None] = lambda _job: None
     around: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda _options: contextlib.nullcontext()
-    run: Callable[[Job, Any, Console, Waiting], bool] = _run_to_its_end
+    run: Callable[[ConversionJob, Any, Console, Waiting], bool] = _run_to_its_end
     aliases: tuple[str, ...] = ()  # Beam's names for it, in lower case and without "runner"
     extra: str = "convert"  # our extra that installs it
     processes: bool = False  # supports --local_processes

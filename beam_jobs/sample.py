@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Reject
-from beam_jobs.job import Job
 from beam_jobs.references import Reference, References
 from beam_jobs.sums import framed_bytes
 from pipeline.shards.example import encode_example
@@ -47,7 +47,7 @@ class Sampled:
         return predicted * self.written // self.predicted
 
 
-def candidates(job: Job, split: str, refs: References) -> list[Candidate]:
+def candidates(job: ConversionJob, split: str, refs: References) -> list[Candidate]:
     """The rows of a batch that may be in the sample. Empty if sizes are known or the number of shards is given."""
     if not job.converter.transforms or (job.num_shards or {}).get(split) or not len(refs):
         return []
@@ -72,7 +72,7 @@ def _place(candidate: Candidate) -> tuple[Any, ...]:
     return candidate.rank, candidate.key, ref.file.uri, ref.offset, ref.size, sorted(ref.columns.items())
 
 
-def convert_sample(job: Job, sample: Sequence[Candidate]) -> Sampled:
+def convert_sample(job: ConversionJob, sample: Sequence[Candidate]) -> Sampled:
     """Converts the sample. Raises StorageError. Ignores rejected records, which gather reports."""
     if not sample:
         return Sampled()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import verdict_file
 from pipeline.shards.sealed import sealed_line, unsealed
@@ -64,7 +64,7 @@ def _read(storage: Storage, path: str) -> Verdict:
     return file.typed(fields, Verdict)
 
 
-def sweep_verdicts(storage: Storage, job: Job, split: str) -> None:
+def sweep_verdicts(storage: Storage, job: ConversionJob, split: str) -> None:
     """Removes damaged verdicts, and those of runs that ended before this one started."""
     for name in storage.list(join(job.output_dir, "_shards")):
         if fnmatchcase(f"_shards/{name}", verdict_file(split, "*")):
@@ -83,7 +83,7 @@ def buried_messages(text: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def verdict_on_error(job: Job, split: str) -> Iterator[None]:
+def verdict_on_error(job: ConversionJob, split: str) -> Iterator[None]:
     """Writes the message of an InfeedError as the split's verdict, because runners bury it in tracebacks."""
     try:
         yield

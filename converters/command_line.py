@@ -7,8 +7,8 @@ import argparse
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
+from beam_jobs.conversion_job import Waiting
 from beam_jobs.converter import Converter, Source
-from beam_jobs.job import Waiting
 from beam_jobs.launch import dry_run, launch
 from beam_jobs.options import add_options, beam_options, make_job
 from beam_jobs.plausible import check_places

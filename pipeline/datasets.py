@@ -1,6 +1,6 @@
 """Where users start: batches for training and for exact evaluation, from any source of records.
 
-The two recipes read in the order in which data flows. Both return an Input, which the trainer takes directly."""
+The two recipes read in the order in which data flows. Both return an DatasetInput, which the trainer takes directly."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -16,8 +16,8 @@ from pipeline.decoding.padding import PadTo
 from pipeline.errors import OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
+from pipeline.inputs.dataset_input import Batches, DatasetInput
 from pipeline.inputs.decoded import DecodedInput
-from pipeline.inputs.input import Batches, Input
 from pipeline.orders.order import EvalOrder, Position
 from pipeline.plans import Mixture, Sizes, mixture, plan_mixture, plan_records
 from pipeline.sources.concatenated import Part, concatenated
@@ -30,7 +30,7 @@ __all__ = [
     "BadRecord",
     "Batches",
     "CachedRecords",
-    "Input",
+    "DatasetInput",
     "Mixture",
     "PadTo",
     "Position",
@@ -66,7 +66,7 @@ def train_dataset(
     on_error: OnError = "raise",
     max_bad_records: int = MAX_BAD_RECORDS,
     quarantine_file: str | PathLike[str] | None = None,
-) -> Input:
+) -> DatasetInput:
     """Endless shuffled batches; the global batch is the same for any number of hosts.
 
     data: what to read, as open_dataset accepts or returns it, or a `mixture`.
@@ -93,12 +93,12 @@ def train_dataset(
     stall_seconds: how long to wait for one batch before a StallError, which logs all stacks.
     on_error: what to do with a record that is damaged, or cannot be parsed or decoded. "raise": raise an error that
         names it. "skip": use the next good record of its source instead, the same one on any hosts and after any
-        resume. "mask": set `_mask` to 0.0 in its row. Records left out are in the log and in Input.quarantine.
+        resume. "mask": set `_mask` to 0.0 in its row. Records left out are in the log and in DatasetInput.quarantine.
     max_bad_records: how many a host may leave out before a BadRecordsError.
     quarantine_file: a path or gs:// that also lists them; hosts and runs add to one file.
 
     Raises: as open_dataset; BatchSizeError; and OptionError or SchemaError for options that do not suit the data,
-    before any record is read. The batches raise as Input.batches."""
+    before any record is read. The batches raise as DatasetInput.batches."""
     rows = hosts.host_rows(global_batch)
     sizes = Sizes(streams, block_records, window_records)
     if isinstance(data, Mixture):
@@ -116,7 +116,7 @@ def train_dataset(
     host_batch = sum(map(len, rows))
     if read_ahead_bytes is None:
         read_ahead_bytes = training_bytes(records, plan.window_bytes * host_batch // global_batch)
-    return Input(
+    return DatasetInput(
         records,
         plan.order,
         Decoder(records.layout, host_batch, ops=ops, keys=keys, pad_to=pad_to, nested=nested, seeded=True),
@@ -146,7 +146,7 @@ def eval_dataset(
     on_error: OnError = "raise",
     max_bad_records: int = MAX_BAD_RECORDS,
     quarantine_file: str | PathLike[str] | None = None,
-) -> Input:
+) -> DatasetInput:
     """Every record exactly once, in data order, in ceil(N / global_batch) batches on every host.
 
     The last batch is filled with rows of padding: `_mask` is 0.0, nothing is read for them, and no op sees them.
@@ -157,7 +157,7 @@ def eval_dataset(
     hosts, ops, keys, pad_to, nested, limit, stall_seconds, max_bad_records, quarantine_file: as in train_dataset.
     pad_values: key -> value in rows of padding. Default: what pad_to fills with, or 0.
     cache: as in train_dataset; or "decoded": keeps the batches of the first complete pass in RAM, as read-only arrays,
-        and returns them in later passes. The cache belongs to the Input: make it once, and let input_fn return it for
+        and returns them in later passes. The cache belongs to the DatasetInput: make it once, and let input_fn return it for
         every evaluation.
     read_ahead_bytes: the most that the reading thread may hold. None: 256 MB.
     on_error: "raise", or "mask": leaves bad records out of the metrics, and the evaluation reports how many. "skip" is
@@ -176,7 +176,7 @@ def eval_dataset(
     order, host_batch, crcs = EvalOrder(records.num_records, global_batch), sum(map(len, rows)), records.crcs
     if cache is not None and cache != "decoded":
         records = cached(records, cache, share=host_batch / global_batch)
-    make = DecodedInput if cache == "decoded" else Input
+    make = DecodedInput if cache == "decoded" else DatasetInput
     return make(
         records,
         order,

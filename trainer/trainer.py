@@ -24,11 +24,11 @@ from trainer.cluster.store import open_store
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig, check_positive_int
 from trainer.inputs import InputFn
-from trainer.job import Job, Opened
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
 from trainer.ownership.ownership import Ownership
 from trainer.results import EvalResult, TrainResult
+from trainer.setup import Opened, Setup
 from trainer.task import Task
 
 __all__ = ["Trainer"]
@@ -55,7 +55,7 @@ class Trainer:
         self.config = config
         if config.compilation_cache_dir:
             use_compilation_cache(config.compilation_cache_dir)
-        self._job = Job(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks))
+        self._job = Setup(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks))
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
             self._job.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later

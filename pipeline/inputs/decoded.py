@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.caches.memory import room_for_a_cache
 from pipeline.errors import OptionError
 from pipeline.inputs.batches import Batch, Batches
-from pipeline.inputs.input import Input
+from pipeline.inputs.dataset_input import DatasetInput
 from pipeline.logs import logger
 from pipeline.orders.order import Position
 from pipeline.sizes import format_bytes
@@ -23,8 +23,8 @@ __all__ = ["DecodedInput"]
 log = logger("pipeline")
 
 
-class DecodedInput(Input):
-    """An Input of an evaluation that keeps this host's batches of its first complete pass.
+class DecodedInput(DatasetInput):
+    """An DatasetInput of an evaluation that keeps this host's batches of its first complete pass.
 
     Their arrays are read-only. A pass that failed, was closed or did not begin at the start is not kept; of two
     concurrent passes only the second may be. Threads may share it. OptionError if free memory is too small."""
@@ -47,7 +47,7 @@ class DecodedInput(Input):
         self._recording: weakref.ref[_Recording] | None = None
 
     def batches(self, position: Position | None = None) -> Batches:
-        """See Input."""
+        """See DatasetInput."""
         first = (self.start if position is None else position).records
         step, within = divmod(first, self.advance(self.start, 1).records)
         if self._kept and not within:

@@ -11,7 +11,7 @@ import pytest
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import SourceSummary
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.receipts import finished_shard
 from beam_jobs.references import concat
@@ -44,7 +44,7 @@ class Gathered:
 def plan_and_rows(raw, out, split="train", **options):
     found = find_raw(str(raw.directory), [split], raw.synsets, None)
     converter = ImagenetConverter(tuple(raw.synsets), found.validation_labels)
-    job = Job(converter, found.sources, str(out), num_shards={split: 3}, run_id=uuid.uuid4().hex, **options)
+    job = ConversionJob(converter, found.sources, str(out), num_shards={split: 3}, run_id=uuid.uuid4().hex, **options)
     pieces, sums, summaries = {}, {}, []
     for number, source in enumerate(job.sources):
         refs = concat(list(converter.scan(STORAGE, source)))

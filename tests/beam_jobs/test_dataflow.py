@@ -20,10 +20,10 @@ from google.auth.exceptions import DefaultCredentialsError
 from rich.console import Console
 
 from beam_jobs import dataflow_job
+from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.converter import Source
 from beam_jobs.dataflow import DISK_GB, MACHINE_TYPE, MAX_WORKERS, set_defaults, threads_of
 from beam_jobs.dataflow_errors import advice, reason_of
-from beam_jobs.job import Job, Waiting
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from converters import imagenet_to_gcs
@@ -43,7 +43,7 @@ def job_of(gigabytes=1, uri="gs://bucket/raw/train.tar", output="gs://bucket/out
     size = int(gigabytes * 10**9)
     converter = ImagenetConverter(("n00000001",))
     source = Source("train", uri, Stat(size), 0, size)
-    return Job(converter, (source,), output, run_id="0123456789abcdef", started=1e9, **changes)
+    return ConversionJob(converter, (source,), output, run_id="0123456789abcdef", started=1e9, **changes)
 
 
 def defaults(*flags, **changes):

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
-from beam_jobs.job import Job
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.references import File, Reference, References, concat, in_order
 from beam_jobs.sums import BucketSums, add_sums, framed_bytes, measure
@@ -38,7 +38,7 @@ class Sized:
 
 def make_job(**changes):
     sources = (Source("train", "a.tar", Stat(100), 0, 100),)
-    return Job(Sized(), sources, "out", **{"target_shard_bytes": 4000, **changes})
+    return ConversionJob(Sized(), sources, "out", **{"target_shard_bytes": 4000, **changes})
 
 
 def make_refs(sizes, error=()):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.preview import preview
@@ -40,7 +40,9 @@ def job(tmp_path_factory):
     (raw / "noise/0.png").write_bytes(b"no image")
     found = find_folders(str(raw), [], 0.0)
     converter = ImageFolderConverter(found.classes, 0.0)
-    return Job(converter, found.sources, str(raw.parent / "out"), target_shard_bytes=TARGET, max_bad_records=1)
+    return ConversionJob(
+        converter, found.sources, str(raw.parent / "out"), target_shard_bytes=TARGET, max_bad_records=1
+    )
 
 
 def rows(job):

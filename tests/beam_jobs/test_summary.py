@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from rich.progress import Progress
 
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
 from beam_jobs.counts import Counts, counts_of, read_counts
-from beam_jobs.job import Job
 from beam_jobs.progress import _Bar, _update
 from beam_jobs.receipts import Receipt
 from pipeline.errors import ConversionError
@@ -116,7 +116,7 @@ def test_the_bar_begins_again_when_an_overwrite_replaces_the_claim_and_bears_a_d
 
 def bar_job(directory, sources="a", splits=("train",)):
     found = tuple(Source(split, name, Stat(0)) for split in splits for name in sources)
-    return Job(None, found, str(directory), counts_dir=str(directory / "nowhere"))
+    return ConversionJob(None, found, str(directory), counts_dir=str(directory / "nowhere"))
 
 
 def write_claim(directory, split="train", **fields):

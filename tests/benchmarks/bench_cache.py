@@ -22,13 +22,13 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "servers"), str(Path(__file__).p
 from bench_gcs_reading import BYTES_PER_SECOND, FIRST_BYTE_SECONDS, write_shards
 from fake_gcs.server import start
 
-from pipeline.datasets import Input, eval_dataset, train_dataset
+from pipeline.datasets import DatasetInput, eval_dataset, train_dataset
 
 BATCH, READ_AHEAD_BYTES = 50, 32_000_000
 CACHES = {"training": ("none", "ram", "disk"), "evaluation": ("none", "ram", "disk", "decoded")}
 
 
-def epochs(source: Input) -> Iterator[tuple[float, float]]:
+def epochs(source: DatasetInput) -> Iterator[tuple[float, float]]:
     """Microseconds a record, of the clock and of the process: the first epoch, the second."""
     for _ in range(2):
         begun, used = time.perf_counter(), time.process_time()

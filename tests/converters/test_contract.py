@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 from sweep import SWEEP
 
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Converter, Source
-from beam_jobs.job import Job
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.references import concat
@@ -177,7 +177,7 @@ class Reversed:
 
 def convert(shards, converter, sources, out, processes=1, **fields):
     fields = {"max_bad_records": 20, "run_id": "contract"} | fields
-    job = Job(converter, sources, str(out), num_shards=shards, **fields)
+    job = ConversionJob(converter, sources, str(out), num_shards=shards, **fields)
     args = type("Args", (), {"runner": "local", "local_processes": processes})
     launch(job, beam_options(args, []), Console(quiet=True))
 

@@ -21,7 +21,7 @@ from in_process import ALLOWED, Ended, convert, ledger, limited
 from rich.console import Console
 from sweep import SWEEP
 
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.launch import dry_run
 from converters import imagenet_to_gcs
 
@@ -178,7 +178,7 @@ def test_a_dry_run_prints_odd_names(whole, tmp_path, name):
     (tmp_path / "raw").mkdir()
     for path, data in {**whole("imagenet tars"), VALIDATION_TAR: among_good(HOSTILE[name])}.items():
         (tmp_path / "raw" / path).write_bytes(data)
-    job = Job(*find_imagenet(str(tmp_path / "raw"), ""), str(tmp_path / "out"))
+    job = ConversionJob(*find_imagenet(str(tmp_path / "raw"), ""), str(tmp_path / "out"))
     printed = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)  # as strict as stdout is
     dry_run(job, Console(file=printed))
     printed.seek(0)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.datasets import Input, Position
+from pipeline.datasets import DatasetInput, Position
 
 Batch = dict[str, np.ndarray]
 
 
-def taken(source: Input, position: Position | None = None, count: int | None = None) -> list[Batch]:
+def taken(source: DatasetInput, position: Position | None = None, count: int | None = None) -> list[Batch]:
     """So many batches of one host, or all."""
     batches = source.batches(position)
     try:

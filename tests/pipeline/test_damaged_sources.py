@@ -9,7 +9,7 @@ import pytest
 from host_batches import taken
 from record_sources import SOURCES
 
-from pipeline.datasets import Input, Mixture, eval_dataset, train_dataset
+from pipeline.datasets import DatasetInput, Mixture, eval_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, EmptySplitError, ShardError
 from pipeline.shards.record import crc32c
 from pipeline.sources.records import fetch
@@ -59,7 +59,7 @@ def test_a_changed_bit_is_named_and_costs_no_other_record(source, written, tmp_p
         taken(eval_dataset(data, global_batch=4, keys=()) if source.evaluates else trained_on(data), count=3 * N)
 
 
-def trained_on(data: Mixture) -> Input:
+def trained_on(data: Mixture) -> DatasetInput:
     return train_dataset(data, global_batch=4, keys=())
 
 

@@ -9,7 +9,7 @@ from host_batches import assert_same, by_stream, crc_sum, first_epoch, joined, r
 from record_sources import ABILITIES, SOURCES, Source
 from sweep import SWEEP
 
-from pipeline.datasets import Input, Mixture, eval_dataset, train_dataset
+from pipeline.datasets import DatasetInput, Mixture, eval_dataset, train_dataset
 from pipeline.errors import (
     FingerprintError,
     OptionError,
@@ -56,7 +56,7 @@ def host_counts(data: Records | Mixture) -> list[int]:
     return [count for count in HOSTS if files is None or count <= files]
 
 
-def evaluated(data: Records, count: int, **options) -> tuple[list[Input], list[dict]]:
+def evaluated(data: Records, count: int, **options) -> tuple[list[DatasetInput], list[dict]]:
     """The Inputs of so many hosts, and their global batches."""
     options = {"global_batch": B, "keys": ()} | options
     inputs = [eval_dataset(data, hosts=Hosts(h, count), **options) for h in range(count)]

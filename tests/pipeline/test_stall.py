@@ -1,4 +1,4 @@
-"""An Input over a disk that stalls ends in one error, with one dump of all stacks, and leaves nothing behind."""
+"""An DatasetInput over a disk that stalls ends in one error, with one dump of all stacks, and leaves nothing behind."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.datasets import Input, eval_dataset, train_dataset
+from pipeline.datasets import DatasetInput, eval_dataset, train_dataset
 from pipeline.errors import OptionError, StallError
 from pipeline.spec import ArraySpec
 from pipeline.stall import stacks
@@ -25,11 +25,11 @@ recipes = pytest.mark.parametrize(("recipe", "shard"), RECIPES, ids=["train", "e
 
 
 @pytest.fixture
-def stalling(images, tmp_path) -> Iterator[Callable[..., Input]]:
+def stalling(images, tmp_path) -> Iterator[Callable[..., DatasetInput]]:
     """An input whose shard, after opening, is a pipe that blocks whoever opens it to read."""
     timers = []
 
-    def open_and_stall(recipe, shard: str, stall_seconds: float = STALL_SECONDS) -> Input:
+    def open_and_stall(recipe, shard: str, stall_seconds: float = STALL_SECONDS) -> DatasetInput:
         directory = shutil.copytree(images, tmp_path / "stalled")
         # keys=(): a bound so short has no room for the tracing of a graph on a busy machine.
         source = recipe(str(directory), global_batch=4, keys=(), read_ahead_bytes=1, stall_seconds=stall_seconds)

@@ -9,8 +9,8 @@ from trainer.calls.call import Call
 from trainer.calls.evaluation import Evaluation
 from trainer.events.reports import Reports
 from trainer.inputs import InputFn
-from trainer.job import Job
 from trainer.results import EvalResult
+from trainer.setup import Setup
 from trainer.state import TrainState
 
 __all__ = ["Alternating", "check_name", "tell"]
@@ -19,7 +19,7 @@ __all__ = ["Alternating", "check_name", "tell"]
 class Alternating:
     """An exact epoch of this input every `every_steps` of a training, and at its end. results: of all so far."""
 
-    def __init__(self, call: Call, job: Job, input_fn: InputFn, name: str | None, every_steps: int | None) -> None:
+    def __init__(self, call: Call, job: Setup, input_fn: InputFn, name: str | None, every_steps: int | None) -> None:
         self.opened, self.every_steps = job.open("eval", input_fn), every_steps
         self.results: list[EvalResult] = []
         self._call, self._job, self._input_fn, self._name = call, job, input_fn, name
@@ -54,7 +54,7 @@ def check_name(name: str | None) -> None:
         )
 
 
-def tell(job: Job, name: str | None, result: EvalResult, stop: Callable[[str], None] = lambda _: None) -> None:
+def tell(job: Setup, name: str | None, result: EvalResult, stop: Callable[[str], None] = lambda _: None) -> None:
     """Writes a result to <workdir>/eval_<name>, or to eval, and calls the callbacks."""
     with Reports(job.config, "eval" if name is None else f"eval_{name}") as reports:
         reports.scalars(result.step, result.metrics)

@@ -16,8 +16,8 @@ from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.cluster.roll import poll
 from trainer.exits import is_apart
 from trainer.inputs import InputFn
-from trainer.job import Job, Opened
 from trainer.results import EvalResult
+from trainer.setup import Opened, Setup
 
 __all__ = ["Waits", "follow"]
 
@@ -44,7 +44,7 @@ class Waits:
                 raise OptionError(f"{name}={seconds} is not allowed. It must be above 0.")
 
 
-def follow(job: Job, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, waits: Waits) -> Iterator[EvalResult]:
+def follow(job: Setup, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, waits: Waits) -> Iterator[EvalResult]:
     """The result of each new checkpoint; see Trainer.evaluate_continuously. No call is open between two results."""
     end, last = job.config.max_steps, None
     evaluation: Evaluation | None = None

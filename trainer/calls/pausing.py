@@ -15,10 +15,10 @@ from trainer.checkpointing.checkpoint import Saved
 from trainer.cluster.polls import Decision
 from trainer.config import seconds_of
 from trainer.events.profile import Profile
-from trainer.job import Job, Opened
 from trainer.loop.plan import MEASURED_STEPS
 from trainer.loop.program import Program
 from trainer.loop.run import Look
+from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 
 __all__ = ["Between", "TrainingPauses", "Wish"]
@@ -43,7 +43,7 @@ class Between:
     start, position: the run's first step, and the input's position there."""
 
     call: Call
-    job: Job
+    job: Setup
     opened: Opened
     start: int
     position: Any

@@ -14,9 +14,9 @@ from trainer.calls.call import Call
 from trainer.calls.exact_epoch import ExactEpoch
 from trainer.cluster.watchdog import Watchdog
 from trainer.inputs import MASK
-from trainer.job import Job, Opened
 from trainer.loop.feed import Chunk, Feeder
 from trainer.loop.plan import Steps
+from trainer.setup import Opened, Setup
 from trainer.steps import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
 
@@ -42,7 +42,7 @@ class Prediction:
     keys: which predictions; None: all. gather: every host gets the rows of all hosts, not only its own."""
 
     def __init__(
-        self, call: Call, job: Job, opened: Opened, variables: Variables, keys: Sequence[str] | None, gather: bool
+        self, call: Call, job: Setup, opened: Opened, variables: Variables, keys: Sequence[str] | None, gather: bool
     ) -> None:
         self._call, self._job, self._opened = call, job, opened
         self._variables = variables

@@ -18,7 +18,7 @@ from pipeline.storage.storage import join
 from trainer.batch_spec import path_name
 from trainer.cluster.roll import poll
 from trainer.cluster.watchdog import Watchdog
-from trainer.job import Job, Opened
+from trainer.setup import Opened, Setup
 from trainer.workdir import make_mark
 
 __all__ = ["agree", "difference", "facts_of"]
@@ -88,7 +88,7 @@ def _verdict(facts: Mapping[int, str], count: int, seconds: float) -> str:
     return f"the hosts do not agree: {differs} Start the same command on every host, on the same data."
 
 
-def facts_of(job: Job, inputs: Sequence[Opened], start: int, end: int | None) -> dict[str, Any]:
+def facts_of(job: Setup, inputs: Sequence[Opened], start: int, end: int | None) -> dict[str, Any]:
     """What must be equal on all hosts, as JSON: settings, devices and steps; data, sizes and order of the inputs."""
     devices = job.placement.mesh.devices
     settings = {name: value for name, value in job.config.to_json().items() if name not in PER_HOST}
@@ -104,7 +104,7 @@ def facts_of(job: Job, inputs: Sequence[Opened], start: int, end: int | None) ->
     return facts
 
 
-def _facts_of_input(job: Job, opened: Opened) -> dict[str, Any]:
+def _facts_of_input(job: Setup, opened: Opened) -> dict[str, Any]:
     source = opened.source
     leaves = jax.tree_util.tree_leaves_with_path(opened.struct)
     # Without the first dimension: hosts may have different numbers of rows.

@@ -15,10 +15,10 @@ from trainer.calls.resuming import resumed_position
 from trainer.calls.watch import Watch
 from trainer.events.profile import Profile
 from trainer.exits import ending
-from trainer.job import Job, Opened
 from trainer.loop.plan import Marks, Steps
 from trainer.loop.run import run
 from trainer.results import TrainResult
+from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 from trainer.steps import train_step
 
@@ -28,7 +28,7 @@ log = logger("trainer")
 
 
 def train_run(
-    call: Call, job: Job, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
+    call: Call, job: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
 ) -> TrainResult:
     """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with its work saved."""
     config = job.config
@@ -71,7 +71,7 @@ def train_run(
     return TrainResult(start, step, state, watch.last, speed, executables, stopped or None)
 
 
-def _begin(call: Call, job: Job, opened: Opened, start: int) -> tuple[TrainState, Any]:
+def _begin(call: Call, job: Setup, opened: Opened, start: int) -> tuple[TrainState, Any]:
     config, source = job.config, opened.source
     if not opened.resumable:
         log.info("the input is a plain iterable, which has no position: a resumed run starts it from its beginning")

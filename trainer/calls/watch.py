@@ -13,9 +13,9 @@ from trainer.calls.finite import FiniteCheck
 from trainer.events.progress import ProgressLine, Speed
 from trainer.events.reports import Reports
 from trainer.events.sinks import Fence
-from trainer.job import Job
 from trainer.loop.feed import Feeder
 from trainer.loop.run import Look
+from trainer.setup import Setup
 from trainer.state import TrainState
 from trainer.steps import BAD_LEAF
 
@@ -29,7 +29,7 @@ class Watch(AbstractContextManager):
 
     def __init__(
         self,
-        job: Job,
+        job: Setup,
         feeder: Feeder,
         state: TrainState,
         start: int,

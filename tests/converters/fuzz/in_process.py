@@ -14,7 +14,7 @@ from pathlib import Path
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import SourceSummary, check_scanned
-from beam_jobs.job import Job
+from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.references import concat
 from beam_jobs.sums import add_sums, measure
@@ -44,7 +44,7 @@ def limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def convert_in_process(job: Job) -> int:
+def convert_in_process(job: ConversionJob) -> int:
     """Everything that workers do, one after the other; returns how many rows were scanned."""
     scanned, storage = 0, open_storage(job.output_dir)
     for split in job.splits:
@@ -89,7 +89,9 @@ def convert(find, raw: Path, out: Path) -> Ended:
     with limited():
         try:
             converter, sources = find(str(raw), str(out))
-            job = Job(converter, sources, str(out), num_shards={"train": 2}, max_bad_records=ALLOWED, run_id="fuzz")
+            job = ConversionJob(
+                converter, sources, str(out), num_shards={"train": 2}, max_bad_records=ALLOWED, run_id="fuzz"
+            )
             scanned = convert_in_process(job)
         except InfeedError as e:
             return Ended(refused=str(e))

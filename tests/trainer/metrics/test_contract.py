@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from trainer.calls.evaluation import Evaluation, compare_paddings
 from trainer.config import TrainerConfig
 from trainer.inputs import as_input
-from trainer.job import Job
 from trainer.mesh import Placement
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity
+from trainer.setup import Setup
 from trainer.task import Metric, Task, Variables
 from trainer.trainer import Trainer
 
@@ -117,7 +117,7 @@ def evaluation_of(stack, input_fn, devices, k):
 
     task = Task(lambda *_: Variables(()), loss_fn, optax.sgd(1), {name: row[0] for name, row in METRICS.items()})
     config = TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=k)
-    job = Job(task, config, Placement.of(jax.devices()[:devices]))
+    job = Setup(task, config, Placement.of(jax.devices()[:devices]))
     call = stack.enter_context(Trainer(task, config)._call())
     return Evaluation(call, job, job.open("eval", input_fn), Variables(()), step=0)
 

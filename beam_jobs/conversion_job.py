@@ -7,7 +7,7 @@ from functools import cached_property
 
 from beam_jobs.converter import Converter, Source
 
-__all__ = ["Job", "Waiting"]
+__all__ = ["ConversionJob", "Waiting"]
 
 _BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
 _MIN_BUCKETS = 8  # each source has a piece per bucket, of ~1 KB or more
@@ -22,7 +22,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Job:
+class ConversionJob:
     """The description of a conversion. Immutable, and pickled to every worker."""
 
     converter: Converter

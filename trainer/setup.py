@@ -22,7 +22,7 @@ from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state
 from trainer.task import Step, Task
 
-__all__ = ["Job", "Opened"]
+__all__ = ["Opened", "Setup"]
 
 log = logger("trainer")
 
@@ -46,7 +46,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Job:
+class Setup:
     """A task, how to run it, and where."""
 
     task: Task

@@ -1,4 +1,4 @@
-"""The Input that recipes return: one host's batches, in an order that can be resumed, advanced and proven.
+"""The DatasetInput that recipes return: one host's batches, in an order that can be resumed, advanced and proven.
 
 The trainer and all other consumers use only this. Below it, delivery reads, assembly decodes, and batches runs both in
 threads."""
@@ -21,14 +21,14 @@ from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 from pipeline.stall import checked_stall_seconds
 from pipeline.tf_cpu import tf
 
-__all__ = ["Batches", "Input", "Order"]
+__all__ = ["Batches", "DatasetInput", "Order"]
 
 log = logger("pipeline")
 
 Order = TrainOrder | MixOrder | EvalOrder
 
 
-class Input:
+class DatasetInput:
     """One host's batches of records in an order.
 
     Each is a dict of arrays that match `spec`: the features, and `_mask` float32 [b] (0.0 on padding), `_index` int32
