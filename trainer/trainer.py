@@ -17,7 +17,7 @@ from trainer.calls.owning import own
 from trainer.calls.prediction import Prediction, check_predict
 from trainer.calls.preflight import agree, facts_of
 from trainer.calls.training import train_run
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import open_store
@@ -213,7 +213,7 @@ class Trainer:
     def _call(self, saves: bool = False) -> Iterator[Call]:
         config, store = self.config, open_store()
         ownership = Ownership(config.workdir)
-        checkpoints = Checkpoints(config, ownership.fence)
+        checkpoints = CheckpointManager(config, ownership.fence)
         # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
         with (
             Preemption(store, saves) as preemption,

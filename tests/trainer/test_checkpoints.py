@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
-from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.checkpoints import latest_checkpoint, main
 from trainer.config import TrainerConfig
 from trainer.mesh import Placement
@@ -34,7 +34,7 @@ def filled(workdir):
     rows = Placement.of(jax.devices()).rows()
     state = TrainState(jnp.int32(20), Variables({"a/b": {"w": jax.device_put(W, rows)}}), (), jnp.ones(3, jnp.bfloat16))
     config = TrainerConfig(workdir=workdir, global_batch_size=32, keep_best="accuracy", seed=7)
-    with Checkpoints(config) as checkpoints:
+    with CheckpointManager(config) as checkpoints:
         for step, accuracy in ((10, 0.75), (20, 0.5)):
             checkpoints.save(Saved(step, state, {}, config.to_json()))
             checkpoints.record(step, {"accuracy": accuracy})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.watchdog import Watchdog
@@ -20,7 +20,7 @@ class Call:
     watchdog: Watchdog
     preemption: Preemption
     polls: Polls
-    checkpoints: Checkpoints
+    checkpoints: CheckpointManager
     ownership: Ownership
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ from pipeline.errors import CheckpointError, HostError, OptionError
 from pipeline.logs import logger
 from trainer.calls.call import Call
 from trainer.calls.evaluation import Evaluation
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.roll import poll
 from trainer.exits import is_apart
 from trainer.inputs import InputFn
@@ -110,7 +110,7 @@ def _look_out(call: Call, last: int | None, poll_seconds: float) -> Callable[[],
     return look
 
 
-def _removed(checkpoints: Checkpoints, step: int) -> bool:
+def _removed(checkpoints: CheckpointManager, step: int) -> bool:
     """Whether this checkpoint is gone: its files may vanish before its directory does."""
     stop = time.monotonic() + REMOVAL_SECONDS
     return poll(lambda: True if step not in checkpoints.steps() else None, stop) is not None

@@ -11,7 +11,7 @@ from trainer.calls.alternating import Alternating
 from trainer.calls.call import Call
 from trainer.calls.pace import Pace
 from trainer.calls.watch import Watch
-from trainer.checkpointing.checkpoint import Saved
+from trainer.checkpointing.manager import Saved
 from trainer.cluster.polls import Decision
 from trainer.config import seconds_of
 from trainer.events.profile import Profile

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.errors import FingerprintError
-from trainer.checkpointing.checkpoint import Saved
+from trainer.checkpointing.manager import Saved
 from trainer.inputs import Input
 
 __all__ = ["resumed_position"]

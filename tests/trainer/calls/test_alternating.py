@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import OptionError
 from trainer.callbacks import Callback
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.trainer import Trainer
 
 
@@ -35,7 +35,7 @@ def test_training_is_the_same_with_evaluations_in_between_and_they_are_those_of_
     np.testing.assert_array_equal(training.given, inputs[2].given)  # one reader, from the first batch to the last
     assert len(evaluation.given) == 3 * evaluation.steps_per_epoch
     assert [each.step for each in both.evaluations] == [8, 16, 23]
-    assert Checkpoints(trainer.config).steps() == [8, 10, 16, 20, 23]
+    assert CheckpointManager(trainer.config).steps() == [8, 10, 16, 20, 23]
     for each in both.evaluations:
         assert each.proven
         alone = trainer.evaluate(input_fn, step=each.step)
@@ -61,7 +61,7 @@ def test_the_best_checkpoint_stays(dense_task, vector_input, config):
     result = Trainer(dense_task, settings).train_and_evaluate(vector_input, vector_input, max_steps=20)
     accuracy = {each.step: each.metrics["accuracy"] for each in result.evaluations}
     best = max(accuracy, key=lambda step: (accuracy[step], -step))
-    checkpoints = Checkpoints(settings)
+    checkpoints = CheckpointManager(settings)
     assert checkpoints.best() == best
     # Removal comes with a save, before the newest is evaluated: the best until then may still be there.
     assert {best, 20} <= set(checkpoints.steps())
@@ -122,7 +122,7 @@ def test_a_callback_may_end_the_training_saved(dense_task, vector_input, config,
     result = trainer.train(vector_input, max_steps=100)
     assert result.stopped == "enough is learnt"
     assert 4 < result.step <= 16
-    assert Checkpoints(settings).steps() == [result.step]
+    assert CheckpointManager(settings).steps() == [result.step]
     assert f"enough is learnt: training ends at step {result.step} of 100, which is saved" in caplog.text
 
 

@@ -20,7 +20,7 @@ from pipeline.errors import CheckpointError, HostError, OptionError
 from trainer.calls import following
 from trainer.calls.call import Call
 from trainer.calls.following import Waits
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster import preemption
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
@@ -204,7 +204,7 @@ def call_of(store, config):
     with Watchdog(store, 20.0) as watchdog:
         preemption = Preemption(store)
         yield Call(
-            watchdog, preemption, Polls(watchdog.roll, preemption), Checkpoints(config), Ownership(config.workdir)
+            watchdog, preemption, Polls(watchdog.roll, preemption), CheckpointManager(config), Ownership(config.workdir)
         )
 
 

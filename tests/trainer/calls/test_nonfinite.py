@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.errors import NanError
 from trainer.callbacks import Callback
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.trainer import Trainer
 
 SOUND, NAN_LOSS, NAN_GRADIENT, HUGE_GRADIENT = range(4)
@@ -66,7 +66,7 @@ def test_nan_names_its_step_and_what_broke_first_and_leaves_no_checkpoint_behind
     settings = config(iterations_per_loop=k, checkpoint_every_steps=10)
     with pytest.raises(NanError, match=text):
         Trainer(task, settings).train(poisoned(kind, lambda step: step == 18), max_steps=20)
-    assert Checkpoints(settings).steps() == [10]
+    assert CheckpointManager(settings).steps() == [10]
     lines = Path(settings.workdir, "train", "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 19))  # the broken one is the last that is told
 
@@ -105,7 +105,7 @@ def test_an_optimizer_that_breaks_by_itself_is_found_before_it_is_saved(dense_ta
     settings = config(checkpoint_every_steps=2)
     with pytest.raises(NanError, match="at step 2 optimizer/0/trace is not finite, though the loss, the gradients and"):
         Trainer(task, settings).train(vector_input, max_steps=4)
-    assert Checkpoints(settings).steps() == []
+    assert CheckpointManager(settings).steps() == []
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_model_that_its_update_breaks_is_named_with_that_step_and_never_saved(
     settings = config(iterations_per_loop=3, checkpoint_every_steps=every)
     with pytest.raises(NanError, match="after step 6 params/a is not finite"):
         Trainer(breaking_task, settings).train(vector_input, max_steps=9)
-    assert Checkpoints(settings).steps() == saved
+    assert CheckpointManager(settings).steps() == saved
 
 
 def test_an_update_that_breaks_the_model_is_skipped(breaking_task, vector_input, config, caplog):
@@ -159,4 +159,4 @@ def test_ignored_nan_trains_on_and_is_saved(task, poisoned, config, caplog):
     result = Trainer(task, settings).train(poisoned(NAN_LOSS, lambda step: step == 3), max_steps=3)
     assert np.isnan(result.metrics["loss"])
     assert "after step 3" not in caplog.text
-    assert Checkpoints(settings).steps() == [3]
+    assert CheckpointManager(settings).steps() == [3]

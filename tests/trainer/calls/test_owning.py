@@ -8,7 +8,7 @@ import pytest
 
 from trainer.calls.call import Call
 from trainer.calls.owning import own
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
@@ -34,7 +34,7 @@ def outcomes(config, monkeypatch):
             try:
                 with Watchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
                     polls = Polls(watchdog.roll, preemption)
-                    own(Call(watchdog, preemption, polls, Checkpoints(settings), ownership), settings)
+                    own(Call(watchdog, preemption, polls, CheckpointManager(settings), ownership), settings)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
 

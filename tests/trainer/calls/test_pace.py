@@ -9,7 +9,7 @@ from pipeline.errors import HostError
 from trainer.calls.call import Call
 from trainer.calls.pace import Pace
 from trainer.calls.pausing import TrainingPauses, Wish
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
@@ -69,7 +69,7 @@ def test_when_the_time_is_over_training_ends_saved_and_goes_on_later(dense_task,
     result = trainer.train(vector_input, max_steps=10**6)
     assert result.stopped == "max_time=0.01s is over"
     assert 0 < result.step < 10**6
-    assert Checkpoints(settings).steps() == [result.step]
+    assert CheckpointManager(settings).steps() == [result.step]
     assert trainer.train(vector_input, max_steps=10**6).start_step == result.step
 
 
@@ -79,7 +79,7 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
     with Preemption(store) as preemption, Watchdog(store, 10.0) as watchdog:
         polls = Polls(watchdog.roll, preemption)
         between = SimpleNamespace(
-            call=Call(watchdog, preemption, polls, Checkpoints(config()), Ownership(config().workdir)),
+            call=Call(watchdog, preemption, polls, CheckpointManager(config()), Ownership(config().workdir)),
             job=SimpleNamespace(config=config(checkpoint_every="10s", checkpoint_every_steps=None)),
             start=0,
             evaluating=None,
@@ -99,5 +99,5 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
 def test_checkpoints_by_the_clock_come_beside_those_by_steps(dense_task, vector_input, config):
     settings = config(iterations_per_loop=1, checkpoint_every="0.001s", checkpoint_every_steps=5, keep_max=100)
     Trainer(dense_task, settings).train(vector_input, max_steps=8)
-    steps = Checkpoints(settings).steps()
+    steps = CheckpointManager(settings).steps()
     assert {5, 8} < set(steps)

@@ -13,7 +13,7 @@ import pytest
 
 from trainer import interrupts
 from trainer.callbacks import Callback
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster import preemption
 from trainer.config import TrainerConfig
 from trainer.exits import EXIT_PREEMPTED, Preempted
@@ -140,7 +140,7 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     assert handlers() == before
     slow_compiler.clear()
 
-    at = Checkpoints(settings).steps()
+    at = CheckpointManager(settings).steps()
     assert (at == [20]) if where != "train" else (len(at) == 1 and 13 <= at[0] < 13 + 3 * 10)
     resumed = Trainer(dense_task, settings).train_and_evaluate(plain, plain, max_steps=STEPS)
     assert resumed.start_step == at[-1]
@@ -208,7 +208,7 @@ def test_a_signal_is_heard_while_a_late_input_is_waited_for(
     let_go.set()
     preemption._requested.clear()
     if where == "train":
-        assert Checkpoints(config()).steps() == [20]
+        assert CheckpointManager(config()).steps() == [20]
         assert_same_bits(trainer.train(plain, max_steps=STEPS), straight)
 
 
@@ -216,7 +216,7 @@ def test_a_process_that_was_asked_to_end_begins_nothing_new(dense_task, vector_i
     preemption._requested.set()
     with pytest.raises(Preempted):
         Trainer(dense_task, config()).train(vector_input, max_steps=STEPS)
-    assert Checkpoints(config()).steps() == []
+    assert CheckpointManager(config()).steps() == []
 
 
 def test_a_program_with_a_handler_of_its_own_keeps_it(dense_task, vector_input, config):

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import FingerprintError
 from trainer.calls.resuming import resumed_position
-from trainer.checkpointing.checkpoint import Saved
+from trainer.checkpointing.manager import Saved
 from trainer.config import TrainerConfig
 
 NO_STATE: Any = None

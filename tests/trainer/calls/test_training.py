@@ -14,7 +14,7 @@ from sweep import SWEEP
 
 from pipeline.errors import BatchSizeError, CheckpointError, FingerprintError, InputError, OptionError
 from trainer.callbacks import Callback
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.trainer import Trainer
 
 training_bits = str(Path(__file__).with_name("training_bits.py"))
@@ -103,7 +103,7 @@ def test_a_checkpoint_holds_the_settings_and_the_position_of_the_input(dense_tas
     settings = config(checkpoint_every_steps=5, seed=3)
     trainer = Trainer(dense_task, settings)
     state = trainer.train(vector_input, max_steps=8).state
-    with Checkpoints(settings) as checkpoints:
+    with CheckpointManager(settings) as checkpoints:
         assert checkpoints.steps() == [5, 8]
         saved = checkpoints.restore(5, state)
     assert saved.input_state == {"fingerprint": "array100", "seed": 3, "position": 5}
@@ -114,7 +114,7 @@ def test_a_checkpoint_holds_the_settings_and_the_position_of_the_input(dense_tas
 def test_only_the_newest_checkpoints_are_kept(dense_task, vector_input, config):
     settings = config(checkpoint_every_steps=2, keep_max=2)
     Trainer(dense_task, settings).train(vector_input, max_steps=7)
-    with Checkpoints(settings) as checkpoints:
+    with CheckpointManager(settings) as checkpoints:
         assert checkpoints.steps() == [6, 7]
 
 

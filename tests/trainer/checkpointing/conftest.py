@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.mesh import Placement
 from trainer.state import TrainState
 from trainer.task import Variables
@@ -33,7 +33,7 @@ def save(state_at):
     """save(settings, step, ...): a call of train that saves these steps."""
 
     def saved(settings, *steps, **state):
-        with Checkpoints(settings) as checkpoints:
+        with CheckpointManager(settings) as checkpoints:
             checkpoints.resume_step()
             for step in steps:
                 checkpoints.save(Saved(step, state_at(step, **state), {"position": step}, settings.to_json()))

@@ -7,12 +7,12 @@ import pytest
 
 from pipeline.errors import CheckpointError
 from pipeline.storage.local import LocalStorage
-from trainer.checkpointing.checkpoint import Checkpoints
 from trainer.checkpointing.contents import changes, contents_path, read_contents, sealed
+from trainer.checkpointing.manager import CheckpointManager
 
 
 def page_of(settings, step):
-    directory = Checkpoints(settings).directory
+    directory = CheckpointManager(settings).directory
     return read_contents(LocalStorage(), directory, step)
 
 
@@ -34,7 +34,7 @@ def test_a_checkpoint_says_with_what_when_and_where_it_was_made(config, save):
 
 def test_what_changed_since_is_named(config, save, state_at):
     save(config(seed=5), 10)
-    saved = Checkpoints(config()).restore(10, state_at(devices=2))
+    saved = CheckpointManager(config()).restore(10, state_at(devices=2))
     assert saved.changes(config(seed=6).to_json()) == ["seed 5 -> 6", "data 4 -> 2"]
     assert changes({"jax": "0.9"}, {"jax": "0.10"}) == ["jax '0.9' -> '0.10'"]
     assert changes({"names": ["a"]}, {"names": ("a",)}) == []

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CheckpointError
-from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.task import Variables
 from trainer.trainer import Trainer
 
@@ -81,7 +81,7 @@ def test_a_damaged_newest_checkpoint_is_named_with_the_one_to_go_back_to(
     newest = tmp_path / NEWEST
     damage(largest(newest / "state") if file == "array data" else newest / file)
     with pytest.raises(CheckpointError, match=DAMAGE[file, damage]) as told:
-        checkpoints = Checkpoints(settings)
+        checkpoints = CheckpointManager(settings)
         checkpoints.restore(checkpoints.resume_step(), state_at())
     assert str(newest) in str(told.value)
     assert told.match(WAY_OUT)
@@ -90,7 +90,7 @@ def test_a_damaged_newest_checkpoint_is_named_with_the_one_to_go_back_to(
 def test_every_flipped_bit_of_the_stored_numbers_is_found(state_at, config, tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, 1 << 14, np.uint8)  # incompressible, so it is stored verbatim
     state = state_at(10)._replace(variables=Variables({"noise": jnp.asarray(noise)}))
-    with Checkpoints(config()) as checkpoints:
+    with CheckpointManager(config()) as checkpoints:
         checkpoints.resume_step()
         checkpoints.save(Saved(10, state, {"position": 10}, config().to_json()))
     files = [path for path in (tmp_path / "run/checkpoints/10/state").rglob("*") if path.is_file()]
@@ -100,9 +100,9 @@ def test_every_flipped_bit_of_the_stored_numbers_is_found(state_at, config, tmp_
     for bit in [0, 8 * noise.size - 1, *(draw.randrange(8 * noise.size) for _ in range(10))]:
         flip(stored, 8 * begin + bit)
         with pytest.raises(CheckpointError, match=r"cannot read|differ from saved ones"):
-            Checkpoints(config()).restore(10, state)
+            CheckpointManager(config()).restore(10, state)
         stored.write_bytes(whole)
-    np.testing.assert_array_equal(Checkpoints(config()).restore(10, state).state.variables.params["noise"], noise)
+    np.testing.assert_array_equal(CheckpointManager(config()).restore(10, state).state.variables.params["noise"], noise)
 
 
 def test_no_flipped_bit_of_a_file_of_numbers_gives_other_numbers(save, state_at, config, tmp_path):
@@ -112,7 +112,7 @@ def test_no_flipped_bit_of_a_file_of_numbers_gives_other_numbers(save, state_at,
     for _ in range(6):
         flip(stored, draw.randrange(len(whole) * 8))
         with contextlib.suppress(CheckpointError):  # the file has a few bits that say nothing
-            restored = Checkpoints(config()).restore(10, state_at()).state
+            restored = CheckpointManager(config()).restore(10, state_at()).state
             for mine, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(state_at(10)), strict=True):
                 np.testing.assert_array_equal(mine, theirs)
         stored.write_bytes(whole)
@@ -129,4 +129,4 @@ def test_training_past_a_damaged_checkpoint_is_an_error_until_it_is_told_to_go_b
         Trainer(dense_task, settings, device).train(vector_input, max_steps=30)
     went_back = Trainer(dense_task, replace(settings, restore_step=10), device).train(vector_input, max_steps=20)
     assert (went_back.start_step, went_back.metrics) == (10, straight.metrics)
-    assert Checkpoints(settings).steps() == [10, 20]
+    assert CheckpointManager(settings).steps() == [10, 20]

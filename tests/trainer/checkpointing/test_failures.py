@@ -11,7 +11,7 @@ import pytest
 from fake_gcs.server import Stall, Status
 
 from pipeline.errors import NanError
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 
 ROOT = Path(__file__).parents[3]
 SAVES = """
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from pipeline.storage import gcs_calls
 from pipeline.errors import InfeedError
 from trainer.checkpointing import bucket_path
-from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.config import TrainerConfig
 from trainer.exits import end
 from trainer.state import TrainState
@@ -35,9 +35,9 @@ for workdir in workdirs:
     begun = time.monotonic()
     try:
         config = TrainerConfig(workdir=workdir, global_batch_size=1, save_seconds=2)
-        with Checkpoints(config) as checkpoints:
+        with CheckpointManager(config) as checkpoints:
             checkpoints.save(Saved(20, state, {}, {}))
-        with Checkpoints(config) as checkpoints:
+        with CheckpointManager(config) as checkpoints:
             checkpoints.restore(20, state)
     except InfeedError as error:
         with open(told, "a") as file:  # what is printed may be cut in two by what Orbax's threads write to stderr
@@ -101,12 +101,12 @@ def test_a_stalled_read_names_the_object_and_the_attempts(told):
 
 
 def test_a_save_that_fails_as_well_does_not_hide_what_ended_the_run(config, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("trainer.checkpointing.checkpoint.abandon_threads", lambda: None)
+    monkeypatch.setattr("trainer.checkpointing.manager.abandon_threads", lambda: None)
 
     def fail():
         raise OSError("the disk is full")
 
-    with pytest.raises(NanError, match="the first"), Checkpoints(config()) as checkpoints:
+    with pytest.raises(NanError, match="the first"), CheckpointManager(config()) as checkpoints:
         monkeypatch.setattr(checkpoints.manager, "wait_until_finished", fail)
         raise NanError("the first")
     assert f"cannot write to {tmp_path}/run/checkpoints: the disk is full" in caplog.text

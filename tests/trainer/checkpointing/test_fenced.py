@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import pytest
 
 from pipeline.errors import OwnerError
-from trainer.checkpointing.checkpoint import Checkpoints, Saved
 from trainer.checkpointing.fenced import remove_unfinished
+from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.config import TrainerConfig
 from trainer.state import TrainState
 from trainer.task import Variables
@@ -25,7 +25,7 @@ def test_a_checkpoint_appears_only_if_the_fence_lets_it_at_the_last_moment(reque
         if len(asked) > 1:
             raise OwnerError("taken over")
 
-    with pytest.raises(OwnerError, match="taken over"), Checkpoints(settings, fence) as checkpoints:
+    with pytest.raises(OwnerError, match="taken over"), CheckpointManager(settings, fence) as checkpoints:
         checkpoints.save(saved(5))
     assert len(asked) == 2
     assert checkpoints.steps() == []

@@ -14,7 +14,7 @@ import json, logging, resource, sys
 import jax.numpy as jnp
 from pipeline.errors import InfeedError
 from pipeline.storage.local import LocalStorage
-from trainer.checkpointing.checkpoint import Checkpoints, Saved
+from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.config import TrainerConfig
 from trainer.events.reports import Reports
 from trainer.exits import end
@@ -33,7 +33,7 @@ try:
 except InfeedError as error:
     errors["file"] = str(error)
 try:
-    with Checkpoints(config) as checkpoints:
+    with CheckpointManager(config) as checkpoints:
         checkpoints.save(Saved(20, state, {}, {}))
 except InfeedError as error:
     errors["checkpoint"] = str(error)

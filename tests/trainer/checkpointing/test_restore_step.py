@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from pipeline.errors import CheckpointError
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.trainer import Trainer
 
 
@@ -22,44 +22,44 @@ def settings(config, save):
 def test_newer_checkpoints_are_named_at_once_and_removed_when_the_run_first_saves(settings, save, caplog):
     back = replace(settings, restore_step=10)
     for step in (10, 20, 30):
-        Checkpoints(settings).record(step, {"accuracy": step / 100})
-    assert Checkpoints(back).resume_step() == 10
+        CheckpointManager(settings).record(step, {"accuracy": step / 100})
+    assert CheckpointManager(back).resume_step() == 10
     assert "it removes the checkpoints after it: [20, 30]" in caplog.text
-    assert Checkpoints(back).steps() == [10, 20, 30]
+    assert CheckpointManager(back).steps() == [10, 20, 30]
     with caplog.at_level(logging.INFO, "trainer"):
         save(back, 15, 20)
     assert "removed the checkpoints of steps [20, 30]" in caplog.text
-    assert Checkpoints(back).steps() == [10, 15, 20]
-    assert Checkpoints(back).best() == 10  # the new checkpoint of step 20 was not evaluated
+    assert CheckpointManager(back).steps() == [10, 15, 20]
+    assert CheckpointManager(back).best() == 10  # the new checkpoint of step 20 was not evaluated
 
 
 def test_a_restart_with_the_same_restore_step_goes_on_from_what_came_since(settings, save, caplog):
     back = replace(settings, restore_step=10)
     save(back, 15, 25)
-    assert Checkpoints(back).resume_step() == 25
+    assert CheckpointManager(back).resume_step() == 25
     assert "a run has already gone back to restore_step=10, so this one resumes from step 25." in caplog.text
     assert "remove these from" in caplog.text
-    assert Checkpoints(replace(settings, restore_step=15)).resume_step() == 15
+    assert CheckpointManager(replace(settings, restore_step=15)).resume_step() == 15
 
 
 def test_a_restart_before_the_first_save_goes_back_again(settings):
     back = replace(settings, restore_step=20)
-    assert [Checkpoints(back).resume_step() for _ in range(2)] == [20, 20]
+    assert [CheckpointManager(back).resume_step() for _ in range(2)] == [20, 20]
 
 
 def test_a_run_killed_while_it_removes_newer_checkpoints_goes_back_again(settings, state_at, monkeypatch):
     back = replace(settings, restore_step=10)
-    with Checkpoints(back) as checkpoints:
+    with CheckpointManager(back) as checkpoints:
         checkpoints.resume_step()
         checkpoints.manager.delete(30)  # and no further
-    assert Checkpoints(back).resume_step() == 10
+    assert CheckpointManager(back).resume_step() == 10
 
 
 def test_a_step_that_has_no_checkpoint_is_refused_with_those_there_are(settings, config):
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 15\. It has: \[10, 20, 30\]"):
-        Checkpoints(replace(settings, restore_step=15)).resume_step()
+        CheckpointManager(replace(settings, restore_step=15)).resume_step()
     with pytest.raises(CheckpointError, match="has no checkpoint. Train first"):
-        Checkpoints(config("empty", restore_step=15)).resume_step()
+        CheckpointManager(config("empty", restore_step=15)).resume_step()
 
 
 def test_training_goes_on_from_restore_step_as_the_run_that_was_there(dense_task, vector_input, config, caplog):

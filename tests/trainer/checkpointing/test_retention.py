@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
-from trainer.checkpointing.checkpoint import Checkpoints
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
 
 
@@ -38,19 +38,19 @@ def test_the_best_checkpoint_stays_over_a_restart_until_a_better_one_comes(confi
     there = []
     for step, accuracy in accuracies.items():
         save(settings, step)  # each in a call of its own, as after a restart
-        with Checkpoints(settings) as checkpoints:
+        with CheckpointManager(settings) as checkpoints:
             there.append(checkpoints.steps())
             checkpoints.record(step, {"accuracy": accuracy, "loss": 1.0})
     # 50 is a multiple; 20 goes when 60 turned out to be better.
     assert there == [[10], [10, 20], [20, 30], [20, 40], [20, 50], [20, 50, 60], [50, 60, 70]]
-    assert Checkpoints(settings).best() == 60
+    assert CheckpointManager(settings).best() == 60
     assert Evaluations(settings.workdir).read().keys() == {50, 60, 70}
 
 
 def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(config, save):
     settings = config(keep_best="loss", keep_best_mode="min")
     save(settings, 1, 2, 3)
-    checkpoints = Checkpoints(settings)
+    checkpoints = CheckpointManager(settings)
     assert checkpoints.best() is None
     for step, loss in {1: 2.0, 2: float("nan"), 3: 3.0}.items():
         checkpoints.record(step, {"loss": loss})
@@ -59,7 +59,7 @@ def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(confi
 
 def test_a_metric_that_the_evaluation_does_not_have_is_named(config):
     with pytest.raises(OptionError, match=r"keep_best='acuracy' is not a metric .* Did you mean 'accuracy'\? Known:"):
-        Checkpoints(config(keep_best="acuracy")).record(1, {"accuracy": 0.5, "loss": 1.0})
+        CheckpointManager(config(keep_best="acuracy")).record(1, {"accuracy": 0.5, "loss": 1.0})
 
 
 def test_what_was_measured_is_kept_in_a_bucket_too(bucket):
@@ -77,4 +77,4 @@ def test_a_damaged_file_of_evaluations_is_named_and_may_go(config, tmp_path):
     evaluations.add(10, {"loss": 1.0}, there=[])
     (tmp_path / "run/evaluations.json").write_text('{"ten": 1}')
     with pytest.raises(CheckpointError, match=r"run/evaluations.json: ten is 1: expected object, got int\. Remove it"):
-        Checkpoints(settings).record(20, {"loss": 1.0})
+        CheckpointManager(settings).record(20, {"loss": 1.0})

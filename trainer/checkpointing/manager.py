@@ -26,14 +26,14 @@ from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState
 
-__all__ = ["Checkpoints", "Saved"]
+__all__ = ["CheckpointManager", "Saved"]
 
 log = logger("trainer")
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint as it was saved. `Checkpoints` fills in the last two fields."""
+    """A checkpoint as it was saved. `CheckpointManager` fills in the last two fields."""
 
     step: int
     state: TrainState
@@ -48,7 +48,7 @@ class Saved:
         return [text for then, this in now for text in changes(then, this)]
 
 
-class Checkpoints:
+class CheckpointManager:
     """The checkpoints of a work directory. Use as a context manager: leaving waits for the last write.
 
     Listing and reading create nothing and wait for no process but the hosts of this run. fence: called before anything
@@ -92,7 +92,7 @@ class Checkpoints:
     def resume_step(self) -> int:
         """The step to resume from: restore_step, else the newest checkpoint's; 0 if there is none.
 
-        Checkpoints after restore_step stay until this run first saves; the log names them. Once it has saved, a restart
+        CheckpointManager after restore_step stay until this run first saves; the log names them. Once it has saved, a restart
         with the same restore_step resumes from the newest, as it would otherwise lose the progress since."""
         steps, wanted = self.steps(), self._config.restore_step
         if wanted is None:
@@ -228,7 +228,7 @@ class Checkpoints:
             abandon_threads()  # Orbax's threads wait in vain: five minutes, or as long as a request stalls
             raise
 
-    def __enter__(self) -> "Checkpoints":
+    def __enter__(self) -> "CheckpointManager":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
