@@ -9,14 +9,6 @@ from typing import Any
 from pipeline.errors import OptionError
 from pipeline.logs import logger
 from trainer.callbacks import Callback
-from trainer.calls.alternating import Alternating, check_name, tell
-from trainer.calls.call import Call
-from trainer.calls.evaluation import Evaluation, compare_paddings
-from trainer.calls.following import Waits, follow
-from trainer.calls.owning import own
-from trainer.calls.prediction import Prediction, check_predict
-from trainer.calls.preflight import agree, facts_of
-from trainer.calls.training import train_run
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
@@ -26,6 +18,14 @@ from trainer.config import TrainerConfig, check_positive_int
 from trainer.inputs import InputFn
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
+from trainer.modes.alternating import Alternating, check_name, tell
+from trainer.modes.evaluation import Evaluation, compare_paddings
+from trainer.modes.following import Waits, follow
+from trainer.modes.owning import own
+from trainer.modes.prediction import Prediction, check_predict
+from trainer.modes.preflight import agree, facts_of
+from trainer.modes.session import Session
+from trainer.modes.training import train_run
 from trainer.ownership.ownership import Ownership
 from trainer.results import EvalResult, TrainResult
 from trainer.setup import Opened, Setup
@@ -95,7 +95,7 @@ class Trainer:
         if eval_every_steps is not None:
             check_positive_int("eval_every_steps", eval_every_steps)
 
-        def alternating(call: Call) -> Alternating:
+        def alternating(call: Session) -> Alternating:
             return Alternating(call, self._job, eval_input_fn, name, every)
 
         return self._train(train_input_fn, _goal(steps, max_steps, self.config), alternating)
@@ -104,7 +104,7 @@ class Trainer:
         self,
         input_fn: InputFn,
         goal: Callable[[int], int],
-        alternating: Callable[[Call], Alternating] | None = None,
+        alternating: Callable[[Session], Alternating] | None = None,
     ) -> TrainResult:
         with self._call(saves=not self.config.fast_dev_run) as call:
             with call.preemption.leavable():
@@ -203,14 +203,14 @@ class Trainer:
                     prediction = Prediction(call, self._job, opened, variables, keys, gather)
             yield from prediction.records()
 
-    def _tell(self, call: Call, result: EvalResult, name: str | None) -> None:
+    def _tell(self, call: Session, result: EvalResult, name: str | None) -> None:
         # keep_best uses the evaluation without a name.
         if name is None:
             call.checkpoints.record(result.step, result.metrics)
         tell(self._job, name, result)
 
     @contextmanager
-    def _call(self, saves: bool = False) -> Iterator[Call]:
+    def _call(self, saves: bool = False) -> Iterator[Session]:
         config, store = self.config, open_store()
         ownership = Ownership(config.workdir)
         checkpoints = CheckpointManager(config, ownership.fence)
@@ -223,10 +223,10 @@ class Trainer:
             watchdog.reporting(),
         ):
             preemption.within(watchdog.roll)
-            yield Call(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints, ownership)
+            yield Session(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints, ownership)
             preemption.check()  # a request after the end of the loop; nothing is lost
 
-    def _agree(self, call: Call, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:
+    def _agree(self, call: Session, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:
         # Once per call, the hosts compare what they are about to do.
         job, config = self._job, self.config
         agree(call.watchdog, lambda: facts_of(job, inputs, start, end) | others, config.workdir, config.stall_seconds)

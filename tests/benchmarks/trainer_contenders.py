@@ -22,12 +22,12 @@ from trainer_work import Work, losses, new_params, update
 from trainer.callbacks import Callback, LoopEnd
 from trainer.config import OnNan, TrainerConfig
 from trainer.inputs import InputContext
+from trainer.loop.dispatching import Look, run
 from trainer.loop.plan import Steps
-from trainer.loop.run import Look, run
 from trainer.mesh import Placement
 from trainer.setup import Setup
 from trainer.state import TrainState
-from trainer.steps import train_step
+from trainer.step_functions import train_step
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 

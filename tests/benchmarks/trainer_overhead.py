@@ -15,9 +15,9 @@ from trainer_turns import Loop, Marks
 from trainer_work import CLASSES, Work
 
 from trainer.inputs import InputContext
+from trainer.loop.dispatching import run
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
-from trainer.loop.run import run
 from trainer.mesh import Placement
 
 __all__ = ["dispatches", "pipeline_loops", "write_images"]

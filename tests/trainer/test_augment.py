@@ -13,7 +13,7 @@ from trainer.augment import one_hot
 from trainer.augmentation.draws import uniform
 from trainer.nnx_task import nnx_task
 from trainer.state import TrainState
-from trainer.steps import train_step
+from trainer.step_functions import train_step
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 

@@ -12,13 +12,13 @@ import sklearn.metrics as sk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.calls.evaluation import Evaluation, compare_paddings
 from trainer.config import TrainerConfig
 from trainer.inputs import as_input
 from trainer.mesh import Placement
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity
+from trainer.modes.evaluation import Evaluation, compare_paddings
 from trainer.setup import Setup
 from trainer.task import Metric, Task, Variables
 from trainer.trainer import Trainer

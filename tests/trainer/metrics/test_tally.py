@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import EvaluationError, InputError, OptionError
-from trainer.calls.evaluation import Evaluation, compare_paddings
 from trainer.metrics.classes import Accuracy, ConfusionMatrix
 from trainer.metrics.tally import computed, counted, empty_tallies
+from trainer.modes.evaluation import Evaluation, compare_paddings
 from trainer.task import Metric
 from trainer.trainer import Trainer
 

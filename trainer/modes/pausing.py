@@ -7,17 +7,17 @@ from typing import Any
 
 from pipeline.logs import logger
 from trainer.callbacks import CheckpointEnd
-from trainer.calls.alternating import Alternating
-from trainer.calls.call import Call
-from trainer.calls.pace import Pace
-from trainer.calls.watch import Watch
 from trainer.checkpointing.manager import Saved
 from trainer.cluster.polls import Decision
 from trainer.config import seconds_of
 from trainer.events.profile import Profile
+from trainer.loop.dispatching import Look
 from trainer.loop.plan import MEASURED_STEPS
 from trainer.loop.program import Program
-from trainer.loop.run import Look
+from trainer.modes.alternating import Alternating
+from trainer.modes.pace import Pace
+from trainer.modes.session import Session
+from trainer.modes.watch import Watch
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 
@@ -42,7 +42,7 @@ class Between:
 
     start, position: the run's first step, and the input's position there."""
 
-    call: Call
+    call: Session
     job: Setup
     opened: Opened
     start: int

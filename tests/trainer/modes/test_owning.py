@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from trainer.calls.call import Call
-from trainer.calls.owning import own
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
+from trainer.modes.owning import own
+from trainer.modes.session import Session
 from trainer.ownership.lease import Times
 from trainer.ownership.ownership import Ownership
 from trainer.ownership.process import this_process
@@ -34,7 +34,7 @@ def outcomes(config, monkeypatch):
             try:
                 with Watchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
                     polls = Polls(watchdog.roll, preemption)
-                    own(Call(watchdog, preemption, polls, CheckpointManager(settings), ownership), settings)
+                    own(Session(watchdog, preemption, polls, CheckpointManager(settings), ownership), settings)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
 

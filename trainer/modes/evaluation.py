@@ -10,16 +10,16 @@ import numpy as np
 
 from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
-from trainer.calls.call import Call
-from trainer.calls.exact_epoch import ExactEpoch
 from trainer.inputs import CompleteInput
+from trainer.loop.dispatching import Look, run
 from trainer.loop.plan import Steps
-from trainer.loop.run import Look, run
 from trainer.metrics.masking import PADDINGS
 from trainer.metrics.tally import Tally, computed, mergeable
+from trainer.modes.exact_epoch import ExactEpoch
+from trainer.modes.session import Session
 from trainer.results import EvalResult
 from trainer.setup import Opened, Setup
-from trainer.steps import PROOF_SUMS, EvalState, eval_step, no_tallies
+from trainer.step_functions import PROOF_SUMS, EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
 __all__ = ["Evaluation", "compare_paddings"]
@@ -32,7 +32,7 @@ class Evaluation:
 
     padding_rows: rows of the last epoch that did not count, over all hosts."""
 
-    def __init__(self, call: Call, job: Setup, opened: Opened, variables: Variables, step: int) -> None:
+    def __init__(self, call: Session, job: Setup, opened: Opened, variables: Variables, step: int) -> None:
         self._call, self._job, self._opened, self._step = call, job, opened, step
         self.padding_rows = 0
         epoch = opened.source.steps_per_epoch
@@ -50,7 +50,7 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls, previous: "Evaluation | None", call: Call, job: Setup, opened: Opened, variables: Variables, step: int
+        cls, previous: "Evaluation | None", call: Session, job: Setup, opened: Opened, variables: Variables, step: int
     ) -> "Evaluation":
         """Of this model: `previous`, with its program, if the input has the same shapes, or a new one."""
         if previous is None or (opened.struct, opened.source.steps_per_epoch) != previous._shapes:

@@ -9,15 +9,15 @@ import jax
 import numpy as np
 
 from trainer.callbacks import LoopEnd
-from trainer.calls.finite import FiniteCheck
 from trainer.events.progress import ProgressLine, Speed
 from trainer.events.reports import Reports
 from trainer.events.sinks import Fence
+from trainer.loop.dispatching import Look
 from trainer.loop.feed import Feeder
-from trainer.loop.run import Look
+from trainer.modes.finite import FiniteCheck
 from trainer.setup import Setup
 from trainer.state import TrainState
-from trainer.steps import BAD_LEAF
+from trainer.step_functions import BAD_LEAF
 
 __all__ = ["Watch"]
 

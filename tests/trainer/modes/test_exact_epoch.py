@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import EvaluationError
-from trainer.calls.exact_epoch import ExactEpoch
-from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
+from trainer.modes.exact_epoch import ExactEpoch
+from trainer.step_functions import BAD_ROWS, CRC_SUM, RECORDS
 
 COMMAND = "python -m pipeline.verify data --split validation --decode"
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import HostError, InputError, OptionError
-from trainer.calls.preflight import agree, difference, facts_of
 from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
 from trainer.mesh import Placement
+from trainer.modes.preflight import agree, difference, facts_of
 from trainer.setup import Setup
 
 
@@ -80,7 +80,7 @@ def test_a_missing_host_0_is_named_by_the_others(outcomes):
 def test_hosts_with_work_directories_of_their_own_are_told_before_a_checkpoint_waits_for_them(
     outcomes, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("trainer.calls.preflight.SHARED_DISK_SECONDS", 0.2)
+    monkeypatch.setattr("trainer.modes.preflight.SHARED_DISK_SECONDS", 0.2)
     (text, *others) = outcomes([{"seed": 3}] * 2, workdir="model of host {}")
     assert others == [text]
     assert text.startswith(

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pipeline.errors import FingerprintError
-from trainer.calls.resuming import resumed_position
 from trainer.checkpointing.manager import Saved
 from trainer.config import TrainerConfig
+from trainer.modes.resuming import resumed_position
 
 NO_STATE: Any = None
 

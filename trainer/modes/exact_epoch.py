@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.errors import EvaluationError
 from trainer.inputs import CompleteInput
-from trainer.steps import BAD_ROWS, CRC_SUM, RECORDS
+from trainer.step_functions import BAD_ROWS, CRC_SUM, RECORDS
 
 __all__ = ["ExactEpoch"]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from pipeline.errors import OptionError
 from trainer.callbacks import EvaluationEnd
-from trainer.calls.call import Call
-from trainer.calls.evaluation import Evaluation
 from trainer.events.reports import Reports
 from trainer.inputs import InputFn
+from trainer.modes.evaluation import Evaluation
+from trainer.modes.session import Session
 from trainer.results import EvalResult
 from trainer.setup import Setup
 from trainer.state import TrainState
@@ -19,7 +19,7 @@ __all__ = ["Alternating", "check_name", "tell"]
 class Alternating:
     """An exact epoch of this input every `every_steps` of a training, and at its end. results: of all so far."""
 
-    def __init__(self, call: Call, job: Setup, input_fn: InputFn, name: str | None, every_steps: int | None) -> None:
+    def __init__(self, call: Session, job: Setup, input_fn: InputFn, name: str | None, every_steps: int | None) -> None:
         self.opened, self.every_steps = job.open("eval", input_fn), every_steps
         self.results: list[EvalResult] = []
         self._call, self._job, self._input_fn, self._name = call, job, input_fn, name

@@ -10,14 +10,14 @@ import numpy as np
 
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
-from trainer.calls.call import Call
-from trainer.calls.exact_epoch import ExactEpoch
 from trainer.cluster.watchdog import Watchdog
 from trainer.inputs import MASK
 from trainer.loop.feed import Chunk, Feeder
 from trainer.loop.plan import Steps
+from trainer.modes.exact_epoch import ExactEpoch
+from trainer.modes.session import Session
 from trainer.setup import Opened, Setup
-from trainer.steps import PROOF, ROWS, predict_step
+from trainer.step_functions import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
 
 __all__ = ["Prediction", "check_predict"]
@@ -42,7 +42,7 @@ class Prediction:
     keys: which predictions; None: all. gather: every host gets the rows of all hosts, not only its own."""
 
     def __init__(
-        self, call: Call, job: Setup, opened: Opened, variables: Variables, keys: Sequence[str] | None, gather: bool
+        self, call: Session, job: Setup, opened: Opened, variables: Variables, keys: Sequence[str] | None, gather: bool
     ) -> None:
         self._call, self._job, self._opened = call, job, opened
         self._variables = variables

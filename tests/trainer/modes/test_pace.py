@@ -6,15 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.errors import HostError
-from trainer.calls.call import Call
-from trainer.calls.pace import Pace
-from trainer.calls.pausing import TrainingPauses, Wish
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
 from trainer.loop.plan import MEASURED_STEPS, Marks, timed_plan
+from trainer.modes.pace import Pace
+from trainer.modes.pausing import TrainingPauses, Wish
+from trainer.modes.session import Session
 from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
 
@@ -79,7 +79,7 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
     with Preemption(store) as preemption, Watchdog(store, 10.0) as watchdog:
         polls = Polls(watchdog.roll, preemption)
         between = SimpleNamespace(
-            call=Call(watchdog, preemption, polls, CheckpointManager(config()), Ownership(config().workdir)),
+            call=Session(watchdog, preemption, polls, CheckpointManager(config()), Ownership(config().workdir)),
             job=SimpleNamespace(config=config(checkpoint_every="10s", checkpoint_every_steps=None)),
             start=0,
             evaluating=None,

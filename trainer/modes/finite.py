@@ -6,7 +6,7 @@ from pipeline.errors import NanError
 from pipeline.logs import logger
 from trainer.checked import LOSS, checked_names, finder_of_broken
 from trainer.config import OnNan
-from trainer.loop.run import Look
+from trainer.loop.dispatching import Look
 from trainer.mesh import Placement
 from trainer.state import TrainState
 

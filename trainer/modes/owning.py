@@ -6,15 +6,15 @@ from pathlib import Path
 from pipeline.errors import HostError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
-from trainer.calls.call import Call
 from trainer.checkpointing.fenced import remove_unfinished
 from trainer.config import TrainerConfig
+from trainer.modes.session import Session
 from trainer.ownership.process import Process
 
 __all__ = ["own"]
 
 
-def own(call: Call, config: TrainerConfig) -> None:
+def own(call: Session, config: TrainerConfig) -> None:
     """Makes this run the owner of the work directory until the call ends. A fast_dev_run writes nothing and skips this.
 
     OwnerError if another training owns it; on the other hosts, a HostError with that failure."""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import EvaluationError
-from trainer.calls.preflight import difference, facts_of
 from trainer.mesh import Placement
+from trainer.modes.preflight import difference, facts_of
 from trainer.setup import Setup
 from trainer.trainer import Trainer
 

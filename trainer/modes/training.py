@@ -7,20 +7,20 @@ from typing import Any
 import jax
 
 from pipeline.logs import logger
-from trainer.calls.alternating import Alternating
-from trainer.calls.call import Call
-from trainer.calls.pace import Pace
-from trainer.calls.pausing import Between, TrainingPauses, Wish
-from trainer.calls.resuming import resumed_position
-from trainer.calls.watch import Watch
 from trainer.events.profile import Profile
 from trainer.exits import ending
+from trainer.loop.dispatching import run
 from trainer.loop.plan import Marks, Steps
-from trainer.loop.run import run
+from trainer.modes.alternating import Alternating
+from trainer.modes.pace import Pace
+from trainer.modes.pausing import Between, TrainingPauses, Wish
+from trainer.modes.resuming import resumed_position
+from trainer.modes.session import Session
+from trainer.modes.watch import Watch
 from trainer.results import TrainResult
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
-from trainer.steps import train_step
+from trainer.step_functions import train_step
 
 __all__ = ["train_run"]
 
@@ -28,7 +28,7 @@ log = logger("trainer")
 
 
 def train_run(
-    call: Call, job: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
+    call: Session, job: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
 ) -> TrainResult:
     """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with its work saved."""
     config = job.config
@@ -71,7 +71,7 @@ def train_run(
     return TrainResult(start, step, state, watch.last, speed, executables, stopped or None)
 
 
-def _begin(call: Call, job: Setup, opened: Opened, start: int) -> tuple[TrainState, Any]:
+def _begin(call: Session, job: Setup, opened: Opened, start: int) -> tuple[TrainState, Any]:
     config, source = job.config, opened.source
     if not opened.resumable:
         log.info("the input is a plain iterable, which has no position: a resumed run starts it from its beginning")

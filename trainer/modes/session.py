@@ -10,11 +10,11 @@ from trainer.cluster.watchdog import Watchdog
 from trainer.exits import ending
 from trainer.ownership.ownership import Ownership
 
-__all__ = ["Call"]
+__all__ = ["Session"]
 
 
 @dataclass(frozen=True)
-class Call:
+class Session:
     """The session's parts. It is also the Pauses of loops that save nothing: it ends them when they are preempted."""
 
     watchdog: Watchdog

@@ -17,9 +17,6 @@ import jax
 import pytest
 
 from pipeline.errors import CheckpointError, HostError, OptionError
-from trainer.calls import following
-from trainer.calls.call import Call
-from trainer.calls.following import Waits
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster import preemption
 from trainer.cluster.polls import Polls
@@ -28,6 +25,9 @@ from trainer.cluster.store import LocalStore
 from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
+from trainer.modes import following
+from trainer.modes.following import Waits
+from trainer.modes.session import Session
 from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
 
@@ -203,7 +203,7 @@ def test_waits_of_no_time_are_refused(follower, vector_input):
 def call_of(store, config):
     with Watchdog(store, 20.0) as watchdog:
         preemption = Preemption(store)
-        yield Call(
+        yield Session(
             watchdog, preemption, Polls(watchdog.roll, preemption), CheckpointManager(config), Ownership(config.workdir)
         )
 

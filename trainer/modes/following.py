@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 
 from pipeline.errors import CheckpointError, HostError, OptionError
 from pipeline.logs import logger
-from trainer.calls.call import Call
-from trainer.calls.evaluation import Evaluation
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.roll import poll
 from trainer.exits import is_apart
 from trainer.inputs import InputFn
+from trainer.modes.evaluation import Evaluation
+from trainer.modes.session import Session
 from trainer.results import EvalResult
 from trainer.setup import Opened, Setup
 
@@ -25,9 +25,9 @@ REMOVAL_SECONDS = 10.0  # the longest removal of a checkpoint, from its first fi
 
 log = logger("trainer")
 
-Begin = Callable[[], AbstractContextManager[Call]]
-Tell = Callable[[Call, EvalResult], None]
-Agree = Callable[[Call, Sequence[Opened], int, int], None]
+Begin = Callable[[], AbstractContextManager[Session]]
+Tell = Callable[[Session, EvalResult], None]
+Agree = Callable[[Session, Sequence[Opened], int, int], None]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def follow(job: Setup, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell
     log.info("the checkpoint of step %s is the last (max_steps=%s)", last, end)
 
 
-def _next_step(call: Call, last: int | None, waits: Waits) -> int | None:
+def _next_step(call: Session, last: int | None, waits: Waits) -> int | None:
     """The newest checkpoint's step, on every host, once it is newer than `last`; None on a timeout."""
     watchdog = call.watchdog
     store, here, key = watchdog.roll.store, watchdog.roll.key("looking"), watchdog.roll.key("next step")
@@ -93,7 +93,7 @@ def _next_step(call: Call, last: int | None, waits: Waits) -> int | None:
     return step
 
 
-def _look_out(call: Call, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
+def _look_out(call: Session, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
     """A look that lists the directory at most every poll_seconds."""
     due = time.monotonic()
 

@@ -1,1 +1,0 @@
-"""What each call of the Trainer does, one module a call."""
