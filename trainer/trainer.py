@@ -55,10 +55,10 @@ class Trainer:
         self.config = config
         if config.compilation_cache_dir:
             use_compilation_cache(config.compilation_cache_dir)
-        self._job = Setup(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks))
+        self._setup = Setup(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks))
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
-            self._job.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
+            self._setup.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
         if config.fast_dev_run:
             log.warning(
                 "fast_dev_run: trains %d steps and evaluates one batch with an untrained model; writes no checkpoint "
@@ -96,7 +96,7 @@ class Trainer:
             check_positive_int("eval_every_steps", eval_every_steps)
 
         def alternating(call: Session) -> Alternating:
-            return Alternating(call, self._job, eval_input_fn, name, every)
+            return Alternating(call, self._setup, eval_input_fn, name, every)
 
         return self._train(train_input_fn, _goal(steps, max_steps, self.config), alternating)
 
@@ -111,14 +111,14 @@ class Trainer:
                 own(call, self.config)
                 start = 0 if self.config.fast_dev_run else call.checkpoints.resume_step()
                 end = self.config.fast_dev_run or goal(start)
-                training = self._job.open("train", input_fn, start) if start < end else None
+                training = self._setup.open("train", input_fn, start) if start < end else None
                 evaluating = alternating(call) if alternating else None
             inputs = [opened for opened in (training, evaluating and evaluating.opened) if opened]
             self._agree(call, inputs, start, end, eval_every_steps=evaluating and evaluating.every_steps)
             if evaluating and start:
                 evaluating.make_up(start, end)
             if training:
-                result = train_run(call, self._job, training, start, end, evaluating)
+                result = train_run(call, self._setup, training, start, end, evaluating)
             else:
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
                 result = TrainResult(start, start, None, {}, None, 0)
@@ -139,18 +139,18 @@ class Trainer:
         with self._call() as call:
             with call.preemption.leavable():
                 step = 0 if fast else call.checkpoints.require(step)
-                opened = self._job.open("eval", input_fn)
+                opened = self._setup.open("eval", input_fn)
             self._agree(call, [opened], step, step, check_padding=check_padding)
             with call.preemption.leavable():
                 if fast:
-                    state = self._job.fresh_state(opened, call.check)
+                    state = self._setup.fresh_state(opened, call.check)
                 else:
-                    state = call.checkpoints.restore(step, self._job.abstract_state(opened)).state
-                evaluation = Evaluation(call, self._job, opened, state.variables, step)
+                    state = call.checkpoints.restore(step, self._setup.abstract_state(opened)).state
+                evaluation = Evaluation(call, self._setup, opened, state.variables, step)
             result = evaluation.epoch()
             if check_padding:
                 # A plain iterable is exhausted: input_fn creates the next.
-                again = (lambda: None) if opened.resumable else lambda: self._job.open("eval", input_fn).source
+                again = (lambda: None) if opened.resumable else lambda: self._setup.open("eval", input_fn).source
                 compare_paddings(evaluation, result, again)
             self._tell(call, result, name)
         return result
@@ -171,7 +171,7 @@ class Trainer:
         that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
-        return follow(self._job, input_fn, self._call, self._agree, partial(self._tell, name=name), waits)
+        return follow(self._setup, input_fn, self._call, self._agree, partial(self._tell, name=name), waits)
 
     def predict(
         self, input_fn: InputFn, *, keys: Sequence[str] | None = None, step: int | None = None, gather: bool = False
@@ -186,7 +186,7 @@ class Trainer:
         host_timeout_seconds; if they continue, all end with a HostError. A single process may stop at any time.
         Raises EvaluationError, before the last records, unless each expected one came exactly once, and whatever
         evaluate raises."""
-        check_predict(self._job.task, keys)
+        check_predict(self._setup.task, keys)
         return self._predictions(input_fn, keys, step, gather)
 
     def _predictions(
@@ -196,18 +196,18 @@ class Trainer:
             with call.checkpoints:  # closed before the records: a host that stops early must not wait here for others
                 with call.preemption.leavable():
                     step = call.checkpoints.require(step)
-                    opened = self._job.open("predict", input_fn)
+                    opened = self._setup.open("predict", input_fn)
                 self._agree(call, [opened], step, step, keys=keys, gather=gather)
                 with call.preemption.leavable():
-                    variables = call.checkpoints.restore(step, self._job.abstract_state(opened)).state.variables
-                    prediction = Prediction(call, self._job, opened, variables, keys, gather)
+                    variables = call.checkpoints.restore(step, self._setup.abstract_state(opened)).state.variables
+                    prediction = Prediction(call, self._setup, opened, variables, keys, gather)
             yield from prediction.records()
 
     def _tell(self, call: Session, result: EvalResult, name: str | None) -> None:
         # keep_best uses the evaluation without a name.
         if name is None:
             call.checkpoints.record(result.step, result.metrics)
-        tell(self._job, name, result)
+        tell(self._setup, name, result)
 
     @contextmanager
     def _call(self, saves: bool = False) -> Iterator[Session]:
@@ -228,8 +228,8 @@ class Trainer:
 
     def _agree(self, call: Session, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:
         # Once per call, the hosts compare what they are about to do.
-        job, config = self._job, self.config
-        agree(call.watchdog, lambda: facts_of(job, inputs, start, end) | others, config.workdir, config.stall_seconds)
+        setup, config = self._setup, self.config
+        agree(call.watchdog, lambda: facts_of(setup, inputs, start, end) | others, config.workdir, config.stall_seconds)
 
 
 def _goal(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int]:

@@ -32,16 +32,16 @@ class Evaluation:
 
     padding_rows: rows of the last epoch that did not count, over all hosts."""
 
-    def __init__(self, call: Session, job: Setup, opened: Opened, variables: Variables, step: int) -> None:
-        self._call, self._job, self._opened, self._step = call, job, opened, step
+    def __init__(self, call: Session, setup: Setup, opened: Opened, variables: Variables, step: int) -> None:
+        self._call, self._setup, self._opened, self._step = call, setup, opened, step
         self.padding_rows = 0
         epoch = opened.source.steps_per_epoch
         self._shapes = opened.struct, epoch
-        k = job.steps_a_dispatch(opened, [epoch] if epoch else [])
+        k = setup.steps_a_dispatch(opened, [epoch] if epoch else [])
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
-        self._tallies = _maker_of_tallies(job, opened, variables)
-        self._state = EvalState(variables, job.placement.scalar(np.int32(0)), self._tallies())
-        self._program = job.program(eval_step(job.task), self._state, opened, k)
+        self._tallies = _maker_of_tallies(setup, opened, variables)
+        self._state = EvalState(variables, setup.placement.scalar(np.int32(0)), self._tallies())
+        self._program = setup.program(eval_step(setup.task), self._state, opened, k)
 
     @property
     def variables(self) -> Variables:
@@ -50,11 +50,11 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls, previous: "Evaluation | None", call: Session, job: Setup, opened: Opened, variables: Variables, step: int
+        cls, previous: "Evaluation | None", call: Session, setup: Setup, opened: Opened, variables: Variables, step: int
     ) -> "Evaluation":
         """Of this model: `previous`, with its program, if the input has the same shapes, or a new one."""
         if previous is None or (opened.struct, opened.source.steps_per_epoch) != previous._shapes:
-            return cls(call, job, opened, variables, step)
+            return cls(call, setup, opened, variables, step)
         previous._call, previous._opened, previous._step = call, opened, step
         previous._state = previous._state._replace(variables=variables)
         return previous
@@ -65,10 +65,10 @@ class Evaluation:
         source: the same input, opened again. EvaluationError unless every record counted exactly once, or was left
         out as bad."""
         opened = self._opened if source is None else replace(self._opened, source=source)
-        padding_kind = self._job.placement.scalar(np.int32(padding))
+        padding_kind = self._setup.placement.scalar(np.int32(padding))
         state = self._state._replace(padding=padding_kind, tallies=self._tallies())
         totals = _Totals(opened.source)
-        with self._job.feeding(self._program, opened, opened.source.start, self._steps, self._call.check) as feeder:
+        with self._setup.feeding(self._program, opened, opened.source.start, self._steps, self._call.check) as feeder:
             started = time.perf_counter()
             self._state, _ = run(state, 0, feeder, self._program, totals.add, self._call)
         proof = totals.proof
@@ -76,7 +76,7 @@ class Evaluation:
         if proof.masked:
             log.warning("evaluation: left out %d bad records; the means are over %d", proof.masked, proof.records)
         self.padding_rows = totals.steps * opened.global_batch - proof.records
-        scalars, arrays = computed(jax.device_get(self._state.tallies), self._job.task.metrics)
+        scalars, arrays = computed(jax.device_get(self._state.tallies), self._setup.task.metrics)
         return EvalResult(
             step=self._step,
             metrics={name: total / proof.records for name, total in totals.sums.items()} | scalars,
@@ -90,16 +90,16 @@ class Evaluation:
         )
 
 
-def _maker_of_tallies(job: Setup, opened: Opened, variables: Variables) -> Callable[[], dict[str, Tally]]:
+def _maker_of_tallies(setup: Setup, opened: Opened, variables: Variables) -> Callable[[], dict[str, Tally]]:
     """Makes the initial tallies of an epoch; every epoch donates its own."""
-    if not mergeable(job.task.metrics):
+    if not mergeable(setup.task.metrics):
         return dict
-    spec = job.placement.global_struct(opened.struct, opened.global_batch)
+    spec = setup.placement.global_struct(opened.struct, opened.global_batch)
     model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), variables)
     make = jax.jit(
-        lambda: no_tallies(job.task, model, spec),
-        out_shardings=job.placement.replicated,
-        compiler_options=job.placement.runs_once,
+        lambda: no_tallies(setup.task, model, spec),
+        out_shardings=setup.placement.replicated,
+        compiler_options=setup.placement.runs_once,
     )
 
     def made() -> dict[str, Tally]:

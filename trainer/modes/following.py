@@ -44,9 +44,11 @@ class Waits:
                 raise OptionError(f"{name}={seconds} is not allowed. It must be above 0.")
 
 
-def follow(job: Setup, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, waits: Waits) -> Iterator[EvalResult]:
+def follow(
+    setup: Setup, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, waits: Waits
+) -> Iterator[EvalResult]:
     """The result of each new checkpoint; see Trainer.evaluate_continuously. No call is open between two results."""
-    end, last = job.config.max_steps, None
+    end, last = setup.config.max_steps, None
     evaluation: Evaluation | None = None
     while end is None or last is None or last < end:
         with begin() as call:
@@ -58,11 +60,11 @@ def follow(job: Setup, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell
         try:
             with begin() as call:
                 with call.preemption.leavable():
-                    opened = job.open("eval", input_fn)
+                    opened = setup.open("eval", input_fn)
                 agree(call, [opened], step, step)
                 with call.preemption.leavable():
-                    model = call.checkpoints.restore(step, job.abstract_state(opened)).state.variables
-                evaluation = Evaluation.of(evaluation, call, job, opened, model, step)
+                    model = call.checkpoints.restore(step, setup.abstract_state(opened)).state.variables
+                evaluation = Evaluation.of(evaluation, call, setup, opened, model, step)
                 result = evaluation.epoch()
                 tell(call, result)
         except (CheckpointError, HostError):

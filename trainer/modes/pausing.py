@@ -43,7 +43,7 @@ class Between:
     start, position: the run's first step, and the input's position there."""
 
     call: Session
-    job: Setup
+    setup: Setup
     opened: Opened
     start: int
     position: Any
@@ -62,20 +62,20 @@ class Between:
 
     def save(self, step: int, state: TrainState) -> None:
         """Starts to write a checkpoint; a fast_dev_run writes none."""
-        if self.job.config.fast_dev_run:
+        if self.setup.config.fast_dev_run:
             return
         self.watch.check.before_save(step, state)
         self.watch.reports.flush(now=True)  # a run that resumes here does not write earlier points
         source = self.opened.source
         input_state = source.state(source.advance(self.position, step - self.start))
-        self.call.checkpoints.save(Saved(step, state, input_state, self.job.config.to_json()))
-        for callback in self.job.callbacks:
+        self.call.checkpoints.save(Saved(step, state, input_state, self.setup.config.to_json()))
+        for callback in self.setup.callbacks:
             callback.on_checkpoint(CheckpointEnd(step, state, self.watch.reports, self.wish))
 
     def set_pace(self, pace: Pace) -> None:
         """Makes later dispatches as long as the hosts agree on."""
-        k = pace.agree(self.call.watchdog, f"pace/{self.start}", self.job.config.stall_seconds)
-        log.info("%d steps per dispatch, for %s", k, self.job.config.iterations_per_loop)
+        k = pace.agree(self.call.watchdog, f"pace/{self.start}", self.setup.config.stall_seconds)
+        log.info("%d steps per dispatch, for %s", k, self.setup.config.iterations_per_loop)
         with self.watch.away():
             self.program.lengthen(k)
             pace.settle(k)
@@ -86,7 +86,7 @@ class TrainingPauses:
     """The Pauses of training to step `end`. stopped: the decision that ended it early, if any."""
 
     def __init__(self, between: Between, end: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._between, self._config, self._end, self._clock = between, between.job.config, end, clock
+        self._between, self._config, self._end, self._clock = between, between.setup.config, end, clock
         self._saved, self.stopped = between.start, Decision()
         self._began = self._saved_at = clock()
 

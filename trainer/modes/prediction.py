@@ -42,26 +42,32 @@ class Prediction:
     keys: which predictions; None: all. gather: every host gets the rows of all hosts, not only its own."""
 
     def __init__(
-        self, call: Session, job: Setup, opened: Opened, variables: Variables, keys: Sequence[str] | None, gather: bool
+        self,
+        call: Session,
+        setup: Setup,
+        opened: Opened,
+        variables: Variables,
+        keys: Sequence[str] | None,
+        gather: bool,
     ) -> None:
-        self._call, self._job, self._opened = call, job, opened
+        self._call, self._setup, self._opened = call, setup, opened
         self._variables = variables
         self._proof = ExactEpoch(opened.source)
         self._given = self._dispatches = 0
-        place = job.placement
-        step = predict_step(job.task, keys)
+        place = setup.placement
+        step = predict_step(setup.task, keys)
         batch = place.global_struct(opened.struct, opened.global_batch)
         rows = jax.eval_shape(step, variables, batch)[1][ROWS]
         bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
         bytes_ = bytes_ if gather else bytes_ // place.replicas
         epoch = opened.source.steps_per_epoch
-        k = job.steps_a_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
+        k = setup.steps_a_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
 
         def outs(stacked: bool) -> dict[str, Any]:
             return {PROOF: place.replicated, ROWS: place.replicated if gather else place.rows(stacked)}
 
-        self._program = job.program(step, variables, opened, k, outs)
+        self._program = setup.program(step, variables, opened, k, outs)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The predictions of every record that counts, with its `_index` if the input has one.
@@ -69,7 +75,7 @@ class Prediction:
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
         stops before the end and another one does not."""
         source, call = self._opened.source, self._call
-        with self._job.feeding(self._program, self._opened, source.start, self._steps, call.check) as feeder:
+        with self._setup.feeding(self._program, self._opened, source.start, self._steps, call.check) as feeder:
             pending = None
             try:
                 for chunk in feeder:

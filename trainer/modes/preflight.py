@@ -88,29 +88,29 @@ def _verdict(facts: Mapping[int, str], count: int, seconds: float) -> str:
     return f"the hosts do not agree: {differs} Start the same command on every host, on the same data."
 
 
-def facts_of(job: Setup, inputs: Sequence[Opened], start: int, end: int | None) -> dict[str, Any]:
+def facts_of(setup: Setup, inputs: Sequence[Opened], start: int, end: int | None) -> dict[str, Any]:
     """What must be equal on all hosts, as JSON: settings, devices and steps; data, sizes and order of the inputs."""
-    devices = job.placement.mesh.devices
-    settings = {name: value for name, value in job.config.to_json().items() if name not in PER_HOST}
+    devices = setup.placement.mesh.devices
+    settings = {name: value for name, value in setup.config.to_json().items() if name not in PER_HOST}
     facts = settings | {
         "jax": jax.__version__,
-        "mesh": f"{dict(job.placement.mesh.shape)}, devices {[device.id for device in devices.flat]}",
+        "mesh": f"{dict(setup.placement.mesh.shape)}, devices {[device.id for device in devices.flat]}",
         "start step": start,
         "end step": end,
     }
     for opened in inputs:
         which = f"{opened.mode}: " if len(inputs) > 1 else ""
-        facts |= {f"{which}{name}": value for name, value in _facts_of_input(job, opened).items()}
+        facts |= {f"{which}{name}": value for name, value in _facts_of_input(setup, opened).items()}
     return facts
 
 
-def _facts_of_input(job: Setup, opened: Opened) -> dict[str, Any]:
+def _facts_of_input(setup: Setup, opened: Opened) -> dict[str, Any]:
     source = opened.source
     leaves = jax.tree_util.tree_leaves_with_path(opened.struct)
     # Without the first dimension: hosts may have different numbers of rows.
     spec = {f"the batch's {path_name(path)}": f"{leaf.dtype} {list(leaf.shape[1:])} per row" for path, leaf in leaves}
     order = {f"the input's {name}": value for name, value in source.state(source.start).items()}
-    model = jax.tree_util.tree_leaves_with_path(job.abstract_state(opened))
+    model = jax.tree_util.tree_leaves_with_path(setup.abstract_state(opened))
     listing = "".join(f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n" for path, leaf in model)
     facts = {
         "mode": opened.mode,

@@ -28,33 +28,33 @@ log = logger("trainer")
 
 
 def train_run(
-    call: Session, job: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
+    call: Session, setup: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
 ) -> TrainResult:
     """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with its work saved."""
-    config = job.config
+    config = setup.config
     with call.preemption.leavable():
-        state, position = _begin(call, job, opened, start)
+        state, position = _begin(call, setup, opened, start)
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluating and evaluating.every_steps) if n]
-    pace = Pace(config.loop_seconds, partial(job.steps_a_dispatch, opened, every)) if config.loop_seconds else None
-    k = 1 if pace else job.steps_a_dispatch(opened, every)
-    program = job.program(train_step(job.task, config.on_nan), state, opened, k)
+    pace = Pace(config.loop_seconds, partial(setup.steps_a_dispatch, opened, every)) if config.loop_seconds else None
+    k = 1 if pace else setup.steps_a_dispatch(opened, every)
+    program = setup.program(train_step(setup.task, config.on_nan), state, opened, k)
     marks = Marks(every, profile.stops)
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
     log.info(
         "training steps %d to %d: batch %d on %d %s device(s), %s steps per dispatch%s",
-        *(start, end, opened.global_batch, job.placement.mesh.size, jax.default_backend()),
+        *(start, end, opened.global_batch, setup.placement.mesh.size, jax.default_backend()),
         *(f"{config.iterations_per_loop} of" if pace else k, " in one program" if program.scans else ""),
     )
 
     with ExitStack() as stack:
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
-        feeder = stack.enter_context(job.feeding(program, opened, position, steps, call.check, call.check_late))
+        feeder = stack.enter_context(setup.feeding(program, opened, position, steps, call.check, call.check_late))
         wish = Wish()
-        watch = stack.enter_context(Watch(job, feeder, state, start, end, wish, call.ownership.fence))
+        watch = stack.enter_context(Watch(setup, feeder, state, start, end, wish, call.ownership.fence))
         stack.enter_context(profile)
-        between = Between(call, job, opened, start, position, program, watch, profile, wish, pace, evaluating)
+        between = Between(call, setup, opened, start, position, program, watch, profile, wish, pace, evaluating)
         pauses = TrainingPauses(between, end)
         state, step = run(state, start, feeder, program, between.look, pauses)
     if bad := opened.source.quarantine:
@@ -71,13 +71,13 @@ def train_run(
     return TrainResult(start, step, state, watch.last, speed, executables, stopped or None)
 
 
-def _begin(call: Session, job: Setup, opened: Opened, start: int) -> tuple[TrainState, Any]:
-    config, source = job.config, opened.source
+def _begin(call: Session, setup: Setup, opened: Opened, start: int) -> tuple[TrainState, Any]:
+    config, source = setup.config, opened.source
     if not opened.resumable:
         log.info("the input is a plain iterable, which has no position: a resumed run starts it from its beginning")
     if start == 0:
-        return job.fresh_state(opened, call.check), source.start
-    saved = call.checkpoints.restore(start, job.abstract_state(opened))
+        return setup.fresh_state(opened, call.check), source.start
+    saved = call.checkpoints.restore(start, setup.abstract_state(opened))
     changed = saved.changes(config.to_json())
     log.info("resuming from the checkpoint of step %d%s", start, "; changed: " * bool(changed) + ", ".join(changed))
     return saved.state, resumed_position(source, saved, config.to_json())

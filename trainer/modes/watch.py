@@ -29,7 +29,7 @@ class Watch(AbstractContextManager):
 
     def __init__(
         self,
-        job: Setup,
+        setup: Setup,
         feeder: Feeder,
         state: TrainState,
         start: int,
@@ -37,12 +37,12 @@ class Watch(AbstractContextManager):
         stop: Callable[[str], None],
         fence: Fence,
     ) -> None:
-        self._callbacks, self._stop = job.callbacks, stop
-        self.check = FiniteCheck(job.config.on_nan, state, job.placement)
+        self._callbacks, self._stop = setup.callbacks, stop
+        self.check = FiniteCheck(setup.config.on_nan, state, setup.placement)
         self.last: dict[str, float] = {}
-        self._feeder, self._start, self._batch = feeder, start, job.config.global_batch_size
-        self.reports = Reports(job.config, "train", start, fence)
-        self._line = ProgressLine(start, end, self._batch, job.config.log_every) if jax.process_index() == 0 else None
+        self._feeder, self._start, self._batch = feeder, start, setup.config.global_batch_size
+        self.reports = Reports(setup.config, "train", start, fence)
+        self._line = ProgressLine(start, end, self._batch, setup.config.log_every) if jax.process_index() == 0 else None
         self._began = time.perf_counter()
         self._seconds = self._away = 0.0
 

@@ -117,9 +117,9 @@ def evaluation_of(stack, input_fn, devices, k):
 
     task = Task(lambda *_: Variables(()), loss_fn, optax.sgd(1), {name: row[0] for name, row in METRICS.items()})
     config = TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=k)
-    job = Setup(task, config, Placement.of(jax.devices()[:devices]))
+    setup = Setup(task, config, Placement.of(jax.devices()[:devices]))
     call = stack.enter_context(Trainer(task, config)._call())
-    return Evaluation(call, job, job.open("eval", input_fn), Variables(()), step=0)
+    return Evaluation(call, setup, setup.open("eval", input_fn), Variables(()), step=0)
 
 
 @pytest.fixture(scope="module")

@@ -99,9 +99,9 @@ def evaluation(dense_task, vector_input, config):
 
         def make(**metrics):
             trainer = Trainer(replace(dense_task, metrics=metrics), config(iterations_per_loop=3))
-            call, job = stack.enter_context(trainer._call()), trainer._job
-            opened = job.open("eval", vector_input)
-            return Evaluation(call, job, opened, job.fresh_state(opened, call.check).variables, step=0)
+            call, setup = stack.enter_context(trainer._call()), trainer._setup
+            opened = setup.open("eval", vector_input)
+            return Evaluation(call, setup, opened, setup.fresh_state(opened, call.check).variables, step=0)
 
         yield make
 
