@@ -95,8 +95,8 @@ class Trainer:
         if eval_every_steps is not None:
             check_positive_int("eval_every_steps", eval_every_steps)
 
-        def alternating(call: Session) -> Alternating:
-            return Alternating(call, self._setup, eval_input_fn, name, every)
+        def alternating(session: Session) -> Alternating:
+            return Alternating(session, self._setup, eval_input_fn, name, every)
 
         return self._train(train_input_fn, _goal(steps, max_steps, self.config), alternating)
 
@@ -106,19 +106,19 @@ class Trainer:
         goal: Callable[[int], int],
         alternating: Callable[[Session], Alternating] | None = None,
     ) -> TrainResult:
-        with self._call(saves=not self.config.fast_dev_run) as call:
-            with call.preemption.leavable():
-                own(call, self.config)
-                start = 0 if self.config.fast_dev_run else call.checkpoints.resume_step()
+        with self._session(saves=not self.config.fast_dev_run) as session:
+            with session.preemption.leavable():
+                own(session, self.config)
+                start = 0 if self.config.fast_dev_run else session.checkpoints.resume_step()
                 end = self.config.fast_dev_run or goal(start)
                 training = self._setup.open("train", input_fn, start) if start < end else None
-                evaluating = alternating(call) if alternating else None
+                evaluating = alternating(session) if alternating else None
             inputs = [opened for opened in (training, evaluating and evaluating.opened) if opened]
-            self._agree(call, inputs, start, end, eval_every_steps=evaluating and evaluating.every_steps)
+            self._agree(session, inputs, start, end, eval_every_steps=evaluating and evaluating.every_steps)
             if evaluating and start:
                 evaluating.make_up(start, end)
             if training:
-                result = train_run(call, self._setup, training, start, end, evaluating)
+                result = train_run(session, self._setup, training, start, end, evaluating)
             else:
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
                 result = TrainResult(start, start, None, {}, None, 0)
@@ -136,23 +136,23 @@ class Trainer:
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
         fast = self.config.fast_dev_run
-        with self._call() as call:
-            with call.preemption.leavable():
-                step = 0 if fast else call.checkpoints.require(step)
+        with self._session() as session:
+            with session.preemption.leavable():
+                step = 0 if fast else session.checkpoints.require(step)
                 opened = self._setup.open("eval", input_fn)
-            self._agree(call, [opened], step, step, check_padding=check_padding)
-            with call.preemption.leavable():
+            self._agree(session, [opened], step, step, check_padding=check_padding)
+            with session.preemption.leavable():
                 if fast:
-                    state = self._setup.fresh_state(opened, call.check)
+                    state = self._setup.fresh_state(opened, session.check)
                 else:
-                    state = call.checkpoints.restore(step, self._setup.abstract_state(opened)).state
-                evaluation = Evaluation(call, self._setup, opened, state.variables, step)
+                    state = session.checkpoints.restore(step, self._setup.abstract_state(opened)).state
+                evaluation = Evaluation(session, self._setup, opened, state.variables, step)
             result = evaluation.epoch()
             if check_padding:
                 # A plain iterable is exhausted: input_fn creates the next.
                 again = (lambda: None) if opened.resumable else lambda: self._setup.open("eval", input_fn).source
                 compare_paddings(evaluation, result, again)
-            self._tell(call, result, name)
+            self._tell(session, result, name)
         return result
 
     def evaluate_continuously(
@@ -171,7 +171,7 @@ class Trainer:
         that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
-        return follow(self._setup, input_fn, self._call, self._agree, partial(self._tell, name=name), waits)
+        return follow(self._setup, input_fn, self._session, self._agree, partial(self._tell, name=name), waits)
 
     def predict(
         self, input_fn: InputFn, *, keys: Sequence[str] | None = None, step: int | None = None, gather: bool = False
@@ -192,25 +192,27 @@ class Trainer:
     def _predictions(
         self, input_fn: InputFn, keys: Sequence[str] | None, step: int | None, gather: bool
     ) -> Iterator[dict[str, Any]]:
-        with self._call() as call:
-            with call.checkpoints:  # closed before the records: a host that stops early must not wait here for others
-                with call.preemption.leavable():
-                    step = call.checkpoints.require(step)
+        with self._session() as session:
+            with (
+                session.checkpoints
+            ):  # closed before the records: a host that stops early must not wait here for others
+                with session.preemption.leavable():
+                    step = session.checkpoints.require(step)
                     opened = self._setup.open("predict", input_fn)
-                self._agree(call, [opened], step, step, keys=keys, gather=gather)
-                with call.preemption.leavable():
-                    variables = call.checkpoints.restore(step, self._setup.abstract_state(opened)).state.variables
-                    prediction = Prediction(call, self._setup, opened, variables, keys, gather)
+                self._agree(session, [opened], step, step, keys=keys, gather=gather)
+                with session.preemption.leavable():
+                    variables = session.checkpoints.restore(step, self._setup.abstract_state(opened)).state.variables
+                    prediction = Prediction(session, self._setup, opened, variables, keys, gather)
             yield from prediction.records()
 
-    def _tell(self, call: Session, result: EvalResult, name: str | None) -> None:
+    def _tell(self, session: Session, result: EvalResult, name: str | None) -> None:
         # keep_best uses the evaluation without a name.
         if name is None:
-            call.checkpoints.record(result.step, result.metrics)
+            session.checkpoints.record(result.step, result.metrics)
         tell(self._setup, name, result)
 
     @contextmanager
-    def _call(self, saves: bool = False) -> Iterator[Session]:
+    def _session(self, saves: bool = False) -> Iterator[Session]:
         config, store = self.config, open_store()
         ownership = Ownership(config.workdir)
         checkpoints = CheckpointManager(config, ownership.fence)
@@ -226,10 +228,12 @@ class Trainer:
             yield Session(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints, ownership)
             preemption.check()  # a request after the end of the loop; nothing is lost
 
-    def _agree(self, call: Session, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:
+    def _agree(self, session: Session, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:
         # Once per call, the hosts compare what they are about to do.
         setup, config = self._setup, self.config
-        agree(call.watchdog, lambda: facts_of(setup, inputs, start, end) | others, config.workdir, config.stall_seconds)
+        agree(
+            session.watchdog, lambda: facts_of(setup, inputs, start, end) | others, config.workdir, config.stall_seconds
+        )
 
 
 def _goal(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int]:

@@ -20,31 +20,33 @@ class Alternating:
     """An exact epoch of this input every `every_steps` of a training, and at its end. results: of all so far."""
 
     def __init__(
-        self, call: Session, setup: Setup, input_fn: InputFn, name: str | None, every_steps: int | None
+        self, session: Session, setup: Setup, input_fn: InputFn, name: str | None, every_steps: int | None
     ) -> None:
         self.opened, self.every_steps = setup.open("eval", input_fn), every_steps
         self.results: list[EvalResult] = []
-        self._call, self._setup, self._input_fn, self._name = call, setup, input_fn, name
+        self._session, self._setup, self._input_fn, self._name = session, setup, input_fn, name
         self._evaluation: Evaluation | None = None
 
     def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /) -> TrainState:
         """Returns the same state in other arrays: its own are donated. stop(why): ends the training after this."""
         if self.results and not self.opened.resumable:  # a plain iterable is exhausted
             self.opened = self._setup.open("eval", self._input_fn)
-        self._evaluation = Evaluation.of(self._evaluation, self._call, self._setup, self.opened, state.variables, step)
+        self._evaluation = Evaluation.of(
+            self._evaluation, self._session, self._setup, self.opened, state.variables, step
+        )
         result = self._evaluation.epoch()
         self.results.append(result)
-        self._call.ownership.fence()
-        self._call.checkpoints.record(step, result.metrics)
+        self._session.ownership.fence()
+        self._session.checkpoints.record(step, result.metrics)
         tell(self._setup, self._name, result, stop)
         return state._replace(variables=self._evaluation.variables)
 
     def make_up(self, start: int, end: int) -> None:
         """Evaluates the checkpoint that a run resumes from, if that was due and has not happened."""
         due = start >= end or (self.every_steps is not None and start % self.every_steps == 0)
-        if due and not self._call.checkpoints.was_evaluated(start):
+        if due and not self._session.checkpoints.was_evaluated(start):
             like = self._setup.abstract_state(self.opened)
-            self(start, self._call.checkpoints.restore(start, like).state, lambda _: None)
+            self(start, self._session.checkpoints.restore(start, like).state, lambda _: None)
 
 
 def check_name(name: str | None) -> None:

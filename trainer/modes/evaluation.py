@@ -32,8 +32,8 @@ class Evaluation:
 
     padding_rows: rows of the last epoch that did not count, over all hosts."""
 
-    def __init__(self, call: Session, setup: Setup, opened: Opened, variables: Variables, step: int) -> None:
-        self._call, self._setup, self._opened, self._step = call, setup, opened, step
+    def __init__(self, session: Session, setup: Setup, opened: Opened, variables: Variables, step: int) -> None:
+        self._session, self._setup, self._opened, self._step = session, setup, opened, step
         self.padding_rows = 0
         epoch = opened.source.steps_per_epoch
         self._shapes = opened.struct, epoch
@@ -50,12 +50,18 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls, previous: "Evaluation | None", call: Session, setup: Setup, opened: Opened, variables: Variables, step: int
+        cls,
+        previous: "Evaluation | None",
+        session: Session,
+        setup: Setup,
+        opened: Opened,
+        variables: Variables,
+        step: int,
     ) -> "Evaluation":
         """Of this model: `previous`, with its program, if the input has the same shapes, or a new one."""
         if previous is None or (opened.struct, opened.source.steps_per_epoch) != previous._shapes:
-            return cls(call, setup, opened, variables, step)
-        previous._call, previous._opened, previous._step = call, opened, step
+            return cls(session, setup, opened, variables, step)
+        previous._session, previous._opened, previous._step = session, opened, step
         previous._state = previous._state._replace(variables=variables)
         return previous
 
@@ -68,9 +74,11 @@ class Evaluation:
         padding_kind = self._setup.placement.scalar(np.int32(padding))
         state = self._state._replace(padding=padding_kind, tallies=self._tallies())
         totals = _Totals(opened.source)
-        with self._setup.feeding(self._program, opened, opened.source.start, self._steps, self._call.check) as feeder:
+        with self._setup.feeding(
+            self._program, opened, opened.source.start, self._steps, self._session.check
+        ) as feeder:
             started = time.perf_counter()
-            self._state, _ = run(state, 0, feeder, self._program, totals.add, self._call)
+            self._state, _ = run(state, 0, feeder, self._program, totals.add, self._session)
         proof = totals.proof
         proof.check("evaluation", "the metrics are not the split's")
         if proof.masked:

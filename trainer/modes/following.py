@@ -51,22 +51,22 @@ def follow(
     end, last = setup.config.max_steps, None
     evaluation: Evaluation | None = None
     while end is None or last is None or last < end:
-        with begin() as call:
-            checkpoints = call.checkpoints
-            step = _next_step(call, last, waits)
+        with begin() as session:
+            checkpoints = session.checkpoints
+            step = _next_step(session, last, waits)
         if step is None:
             _say_timeout(checkpoints.directory, last, waits.timeout_seconds)
             return
         try:
-            with begin() as call:
-                with call.preemption.leavable():
+            with begin() as session:
+                with session.preemption.leavable():
                     opened = setup.open("eval", input_fn)
-                agree(call, [opened], step, step)
-                with call.preemption.leavable():
-                    model = call.checkpoints.restore(step, setup.abstract_state(opened)).state.variables
-                evaluation = Evaluation.of(evaluation, call, setup, opened, model, step)
+                agree(session, [opened], step, step)
+                with session.preemption.leavable():
+                    model = session.checkpoints.restore(step, setup.abstract_state(opened)).state.variables
+                evaluation = Evaluation.of(evaluation, session, setup, opened, model, step)
                 result = evaluation.epoch()
-                tell(call, result)
+                tell(session, result)
         except (CheckpointError, HostError):
             if is_apart() or not _removed(checkpoints, step):
                 raise
@@ -77,9 +77,9 @@ def follow(
     log.info("the checkpoint of step %s is the last (max_steps=%s)", last, end)
 
 
-def _next_step(call: Session, last: int | None, waits: Waits) -> int | None:
+def _next_step(session: Session, last: int | None, waits: Waits) -> int | None:
     """The newest checkpoint's step, on every host, once it is newer than `last`; None on a timeout."""
-    watchdog = call.watchdog
+    watchdog = session.watchdog
     store, here, key = watchdog.roll.store, watchdog.roll.key("looking"), watchdog.roll.key("next step")
     if store.index > 0:
         if watchdog.wait(lambda: store.get(here), waits.stall_seconds) is None:
@@ -90,12 +90,12 @@ def _next_step(call: Session, last: int | None, waits: Waits) -> int | None:
         word = watchdog.wait(lambda: store.get(key), float("inf"))  # if host 0 dies, that is a HostError
         return json.loads(word or "null")
     store.put(here, "")
-    step = watchdog.wait(_look_out(call, last, waits.poll_seconds), waits.timeout_seconds)
+    step = watchdog.wait(_look_out(session, last, waits.poll_seconds), waits.timeout_seconds)
     store.put(key, json.dumps(step))
     return step
 
 
-def _look_out(call: Session, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
+def _look_out(session: Session, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
     """A look that lists the directory at most every poll_seconds."""
     due = time.monotonic()
 
@@ -104,7 +104,7 @@ def _look_out(call: Session, last: int | None, poll_seconds: float) -> Callable[
         if time.monotonic() < due:
             return None
         due = time.monotonic() + poll_seconds
-        *skipped, newest = [step for step in call.checkpoints.steps() if last is None or step > last] or [None]
+        *skipped, newest = [step for step in session.checkpoints.steps() if last is None or step > last] or [None]
         if skipped:
             log.info("evaluating step %s; skipped: the checkpoints of steps %s", newest, skipped)
         return newest

@@ -14,16 +14,16 @@ from trainer.ownership.process import Process
 __all__ = ["own"]
 
 
-def own(call: Session, config: TrainerConfig) -> None:
+def own(session: Session, config: TrainerConfig) -> None:
     """Makes this run the owner of the work directory until the call ends. A fast_dev_run writes nothing and skips this.
 
     OwnerError if another training owns it; on the other hosts, a HostError with that failure."""
     if config.fast_dev_run:
         return
-    watchdog = call.watchdog
+    watchdog = session.watchdog
     store, key = watchdog.roll.store, watchdog.roll.key("owned")
     if store.index == 0:
-        lost = call.ownership.take(lambda seconds: watchdog.wait(lambda: None, seconds))
+        lost = session.ownership.take(lambda seconds: watchdog.wait(lambda: None, seconds))
         if lost:
             _shut_out(str(config.workdir), lost)
         if store.count > 1:

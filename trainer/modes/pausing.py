@@ -42,7 +42,7 @@ class Between:
 
     start, position: the run's first step, and the input's position there."""
 
-    call: Session
+    session: Session
     setup: Setup
     opened: Opened
     start: int
@@ -68,18 +68,18 @@ class Between:
         self.watch.reports.flush(now=True)  # a run that resumes here does not write earlier points
         source = self.opened.source
         input_state = source.state(source.advance(self.position, step - self.start))
-        self.call.checkpoints.save(Saved(step, state, input_state, self.setup.config.to_json()))
+        self.session.checkpoints.save(Saved(step, state, input_state, self.setup.config.to_json()))
         for callback in self.setup.callbacks:
             callback.on_checkpoint(CheckpointEnd(step, state, self.watch.reports, self.wish))
 
     def set_pace(self, pace: Pace) -> None:
         """Makes later dispatches as long as the hosts agree on."""
-        k = pace.agree(self.call.watchdog, f"pace/{self.start}", self.setup.config.stall_seconds)
+        k = pace.agree(self.session.watchdog, f"pace/{self.start}", self.setup.config.stall_seconds)
         log.info("%d steps per dispatch, for %s", k, self.setup.config.iterations_per_loop)
         with self.watch.away():
             self.program.lengthen(k)
             pace.settle(k)
-            self.program.compile({k}, self.call.check)
+            self.program.compile({k}, self.session.check)
 
 
 class TrainingPauses:
@@ -93,7 +93,7 @@ class TrainingPauses:
     def due(self, step: int) -> bool:
         """See Pauses. Saves by steps, by the clock, before an evaluation and at the end."""
         between, evaluating = self._between, self._between.evaluating
-        decision = between.call.polls.poll(self._decide)
+        decision = between.session.polls.poll(self._decide)
         if decision.stop:
             self.stopped = decision
         ends = step == self._end or bool(self.stopped.stop)

@@ -43,14 +43,14 @@ class Prediction:
 
     def __init__(
         self,
-        call: Session,
+        session: Session,
         setup: Setup,
         opened: Opened,
         variables: Variables,
         keys: Sequence[str] | None,
         gather: bool,
     ) -> None:
-        self._call, self._setup, self._opened = call, setup, opened
+        self._session, self._setup, self._opened = session, setup, opened
         self._variables = variables
         self._proof = ExactEpoch(opened.source)
         self._given = self._dispatches = 0
@@ -74,20 +74,20 @@ class Prediction:
 
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
         stops before the end and another one does not."""
-        source, call = self._opened.source, self._call
-        with self._setup.feeding(self._program, self._opened, source.start, self._steps, call.check) as feeder:
+        source, session = self._opened.source, self._session
+        with self._setup.feeding(self._program, self._opened, source.start, self._steps, session.check) as feeder:
             pending = None
             try:
                 for chunk in feeder:
-                    call.due(chunk.start)
+                    session.due(chunk.start)
                     given = self._dispatch(chunk)
                     if pending:
                         yield from self._read(*pending)
                     pending = (chunk, given)
             except GeneratorExit:
-                self._stop_together(call.watchdog, feeder)
+                self._stop_together(session.watchdog, feeder)
                 raise
-            self._say(call.watchdog)
+            self._say(session.watchdog)
             last = self._read(*pending) if pending else iter(())
             returned = f"{self._given} predictions were returned before this was known: do not use them"
             self._proof.check("prediction", returned)
@@ -112,8 +112,8 @@ class Prediction:
     def _records(self, rows: dict[str, Any], counted: np.ndarray) -> Iterator[dict[str, Any]]:
         leaves, tree = jax.tree.flatten(rows)
         for row in counted.tolist():
-            if self._call.watchdog.alone:  # the consumer may be slow
-                self._call.preemption.check()
+            if self._session.watchdog.alone:  # the consumer may be slow
+                self._session.preemption.check()
             self._given += 1
             yield tree.unflatten([leaf[row] for leaf in leaves])
 

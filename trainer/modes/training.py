@@ -28,12 +28,12 @@ log = logger("trainer")
 
 
 def train_run(
-    call: Session, setup: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
+    session: Session, setup: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
 ) -> TrainResult:
     """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with its work saved."""
     config = setup.config
-    with call.preemption.leavable():
-        state, position = _begin(call, setup, opened, start)
+    with session.preemption.leavable():
+        state, position = _begin(session, setup, opened, start)
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluating and evaluating.every_steps) if n]
     pace = Pace(config.loop_seconds, partial(setup.steps_a_dispatch, opened, every)) if config.loop_seconds else None
@@ -50,11 +50,11 @@ def train_run(
     with ExitStack() as stack:
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
-        feeder = stack.enter_context(setup.feeding(program, opened, position, steps, call.check, call.check_late))
+        feeder = stack.enter_context(setup.feeding(program, opened, position, steps, session.check, session.check_late))
         wish = Wish()
-        watch = stack.enter_context(Watch(setup, feeder, state, start, end, wish, call.ownership.fence))
+        watch = stack.enter_context(Watch(setup, feeder, state, start, end, wish, session.ownership.fence))
         stack.enter_context(profile)
-        between = Between(call, setup, opened, start, position, program, watch, profile, wish, pace, evaluating)
+        between = Between(session, setup, opened, start, position, program, watch, profile, wish, pace, evaluating)
         pauses = TrainingPauses(between, end)
         state, step = run(state, start, feeder, program, between.look, pauses)
     if bad := opened.source.quarantine:
@@ -71,13 +71,13 @@ def train_run(
     return TrainResult(start, step, state, watch.last, speed, executables, stopped or None)
 
 
-def _begin(call: Session, setup: Setup, opened: Opened, start: int) -> tuple[TrainState, Any]:
+def _begin(session: Session, setup: Setup, opened: Opened, start: int) -> tuple[TrainState, Any]:
     config, source = setup.config, opened.source
     if not opened.resumable:
         log.info("the input is a plain iterable, which has no position: a resumed run starts it from its beginning")
     if start == 0:
-        return setup.fresh_state(opened, call.check), source.start
-    saved = call.checkpoints.restore(start, setup.abstract_state(opened))
+        return setup.fresh_state(opened, session.check), source.start
+    saved = session.checkpoints.restore(start, setup.abstract_state(opened))
     changed = saved.changes(config.to_json())
     log.info("resuming from the checkpoint of step %d%s", start, "; changed: " * bool(changed) + ", ".join(changed))
     return saved.state, resumed_position(source, saved, config.to_json())

@@ -118,8 +118,8 @@ def evaluation_of(stack, input_fn, devices, k):
     task = Task(lambda *_: Variables(()), loss_fn, optax.sgd(1), {name: row[0] for name, row in METRICS.items()})
     config = TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=k)
     setup = Setup(task, config, Placement.of(jax.devices()[:devices]))
-    call = stack.enter_context(Trainer(task, config)._call())
-    return Evaluation(call, setup, setup.open("eval", input_fn), Variables(()), step=0)
+    session = stack.enter_context(Trainer(task, config)._session())
+    return Evaluation(session, setup, setup.open("eval", input_fn), Variables(()), step=0)
 
 
 @pytest.fixture(scope="module")

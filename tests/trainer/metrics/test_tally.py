@@ -99,9 +99,9 @@ def evaluation(dense_task, vector_input, config):
 
         def make(**metrics):
             trainer = Trainer(replace(dense_task, metrics=metrics), config(iterations_per_loop=3))
-            call, setup = stack.enter_context(trainer._call()), trainer._setup
+            session, setup = stack.enter_context(trainer._session()), trainer._setup
             opened = setup.open("eval", vector_input)
-            return Evaluation(call, setup, opened, setup.fresh_state(opened, call.check).variables, step=0)
+            return Evaluation(session, setup, opened, setup.fresh_state(opened, session.check).variables, step=0)
 
         yield make
 

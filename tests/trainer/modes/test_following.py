@@ -189,9 +189,9 @@ def test_it_may_be_dropped_between_two_results(follower, put, vector_input):
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "é", "x" * 101])
 def test_a_name_that_cannot_be_a_directorys_is_refused(follower, vector_input, name):
-    for call in (follower.evaluate, follower.evaluate_continuously):
+    for session in (follower.evaluate, follower.evaluate_continuously):
         with pytest.raises(OptionError, match=r"cannot name a directory. Allowed: up to 100 letters, digits"):
-            call(vector_input, name=name)
+            session(vector_input, name=name)
 
 
 def test_waits_of_no_time_are_refused(follower, vector_input):
@@ -213,8 +213,8 @@ def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
 
     def next_step(host, last):
         config = trained.config if host == 0 else replace(trained.config, workdir="/nowhere")
-        with call_of(store.view(host, 2), config) as call:
-            return following._next_step(call, last, Waits(0.3, 0.1, 20.0))
+        with call_of(store.view(host, 2), config) as session:
+            return following._next_step(session, last, Waits(0.3, 0.1, 20.0))
 
     with ThreadPoolExecutor(2) as pool:
         for last, expected in ((None, STEPS), (STEPS, None)):
@@ -223,8 +223,8 @@ def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
 
 def test_a_host_that_waits_for_host_0_in_vain_ends(trained):
     text = "host 0 of 2 did not start to look for the next checkpoint within 0.2 s"
-    with call_of(LocalStore().view(1, 2), trained.config) as call, pytest.raises(HostError, match=text):
-        following._next_step(call, None, Waits(60.0, 0.1, 0.2))
+    with call_of(LocalStore().view(1, 2), trained.config) as session, pytest.raises(HostError, match=text):
+        following._next_step(session, None, Waits(60.0, 0.1, 0.2))
 
 
 def test_sigterm_is_heard_while_the_next_checkpoint_is_waited_for(follower, vector_input):

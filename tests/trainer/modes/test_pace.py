@@ -79,7 +79,7 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
     with Preemption(store) as preemption, Watchdog(store, 10.0) as watchdog:
         polls = Polls(watchdog.roll, preemption)
         between = SimpleNamespace(
-            call=Session(watchdog, preemption, polls, CheckpointManager(config()), Ownership(config().workdir)),
+            session=Session(watchdog, preemption, polls, CheckpointManager(config()), Ownership(config().workdir)),
             setup=SimpleNamespace(config=config(checkpoint_every="10s", checkpoint_every_steps=None)),
             start=0,
             evaluating=None,
