@@ -79,20 +79,20 @@ class Evaluation:
         ) as feeder:
             started = time.perf_counter()
             self._state, _ = run(state, 0, feeder, self._program, totals.add, self._session)
-        proof = totals.proof
-        proof.check("evaluation", "the metrics are not the split's")
-        if proof.masked:
-            log.warning("evaluation: left out %d bad records; the means are over %d", proof.masked, proof.records)
-        self.padding_rows = totals.steps * opened.global_batch - proof.records
+        epoch = totals.epoch
+        epoch.check("evaluation", "the metrics are not the split's")
+        if epoch.masked:
+            log.warning("evaluation: left out %d bad records; the means are over %d", epoch.masked, epoch.records)
+        self.padding_rows = totals.steps * opened.global_batch - epoch.records
         scalars, arrays = computed(jax.device_get(self._state.tallies), self._setup.task.metrics)
         return EvalResult(
             step=self._step,
-            metrics={name: total / proof.records for name, total in totals.sums.items()} | scalars,
+            metrics={name: total / epoch.records for name, total in totals.sums.items()} | scalars,
             arrays=arrays,
-            records=proof.records,
-            masked=proof.masked,
+            records=epoch.records,
+            masked=epoch.masked,
             num_records=opened.source.num_records,
-            crc=proof.crc,
+            crc=epoch.crc,
             expected_crc=opened.source.expected_crc,
             seconds=time.perf_counter() - started,
         )
@@ -175,11 +175,11 @@ class _Totals:
     """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays exact."""
 
     def __init__(self, source: CompleteInput) -> None:
-        self.sums, self.steps, self.proof = defaultdict[str, float](float), 0, ExactEpoch(source)
+        self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
 
     def add(self, look: Look) -> None:
         self.steps += look.length
-        self.proof.add(look.scalars)
+        self.epoch.add(look.scalars)
         for name, values in look.scalars.items():
             if name not in PROOF_SUMS:
                 self.sums[name] += float(values.sum(dtype=np.float64))

@@ -52,7 +52,7 @@ class Prediction:
     ) -> None:
         self._session, self._setup, self._opened = session, setup, opened
         self._variables = variables
-        self._proof = ExactEpoch(opened.source)
+        self._epoch = ExactEpoch(opened.source)
         self._given = self._dispatches = 0
         place = setup.placement
         step = predict_step(setup.task, keys)
@@ -90,9 +90,9 @@ class Prediction:
             self._say(session.watchdog)
             last = self._read(*pending) if pending else iter(())
             returned = f"{self._given} predictions were returned before this was known: do not use them"
-            self._proof.check("prediction", returned)
-            if masked := self._proof.masked:
-                log.warning("prediction: left out %d bad records, predicted %d", masked, self._proof.records)
+            self._epoch.check("prediction", returned)
+            if masked := self._epoch.masked:
+                log.warning("prediction: left out %d bad records, predicted %d", masked, self._epoch.records)
         yield from last
 
     def _dispatch(self, chunk: Chunk) -> list[Any]:
@@ -104,7 +104,7 @@ class Prediction:
 
     def _read(self, chunk: Chunk, given: list[Any]) -> Iterator[dict[str, Any]]:
         for step in given:
-            self._proof.add(jax.device_get(step[PROOF]))
+            self._epoch.add(jax.device_get(step[PROOF]))
         steps = [jax.tree.map(lambda leaf: _on_this_host(leaf, chunk.stacked), step[ROWS]) for step in given]
         rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
         return self._records(rows, np.flatnonzero(rows.pop(MASK) > 0))

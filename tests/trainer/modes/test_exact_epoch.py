@@ -23,10 +23,10 @@ class Source:
 
 def refusal(records, crc, source):
     checked: Any = source
-    proof = ExactEpoch(checked)
-    proof.add({RECORDS: np.array([records]), BAD_ROWS: np.array([0]), CRC_SUM: np.array([crc])})
+    epoch = ExactEpoch(checked)
+    epoch.add({RECORDS: np.array([records]), BAD_ROWS: np.array([0]), CRC_SUM: np.array([crc])})
     with pytest.raises(EvaluationError) as raised:
-        proof.check("evaluation", "the metrics are not the split's")
+        epoch.check("evaluation", "the metrics are not the split's")
     return str(raised.value)
 
 
