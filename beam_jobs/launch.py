@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.preview import SplitPreview, preview
-from beam_jobs.progress import watching
+from beam_jobs.progress_bars import progress_bars
 from beam_jobs.runners import find_runner
 from beam_jobs.verdicts import Verdict, buried_messages
 from pipeline.errors import ConversionError, InfeedError, OptionError
@@ -64,7 +64,7 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     # Local workers log their start and end, and a failure as six tracebacks, and have no option to stop this. The
     # verdict or the exception has the reason.
     quiet = quiet_stderr() if preset.quiet else contextlib.nullcontext()
-    with watching(job, console) as watched, quiet:
+    with progress_bars(job, console) as watched, quiet:
         try:
             with preset.around(options):
                 if not preset.run(watched, options, console, waiting):

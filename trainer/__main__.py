@@ -83,7 +83,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
     choose(given.devices)
     join(given.distributed)
     check(given.devices)
-    from trainer.cluster.watchdog import telling_others
+    from trainer.cluster.host_watchdog import telling_others
 
     with telling_others():
         if interrupts and not alone:

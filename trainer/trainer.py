@@ -10,10 +10,10 @@ from pipeline.errors import OptionError
 from pipeline.logs import logger
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
+from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import open_store
-from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig, check_positive_int
 from trainer.inputs import InputFn
 from trainer.loop.compilation_cache import use_compilation_cache
@@ -219,7 +219,7 @@ class Trainer:
         # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
         with (
             Preemption(store, saves) as preemption,
-            Watchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
+            HostWatchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
             ownership,  # until the last checkpoint is written
             checkpoints,
             watchdog.reporting(),

@@ -22,7 +22,7 @@ from trainer_work import Work, losses, new_params, update
 from trainer.callbacks import Callback, LoopEnd
 from trainer.config import OnNan, TrainerConfig
 from trainer.inputs import InputContext
-from trainer.loop.dispatching import Look, run
+from trainer.loop.dispatching import DispatchResult, run
 from trainer.loop.plan import Steps
 from trainer.mesh import Placement
 from trainer.setup import Setup
@@ -116,7 +116,7 @@ def our_loop(work: Work, mark: Marks, directory: Path, steps: int) -> None:
     state = job.fresh_state(opened)
     program = job.program(train_step(job.task), state, opened, work.k)
 
-    def look(found: Look) -> None:
+    def look(found: DispatchResult) -> None:
         mark(found.start + found.length)
 
     with job.feeding(program, opened, 0, Steps.planned(0, steps, work.k)) as feeder:

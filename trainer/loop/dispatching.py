@@ -13,11 +13,11 @@ from trainer.exits import Ending
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 
-__all__ = ["Look", "Pauses", "run"]
+__all__ = ["DispatchResult", "Pauses", "run"]
 
 
 @dataclass(frozen=True)
-class Look:
+class DispatchResult:
     """The result of one dispatch: scalars by name, each [length], of the steps start, start + 1, ..."""
 
     start: int
@@ -43,7 +43,7 @@ def run(
     start: int,
     chunks: Iterable[Chunk],
     program: Program,
-    look: Callable[[Look], None],
+    look: Callable[[DispatchResult], None],
     pauses: Pauses | None = None,
 ) -> tuple[Any, int]:
     """Runs every chunk from step `start` on; returns the carry at the end and its step.
@@ -75,12 +75,12 @@ def run(
     return carry, step
 
 
-def _seen(pending: tuple[Chunk, Any] | None, look: Callable[[Look], None]) -> None:
+def _seen(pending: tuple[Chunk, Any] | None, look: Callable[[DispatchResult], None]) -> None:
     if pending:
         look(_read(*pending))
 
 
-def _read(chunk: Chunk, scalars: list[dict[str, Any]]) -> Look:
+def _read(chunk: Chunk, scalars: list[dict[str, Any]]) -> DispatchResult:
     host = jax.device_get(scalars)
     stacked = host[0] if chunk.stacked else {name: np.stack([one[name] for one in host]) for name in host[0]}
-    return Look(chunk.start, chunk.length, stacked)
+    return DispatchResult(chunk.start, chunk.length, stacked)

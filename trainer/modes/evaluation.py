@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
 from trainer.inputs import CompleteInput
-from trainer.loop.dispatching import Look, run
+from trainer.loop.dispatching import DispatchResult, run
 from trainer.loop.plan import Steps
 from trainer.metrics.masking import PADDINGS
 from trainer.metrics.tally import Tally, computed, mergeable
@@ -177,7 +177,7 @@ class _Totals:
     def __init__(self, source: CompleteInput) -> None:
         self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
 
-    def add(self, look: Look) -> None:
+    def add(self, look: DispatchResult) -> None:
         self.steps += look.length
         self.epoch.add(look.scalars)
         for name, values in look.scalars.items():

@@ -6,7 +6,7 @@ from pipeline.errors import NanError
 from pipeline.logs import logger
 from trainer.checked import LOSS, checked_names, finder_of_broken
 from trainer.config import OnNan
-from trainer.loop.dispatching import Look
+from trainer.loop.dispatching import DispatchResult
 from trainer.mesh import Placement
 from trainer.state import TrainState
 
@@ -29,7 +29,7 @@ class FiniteCheck:
         """How many steps of a dispatch to report: all, or up to the broken one that ends the run."""
         return int(np.argmax(bad >= 0)) + 1 if self._on_nan == "raise" and (bad >= 0).any() else len(bad)
 
-    def look(self, look: Look, bad: np.ndarray) -> None:
+    def look(self, look: DispatchResult, bad: np.ndarray) -> None:
         """Raises NanError, naming the first broken step and the first broken array, unless such steps are skipped."""
         for i, leaf in enumerate(bad.tolist()):
             self._in_a_row = self._in_a_row + 1 if leaf >= 0 else 0
@@ -44,7 +44,7 @@ class FiniteCheck:
                 "contains it; the same command resumes from the newest one before. Check the optimizer."
             )
 
-    def _found(self, look: Look, i: int, name: str) -> None:
+    def _found(self, look: DispatchResult, i: int, name: str) -> None:
         step, loss = look.start + i + 1, float(look.scalars["loss"][i])
         what = f"{name} is {loss}" if name == LOSS else f"{name} is not finite (the loss is {loss:.4g})"
         said = f"after step {step} {what}"

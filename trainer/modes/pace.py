@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from pipeline.errors import HostError
-from trainer.cluster.watchdog import Watchdog
+from trainer.cluster.host_watchdog import HostWatchdog
 
 __all__ = ["Pace"]
 
@@ -33,7 +33,7 @@ class Pace:
         if not self._settled.is_set():
             self._looks.append(self._clock())
 
-    def agree(self, watchdog: Watchdog, key: str, seconds: float) -> int:
+    def agree(self, watchdog: HostWatchdog, key: str, seconds: float) -> int:
         """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
         store, key = watchdog.roll.store, watchdog.roll.key(key)
         if store.index == 0:

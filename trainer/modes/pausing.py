@@ -11,13 +11,13 @@ from trainer.checkpointing.manager import Saved
 from trainer.cluster.polls import Decision
 from trainer.config import seconds_of
 from trainer.events.profile import Profile
-from trainer.loop.dispatching import Look
+from trainer.loop.dispatching import DispatchResult
 from trainer.loop.plan import MEASURED_STEPS
 from trainer.loop.program import Program
 from trainer.modes.alternating import Alternating
 from trainer.modes.pace import Pace
 from trainer.modes.session import Session
-from trainer.modes.watch import Watch
+from trainer.modes.training_monitor import TrainingMonitor
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 
@@ -48,13 +48,13 @@ class Between:
     start: int
     position: Any
     program: Program
-    watch: Watch
+    watch: TrainingMonitor
     profile: Profile
     wish: Wish
     pace: Pace | None
     evaluating: Alternating | None
 
-    def look(self, look: Look) -> None:
+    def look(self, look: DispatchResult) -> None:
         """Handles the result of a dispatch."""
         self.watch.look(look)
         if self.pace:

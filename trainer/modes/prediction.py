@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
-from trainer.cluster.watchdog import Watchdog
+from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.inputs import MASK
 from trainer.loop.feed import Chunk, Feeder
 from trainer.loop.plan import Steps
@@ -117,13 +117,13 @@ class Prediction:
             self._given += 1
             yield tree.unflatten([leaf[row] for leaf in leaves])
 
-    def _say(self, watchdog: Watchdog) -> str:
+    def _say(self, watchdog: HostWatchdog) -> str:
         """Announces how many dispatches this host has made, its final number; returns the directory of these keys."""
         roll = watchdog.roll
         roll.store.put(roll.key(f"dispatches/{roll.store.index}"), str(self._dispatches))
         return roll.key("dispatches")
 
-    def _stop_together(self, watchdog: Watchdog, feeder: Feeder) -> None:
+    def _stop_together(self, watchdog: HostWatchdog, feeder: Feeder) -> None:
         """Makes the dispatches that other hosts have already made: they would wait for them forever."""
         roll, directory = watchdog.roll, self._say(watchdog)
 

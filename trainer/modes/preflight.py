@@ -16,8 +16,8 @@ from pipeline.errors import HostError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.batch_spec import path_name
+from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.roll import poll
-from trainer.cluster.watchdog import Watchdog
 from trainer.setup import Opened, Setup
 from trainer.workdir import make_mark
 
@@ -28,7 +28,7 @@ SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another hos
 PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different paths
 
 
-def agree(watchdog: Watchdog, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:
+def agree(watchdog: HostWatchdog, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:
     """Returns when all hosts are here with the same facts and see the same, writable work directory.
 
     StorageError if it is not writable. HostError, on every host, naming the first fact that differs and the hosts of
@@ -65,7 +65,7 @@ def _whose(workdir: str, mark: str) -> str:
     return "host 0's" if seen else f"another directory ({workdir}; give one that all hosts share)"
 
 
-def _exchanged(watchdog: Watchdog, facts: Mapping[str, Any], seconds: float) -> str | None:
+def _exchanged(watchdog: HostWatchdog, facts: Mapping[str, Any], seconds: float) -> str | None:
     """The problem that host 0 finds, "" for none; None if host 0 does not answer."""
     roll, store = watchdog.roll, watchdog.roll.store
     store.put(roll.key(f"facts/{store.index}"), json.dumps(facts))

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.checkpointing.manager import CheckpointManager
+from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
-from trainer.cluster.watchdog import Watchdog
 from trainer.exits import ending
 from trainer.ownership.ownership import Ownership
 
@@ -17,7 +17,7 @@ __all__ = ["Session"]
 class Session:
     """The session's parts. It is also the Pauses of loops that save nothing: it ends them when they are preempted."""
 
-    watchdog: Watchdog
+    watchdog: HostWatchdog
     preemption: Preemption
     polls: Polls
     checkpoints: CheckpointManager

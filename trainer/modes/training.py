@@ -16,7 +16,7 @@ from trainer.modes.pace import Pace
 from trainer.modes.pausing import Between, TrainingPauses, Wish
 from trainer.modes.resuming import resumed_position
 from trainer.modes.session import Session
-from trainer.modes.watch import Watch
+from trainer.modes.training_monitor import TrainingMonitor
 from trainer.results import TrainResult
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
@@ -52,7 +52,7 @@ def train_run(
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
         feeder = stack.enter_context(setup.feeding(program, opened, position, steps, session.check, session.check_late))
         wish = Wish()
-        watch = stack.enter_context(Watch(setup, feeder, state, start, end, wish, session.ownership.fence))
+        watch = stack.enter_context(TrainingMonitor(setup, feeder, state, start, end, wish, session.ownership.fence))
         stack.enter_context(profile)
         between = Between(session, setup, opened, start, position, program, watch, profile, wish, pace, evaluating)
         pauses = TrainingPauses(between, end)

@@ -19,10 +19,10 @@ import pytest
 from pipeline.errors import CheckpointError, HostError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster import preemption
+from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
-from trainer.cluster.watchdog import Watchdog
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
 from trainer.modes import following
@@ -201,7 +201,7 @@ def test_waits_of_no_time_are_refused(follower, vector_input):
 
 @contextmanager
 def call_of(store, config):
-    with Watchdog(store, 20.0) as watchdog:
+    with HostWatchdog(store, 20.0) as watchdog:
         preemption = Preemption(store)
         yield Session(
             watchdog, preemption, Polls(watchdog.roll, preemption), CheckpointManager(config), Ownership(config.workdir)

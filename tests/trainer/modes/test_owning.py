@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from trainer.checkpointing.manager import CheckpointManager
+from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
-from trainer.cluster.watchdog import Watchdog
 from trainer.modes.owning import own
 from trainer.modes.session import Session
 from trainer.ownership.lease import Times
@@ -23,7 +23,7 @@ from trainer.trainer import Trainer
 @pytest.fixture
 def outcomes(config, monkeypatch):
     """outcomes(count) -> what `own` gives on each of so many hosts: None, or the text of its error."""
-    monkeypatch.setattr("trainer.cluster.watchdog.break_apart", lambda *_: None)
+    monkeypatch.setattr("trainer.cluster.host_watchdog.break_apart", lambda *_: None)
 
     def run(count):
         store, settings = LocalStore(), config()
@@ -32,7 +32,7 @@ def outcomes(config, monkeypatch):
             view = store.view(index, count)
             preemption, ownership = Preemption(view), Ownership(settings.workdir)
             try:
-                with Watchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
+                with HostWatchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
                     polls = Polls(watchdog.roll, preemption)
                     own(Session(watchdog, preemption, polls, CheckpointManager(settings), ownership), settings)
             except Exception as error:

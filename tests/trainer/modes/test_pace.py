@@ -7,10 +7,10 @@ import pytest
 
 from pipeline.errors import HostError
 from trainer.checkpointing.manager import CheckpointManager
+from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
-from trainer.cluster.watchdog import Watchdog
 from trainer.loop.plan import MEASURED_STEPS, Marks, timed_plan
 from trainer.modes.pace import Pace
 from trainer.modes.pausing import TrainingPauses, Wish
@@ -25,7 +25,7 @@ def test_as_many_steps_as_the_time_holds_are_found_without_the_first(most, steps
     pace = Pace(10.0, lambda steps: min(steps, most), clock=lambda: next(times))
     for _ in range(10):
         pace.look()
-    with Watchdog(LocalStore(), 10.0) as watchdog:
+    with HostWatchdog(LocalStore(), 10.0) as watchdog:
         assert pace.agree(watchdog, "pace", 1.0) == steps
     pace.settle(40)
     pace.look()  # no more than the first are measured
@@ -39,7 +39,7 @@ def test_all_hosts_take_the_number_of_host_0():
         pace = Pace(10.0, lambda steps: steps, clock=lambda: next(clocks[host]))
         pace.look()
         pace.look()
-        with Watchdog(store.view(host, 2), 20.0) as watchdog:
+        with HostWatchdog(store.view(host, 2), 20.0) as watchdog:
             return pace.agree(watchdog, "pace", 10.0)
 
     with ThreadPoolExecutor(2) as pool:
@@ -48,7 +48,7 @@ def test_all_hosts_take_the_number_of_host_0():
 
 def test_a_host_that_is_told_nothing_ends():
     text = "host 0 of 2 did not report within 0.2 s how long a step takes"
-    with Watchdog(LocalStore().view(1, 2), 20.0) as watchdog, pytest.raises(HostError, match=text):
+    with HostWatchdog(LocalStore().view(1, 2), 20.0) as watchdog, pytest.raises(HostError, match=text):
         Pace(10.0, lambda steps: steps).agree(watchdog, "pace", 0.2)
 
 
@@ -76,7 +76,7 @@ def test_when_the_time_is_over_training_ends_saved_and_goes_on_later(dense_task,
 def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
     now, saved = 0.0, []
     store = LocalStore()
-    with Preemption(store) as preemption, Watchdog(store, 10.0) as watchdog:
+    with Preemption(store) as preemption, HostWatchdog(store, 10.0) as watchdog:
         polls = Polls(watchdog.roll, preemption)
         between = SimpleNamespace(
             session=Session(watchdog, preemption, polls, CheckpointManager(config()), Ownership(config().workdir)),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import HostError, InputError, OptionError
+from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
-from trainer.cluster.watchdog import Watchdog
 from trainer.mesh import Placement
 from trainer.modes.preflight import agree, difference, facts_of
 from trainer.setup import Setup
@@ -20,7 +20,7 @@ from trainer.setup import Setup
 def apart(monkeypatch):
     """Collects what would be the last words of this very process."""
     words = []
-    monkeypatch.setattr("trainer.cluster.watchdog.break_apart", lambda last_words, code: words.append(code))
+    monkeypatch.setattr("trainer.cluster.host_watchdog.break_apart", lambda last_words, code: words.append(code))
     return words
 
 
@@ -33,7 +33,7 @@ def outcomes(tmp_path):
 
         def outcome(index):
             try:
-                with Watchdog(store.view(index, len(facts)), 2.0) as watchdog, watchdog.reporting():
+                with HostWatchdog(store.view(index, len(facts)), 2.0) as watchdog, watchdog.reporting():
                     if isinstance(facts[index], Exception):
                         raise facts[index]
                     agree(watchdog, lambda: facts[index], str(tmp_path / workdir.format(index)), seconds)
@@ -130,22 +130,26 @@ def test_the_facts_tell_another_model_optimizer_and_mesh(dense_task, vector_inpu
 
 def test_alone_a_watchdog_starts_no_thread_and_compares_nothing(tmp_path):
     before = threading.active_count()
-    with Watchdog(LocalStore(), 1.0) as watchdog, watchdog.reporting():
+    with HostWatchdog(LocalStore(), 1.0) as watchdog, watchdog.reporting():
         agree(watchdog, lambda: pytest.fail("facts were gathered"), str(tmp_path), 1.0)
         assert threading.active_count() == before
-    with pytest.raises(InputError, match="as it was"), Watchdog(LocalStore(), 1.0) as watchdog, watchdog.reporting():
+    with (
+        pytest.raises(InputError, match="as it was"),
+        HostWatchdog(LocalStore(), 1.0) as watchdog,
+        watchdog.reporting(),
+    ):
         raise InputError("as it was")
 
 
 def test_a_time_out_of_hosts_after_which_jax_would_abort_is_refused_on_several_hosts():
-    Watchdog(LocalStore(), 900.0)
+    HostWatchdog(LocalStore(), 900.0)
     with pytest.raises(OptionError, match=r"host_timeout_seconds=900.0 is not allowed .* below 900, after which JAX"):
-        Watchdog(LocalStore().view(0, 2), 900.0)
+        HostWatchdog(LocalStore().view(0, 2), 900.0)
 
 
 def test_a_watchdog_leaves_no_thread():
     store = LocalStore()
-    with Watchdog(store.view(1, 2), 1.0):
+    with HostWatchdog(store.view(1, 2), 1.0):
         assert any(thread.name == "trainer-watchdog" for thread in threading.enumerate())
     assert not any(thread.name == "trainer-watchdog" for thread in threading.enumerate())
 
@@ -154,7 +158,7 @@ def test_the_echo_of_a_dead_host_becomes_its_failure():
     store = LocalStore()
 
     def echoing():
-        with Watchdog(store.view(0, 2), 3.0) as watchdog, watchdog.reporting():
+        with HostWatchdog(store.view(0, 2), 3.0) as watchdog, watchdog.reporting():
             threading.Timer(0.3, watchdog.roll.report, ("its machine is gone", 1)).start()
             raise ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")
 

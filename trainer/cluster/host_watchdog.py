@@ -1,6 +1,6 @@
 """The host watchdog: when one host fails, all end. Others wait in a collective that cannot finish or be left (E12).
 
-Every call of the trainer runs under a Watchdog. The failing host reports why; the others raise that error or, if they
+Every call of the trainer runs under a HostWatchdog. The failing host reports why; the others raise that error or, if they
 cannot, print it and exit. A single process starts no watchdog thread."""
 
 import itertools
@@ -19,7 +19,7 @@ from trainer.cluster.service import HEARTBEAT_SECONDS
 from trainer.cluster.store import Store, open_store
 from trainer.exits import EXIT_HOST_FAILED, Ending, Interrupted, break_apart, is_apart, leave
 
-__all__ = ["Watchdog", "telling_others"]
+__all__ = ["HostWatchdog", "telling_others"]
 
 LEAVE_SECONDS = 5.0  # for the main thread to leave after another host's failure
 TOLD = "told_to_the_other_hosts"  # an attribute of an exception
@@ -30,7 +30,7 @@ ECHO = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXC
 T = TypeVar("T")
 
 
-class Watchdog:
+class HostWatchdog:
     """Watches over one call of the trainer, as a context manager.
 
     timeout_seconds: from a host's death to the end of the others; a host may be silent for half of it. busy: whether a
@@ -54,7 +54,7 @@ class Watchdog:
         self._raising, self._left = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trainer-watchdog", daemon=True)
 
-    def __enter__(self) -> "Watchdog":
+    def __enter__(self) -> "HostWatchdog":
         if not self.alone:
             count_calls(1)
             self._thread.start()
@@ -166,5 +166,5 @@ def telling_others() -> Iterator[None]:
         store = open_store()
         if store.count == 1 or is_apart() or hasattr(error, TOLD):
             raise
-        with Watchdog(store, TELL_SECONDS) as watchdog, watchdog.reporting():
+        with HostWatchdog(store, TELL_SECONDS) as watchdog, watchdog.reporting():
             raise

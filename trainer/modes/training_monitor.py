@@ -12,17 +12,17 @@ from trainer.callbacks import LoopEnd
 from trainer.events.progress import ProgressLine, Speed
 from trainer.events.reports import Reports
 from trainer.events.sinks import Fence
-from trainer.loop.dispatching import Look
+from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.modes.finite import FiniteCheck
 from trainer.setup import Setup
 from trainer.state import TrainState
 from trainer.step_functions import BAD_LEAF
 
-__all__ = ["Watch"]
+__all__ = ["TrainingMonitor"]
 
 
-class Watch(AbstractContextManager):
+class TrainingMonitor(AbstractContextManager):
     """Monitors training from step `start` to `end`, as a context manager: leaving it closes the reports.
 
     last: every scalar of the last step. stop: what callbacks call to end the training. fence: as in Reports."""
@@ -46,7 +46,7 @@ class Watch(AbstractContextManager):
         self._began = time.perf_counter()
         self._seconds = self._away = 0.0
 
-    def look(self, look: Look) -> None:
+    def look(self, look: DispatchResult) -> None:
         """Handles one dispatch result. NanError for a step with non-finite values, if these end the run."""
         bad = look.scalars.pop(BAD_LEAF, np.full(look.length, -1))
         self._write(look, self.check.reported(bad))
@@ -56,7 +56,7 @@ class Watch(AbstractContextManager):
         for callback in self._callbacks:
             callback.on_loop_end(LoopEnd(look.start + look.length, look.scalars, self.reports, self._stop))
 
-    def _write(self, look: Look, count: int) -> None:
+    def _write(self, look: DispatchResult, count: int) -> None:
         if self._line is None:
             return
         loss = float(look.scalars["loss"][-1])

@@ -28,7 +28,7 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from pipeline.tools.command import Console
 
-__all__ = ["watching"]
+__all__ = ["progress_bars"]
 
 _POLL_SECONDS = 0.5
 _POLL_SECONDS_REMOTE = 5.0  # each poll lists the directory
@@ -36,7 +36,7 @@ _NEARLY = 0.99  # the most that a shard counts for until its receipt exists
 
 
 @contextlib.contextmanager
-def watching(job: ConversionJob, console: Console) -> Iterator[ConversionJob]:
+def progress_bars(job: ConversionJob, console: Console) -> Iterator[ConversionJob]:
     """Shows one bar per split while the block runs the yielded job: scan, shards, records/s, MB/s and time left."""
     if not console.is_terminal:
         yield job
