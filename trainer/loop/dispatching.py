@@ -43,18 +43,18 @@ def run(
     start: int,
     chunks: Iterable[Chunk],
     program: Program,
-    look: Callable[[DispatchResult], None],
+    on_result: Callable[[DispatchResult], None],
     pauses: Pauses | None = None,
 ) -> tuple[Any, int]:
     """Runs every chunk from step `start` on; returns the carry at the end and its step.
 
-    `look` gets all results in order, each while the next dispatch runs, so the device does not wait for the host."""
+    `on_result` gets all results in order, each while the next dispatch runs, so the device does not wait for the host."""
     pending: tuple[Chunk, Any] | None = None
     step, source = start, iter(chunks)
     copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each
     while True:
         if pauses is not None and pauses.due(step):
-            pending = _seen(pending, look)
+            pending = _reported(pending, on_result)
             carry, go_on = pauses.attend(step, carry)
             if not go_on:
                 break
@@ -68,16 +68,16 @@ def run(
             carry, scalars = program(carry, chunk.batches, chunk.stacked)
         for leaf in jax.tree.leaves(scalars) if copies else ():
             leaf.copy_to_host_async()
-        _seen(pending, look)
+        _reported(pending, on_result)
         pending = (chunk, scalars)
         step = chunk.start + chunk.length
-    _seen(pending, look)
+    _reported(pending, on_result)
     return carry, step
 
 
-def _seen(pending: tuple[Chunk, Any] | None, look: Callable[[DispatchResult], None]) -> None:
+def _reported(pending: tuple[Chunk, Any] | None, on_result: Callable[[DispatchResult], None]) -> None:
     if pending:
-        look(_read(*pending))
+        on_result(_read(*pending))
 
 
 def _read(chunk: Chunk, scalars: list[dict[str, Any]]) -> DispatchResult:

@@ -177,9 +177,9 @@ class _Totals:
     def __init__(self, source: CompleteInput) -> None:
         self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
 
-    def add(self, look: DispatchResult) -> None:
-        self.steps += look.length
-        self.epoch.add(look.scalars)
-        for name, values in look.scalars.items():
+    def add(self, result: DispatchResult) -> None:
+        self.steps += result.length
+        self.epoch.add(result.scalars)
+        for name, values in result.scalars.items():
             if name not in PROOF_SUMS:
                 self.sums[name] += float(values.sum(dtype=np.float64))

@@ -29,12 +29,12 @@ class FiniteCheck:
         """How many steps of a dispatch to report: all, or up to the broken one that ends the run."""
         return int(np.argmax(bad >= 0)) + 1 if self._on_nan == "raise" and (bad >= 0).any() else len(bad)
 
-    def look(self, look: DispatchResult, bad: np.ndarray) -> None:
+    def observe(self, result: DispatchResult, bad: np.ndarray) -> None:
         """Raises NanError, naming the first broken step and the first broken array, unless such steps are skipped."""
         for i, leaf in enumerate(bad.tolist()):
             self._in_a_row = self._in_a_row + 1 if leaf >= 0 else 0
             if leaf >= 0:
-                self._found(look, i, self._names[leaf])
+                self._found(result, i, self._names[leaf])
 
     def before_save(self, step: int, state: TrainState) -> None:
         """Raises NanError if any array of the state is not finite, including the optimizer's."""
@@ -44,8 +44,8 @@ class FiniteCheck:
                 "contains it; the same command resumes from the newest one before. Check the optimizer."
             )
 
-    def _found(self, look: DispatchResult, i: int, name: str) -> None:
-        step, loss = look.start + i + 1, float(look.scalars["loss"][i])
+    def _found(self, result: DispatchResult, i: int, name: str) -> None:
+        step, loss = result.start + i + 1, float(result.scalars["loss"][i])
         what = f"{name} is {loss}" if name == LOSS else f"{name} is not finite (the loss is {loss:.4g})"
         said = f"after step {step} {what}"
         if self._on_nan == "raise":

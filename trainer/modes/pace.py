@@ -28,7 +28,7 @@ class Pace:
         self._settled.wait()
         return self._steps
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Records the end of a single step."""
         if not self._settled.is_set():
             self._looks.append(self._clock())

@@ -56,7 +56,7 @@ def train_run(
         stack.enter_context(profile)
         between = Between(session, setup, opened, start, position, program, watch, profile, wish, pace, evaluating)
         pauses = TrainingPauses(between, end)
-        state, step = run(state, start, feeder, program, between.look, pauses)
+        state, step = run(state, start, feeder, program, between.observe, pauses)
     if bad := opened.source.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)
     stopped, saved = pauses.stopped.stop, step and not config.fast_dev_run

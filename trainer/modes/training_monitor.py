@@ -46,28 +46,28 @@ class TrainingMonitor(AbstractContextManager):
         self._began = time.perf_counter()
         self._seconds = self._away = 0.0
 
-    def look(self, look: DispatchResult) -> None:
+    def observe(self, result: DispatchResult) -> None:
         """Handles one dispatch result. NanError for a step with non-finite values, if these end the run."""
-        bad = look.scalars.pop(BAD_LEAF, np.full(look.length, -1))
-        self._write(look, self.check.reported(bad))
-        self.check.look(look, bad)
+        bad = result.scalars.pop(BAD_LEAF, np.full(result.length, -1))
+        self._write(result, self.check.reported(bad))
+        self.check.observe(result, bad)
         self._seconds = time.perf_counter() - self._began - self._away
-        self.last = {name: float(values[-1]) for name, values in look.scalars.items()}
+        self.last = {name: float(values[-1]) for name, values in result.scalars.items()}
         for callback in self._callbacks:
-            callback.on_loop_end(LoopEnd(look.start + look.length, look.scalars, self.reports, self._stop))
+            callback.on_loop_end(LoopEnd(result.start + result.length, result.scalars, self.reports, self._stop))
 
-    def _write(self, look: DispatchResult, count: int) -> None:
+    def _write(self, result: DispatchResult, count: int) -> None:
         if self._line is None:
             return
-        loss = float(look.scalars["loss"][-1])
-        speed = self._line.update(look.start + look.length, loss, self._feeder.wait_seconds)
+        loss = float(result.scalars["loss"][-1])
+        speed = self._line.update(result.start + result.length, loss, self._feeder.wait_seconds)
         alone = 0 if speed is None else 1  # the last step is reported with the speed
         if count > alone:
-            columns = {name: values[: count - alone] for name, values in look.scalars.items()}
-            self.reports.steps(look.start + 1, columns)
+            columns = {name: values[: count - alone] for name, values in result.scalars.items()}
+            self.reports.steps(result.start + 1, columns)
         if speed is not None:
-            last = {name: float(values[count - 1]) for name, values in look.scalars.items()}
-            self.reports.scalars(look.start + count, last | speed.scalars())
+            last = {name: float(values[count - 1]) for name, values in result.scalars.items()}
+            self.reports.scalars(result.start + count, last | speed.scalars())
             self.reports.flush()
 
     def speed(self, steps: int) -> Speed:

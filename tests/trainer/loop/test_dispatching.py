@@ -69,7 +69,7 @@ def test_the_host_waits_for_a_dispatch_only_when_the_next_one_is_launched():
         events.append(f"launch {batches[0]}")
         return carry, [{"loss": Pending(batches[0], events)}]
 
-    run(0, 0, [Chunk(i, 1, (i,), False) for i in range(4)], program, lambda look: None)
+    run(0, 0, [Chunk(i, 1, (i,), False) for i in range(4)], program, lambda result: None)
     assert events == [
         *("launch 0", "launch 1", "wait for 0", "launch 2", "wait for 1", "launch 3", "wait for 2", "wait for 3"),
     ]
@@ -88,7 +88,7 @@ def test_looks_lag_one_dispatch_and_are_complete_at_a_mark():
         events.append(f"launch {batches[0]}")
         return carry + 1, [{"loss": jnp.float32(batches[0])}]
 
-    def look(seen):
+    def observe(seen):
         events.append(f"look {seen.scalars['loss'].tolist()}")
 
     chunks = [Chunk(i, 1, (i,), False) for i in range(4)]
@@ -101,7 +101,7 @@ def test_looks_lag_one_dispatch_and_are_complete_at_a_mark():
             events.append(f"mark {step} {carry}")
             return carry, True
 
-    assert run(10, 0, chunks, program, look, At2()) == (14, 4)
+    assert run(10, 0, chunks, program, observe, At2()) == (14, 4)
     assert events == [
         *("launch 0", "launch 1", "look [0.0]", "look [1.0]", "mark 2 12"),
         *("launch 2", "launch 3", "look [2.0]", "look [3.0]"),

@@ -24,11 +24,11 @@ def test_as_many_steps_as_the_time_holds_are_found_without_the_first(most, steps
     times = iter([100.0, *(100.0 + 0.25 * i for i in range(1, 10))])
     pace = Pace(10.0, lambda steps: min(steps, most), clock=lambda: next(times))
     for _ in range(10):
-        pace.look()
+        pace.observe()
     with HostWatchdog(LocalStore(), 10.0) as watchdog:
         assert pace.agree(watchdog, "pace", 1.0) == steps
     pace.settle(40)
-    pace.look()  # no more than the first are measured
+    pace.observe()  # no more than the first are measured
     assert pace.steps() == 40
 
 
@@ -37,8 +37,8 @@ def test_all_hosts_take_the_number_of_host_0():
 
     def agreed(host):
         pace = Pace(10.0, lambda steps: steps, clock=lambda: next(clocks[host]))
-        pace.look()
-        pace.look()
+        pace.observe()
+        pace.observe()
         with HostWatchdog(store.view(host, 2), 20.0) as watchdog:
             return pace.agree(watchdog, "pace", 10.0)
 
