@@ -13,7 +13,7 @@ from trainer.exits import Ending
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 
-__all__ = ["DispatchResult", "Pauses", "run"]
+__all__ = ["Between", "DispatchResult", "run"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class DispatchResult:
     scalars: dict[str, np.ndarray]
 
 
-class Pauses(Protocol):
+class Between(Protocol):
     """Actions between dispatches, when the carry is available: saving, evaluating, ending early."""
 
     def due(self, step: int, /) -> bool:
@@ -33,7 +33,7 @@ class Pauses(Protocol):
         if an Ending ended the wait for the input."""
         ...
 
-    def attend(self, step: int, carry: Any, /) -> tuple[Any, bool]:
+    def act(self, step: int, carry: Any, /) -> tuple[Any, bool]:
         """The carry to continue with, and whether to continue. `look` has seen all earlier steps."""
         ...
 
@@ -44,7 +44,7 @@ def run(
     chunks: Iterable[Chunk],
     program: Program,
     on_result: Callable[[DispatchResult], None],
-    pauses: Pauses | None = None,
+    pauses: Between | None = None,
 ) -> tuple[Any, int]:
     """Runs every chunk from step `start` on; returns the carry at the end and its step.
 
@@ -55,7 +55,7 @@ def run(
     while True:
         if pauses is not None and pauses.due(step):
             pending = _reported(pending, on_result)
-            carry, go_on = pauses.attend(step, carry)
+            carry, go_on = pauses.act(step, carry)
             if not go_on:
                 break
         try:

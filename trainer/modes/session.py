@@ -42,6 +42,6 @@ class Session:
             raise ending(why, decision.interrupted, together=True)
         return False
 
-    def attend(self, _: int, carry: Any) -> tuple[Any, bool]:
+    def act(self, _: int, carry: Any) -> tuple[Any, bool]:
         """See Pauses; never due."""
         return carry, True

@@ -12,8 +12,8 @@ from trainer.exits import ending
 from trainer.loop.dispatching import run
 from trainer.loop.plan import Marks, Steps
 from trainer.modes.alternating import Alternating
+from trainer.modes.between_dispatches import Actions, BetweenDispatches, StopRequest
 from trainer.modes.pace import Pace
-from trainer.modes.pausing import Between, TrainingPauses, Wish
 from trainer.modes.resuming import resumed_position
 from trainer.modes.session import Session
 from trainer.modes.training_monitor import TrainingMonitor
@@ -51,11 +51,11 @@ def train_run(
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
         feeder = stack.enter_context(setup.feeding(program, opened, position, steps, session.check, session.check_late))
-        wish = Wish()
+        wish = StopRequest()
         watch = stack.enter_context(TrainingMonitor(setup, feeder, state, start, end, wish, session.ownership.fence))
         stack.enter_context(profile)
-        between = Between(session, setup, opened, start, position, program, watch, profile, wish, pace, evaluating)
-        pauses = TrainingPauses(between, end)
+        between = Actions(session, setup, opened, start, position, program, watch, profile, wish, pace, evaluating)
+        pauses = BetweenDispatches(between, end)
         state, step = run(state, start, feeder, program, between.observe, pauses)
     if bad := opened.source.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)

@@ -97,7 +97,7 @@ def test_looks_lag_one_dispatch_and_are_complete_at_a_mark():
         def due(self, step):
             return step == 2
 
-        def attend(self, step, carry):
+        def act(self, step, carry):
             events.append(f"mark {step} {carry}")
             return carry, True
 

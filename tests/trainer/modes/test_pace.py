@@ -12,8 +12,8 @@ from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.store import LocalStore
 from trainer.loop.plan import MEASURED_STEPS, Marks, timed_plan
+from trainer.modes.between_dispatches import BetweenDispatches, StopRequest
 from trainer.modes.pace import Pace
-from trainer.modes.pausing import TrainingPauses, Wish
 from trainer.modes.session import Session
 from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
@@ -84,15 +84,15 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
             start=0,
             evaluating=None,
             pace=None,
-            wish=Wish(),
+            wish=StopRequest(),
             profile=SimpleNamespace(stops=(), at=lambda step: None),
             save=lambda step, state: saved.append(step),
         )
-        pauses = TrainingPauses(between, 100, clock=lambda: now)
+        pauses = BetweenDispatches(between, 100, clock=lambda: now)
         for step in range(1, 36):  # a second each
             now += 1.0
             if pauses.due(step):
-                pauses.attend(step, None)
+                pauses.act(step, None)
     assert saved == [10, 20, 30]
 
 

@@ -21,12 +21,12 @@ from trainer.modes.training_monitor import TrainingMonitor
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 
-__all__ = ["Between", "TrainingPauses", "Wish"]
+__all__ = ["Actions", "BetweenDispatches", "StopRequest"]
 
 log = logger("trainer")
 
 
-class Wish:
+class StopRequest:
     """A request to end training, with its reason. Only host 0's counts: other hosts may not see what it sees."""
 
     why = ""
@@ -37,7 +37,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Between:
+class Actions:
     """What training does with its state between two steps. Each method may take long.
 
     start, position: the run's first step, and the input's position there."""
@@ -50,7 +50,7 @@ class Between:
     program: Program
     watch: TrainingMonitor
     profile: Profile
-    wish: Wish
+    wish: StopRequest
     pace: Pace | None
     evaluating: Alternating | None
 
@@ -82,10 +82,10 @@ class Between:
             self.program.compile({k}, self.session.check)
 
 
-class TrainingPauses:
+class BetweenDispatches:
     """The Pauses of training to step `end`. stopped: the decision that ended it early, if any."""
 
-    def __init__(self, between: Between, end: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, between: Actions, end: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._between, self._config, self._end, self._clock = between, between.setup.config, end, clock
         self._saved, self.stopped = between.start, Decision()
         self._began = self._saved_at = clock()
@@ -108,7 +108,7 @@ class TrainingPauses:
         self._finds_pace = between.pace is not None and step == between.start + MEASURED_STEPS < self._end
         return self._saves or self._evaluates or ends or self._finds_pace or step in between.profile.stops
 
-    def attend(self, step: int, carry: Any) -> tuple[Any, bool]:
+    def act(self, step: int, carry: Any) -> tuple[Any, bool]:
         """See Pauses."""
         between = self._between
         between.profile.at(step)
