@@ -44,7 +44,7 @@ def run(
     chunks: Iterable[Chunk],
     program: Program,
     on_result: Callable[[DispatchResult], None],
-    pauses: Between | None = None,
+    between: Between | None = None,
 ) -> tuple[Any, int]:
     """Runs every chunk from step `start` on; returns the carry at the end and its step.
 
@@ -53,9 +53,9 @@ def run(
     step, source = start, iter(chunks)
     copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each
     while True:
-        if pauses is not None and pauses.due(step):
+        if between is not None and between.due(step):
             pending = _reported(pending, on_result)
-            carry, go_on = pauses.act(step, carry)
+            carry, go_on = between.act(step, carry)
             if not go_on:
                 break
         try:

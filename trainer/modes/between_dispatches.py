@@ -48,15 +48,15 @@ class Actions:
     start: int
     position: Any
     program: Program
-    watch: TrainingMonitor
+    monitor: TrainingMonitor
     profile: Profile
-    wish: StopRequest
+    stop_request: StopRequest
     pace: Pace | None
     evaluating: Alternating | None
 
     def look(self, look: DispatchResult) -> None:
         """Handles the result of a dispatch."""
-        self.watch.look(look)
+        self.monitor.look(look)
         if self.pace:
             self.pace.look()
 
@@ -64,19 +64,19 @@ class Actions:
         """Starts to write a checkpoint; a fast_dev_run writes none."""
         if self.setup.config.fast_dev_run:
             return
-        self.watch.check.before_save(step, state)
-        self.watch.reports.flush(now=True)  # a run that resumes here does not write earlier points
+        self.monitor.check.before_save(step, state)
+        self.monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
         source = self.opened.source
         input_state = source.state(source.advance(self.position, step - self.start))
         self.session.checkpoints.save(Saved(step, state, input_state, self.setup.config.to_json()))
         for callback in self.setup.callbacks:
-            callback.on_checkpoint(CheckpointEnd(step, state, self.watch.reports, self.wish))
+            callback.on_checkpoint(CheckpointEnd(step, state, self.monitor.reports, self.stop_request))
 
     def set_pace(self, pace: Pace) -> None:
         """Makes later dispatches as long as the hosts agree on."""
         k = pace.agree(self.session.watchdog, f"pace/{self.start}", self.setup.config.stall_seconds)
         log.info("%d steps per dispatch, for %s", k, self.setup.config.iterations_per_loop)
-        with self.watch.away():
+        with self.monitor.away():
             self.program.lengthen(k)
             pace.settle(k)
             self.program.compile({k}, self.session.check)
@@ -85,45 +85,45 @@ class Actions:
 class BetweenDispatches:
     """The Pauses of training to step `end`. stopped: the decision that ended it early, if any."""
 
-    def __init__(self, between: Actions, end: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._between, self._config, self._end, self._clock = between, between.setup.config, end, clock
-        self._saved, self.stopped = between.start, Decision()
+    def __init__(self, actions: Actions, end: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._actions, self._config, self._end, self._clock = actions, actions.setup.config, end, clock
+        self._saved, self.stopped = actions.start, Decision()
         self._began = self._saved_at = clock()
 
     def due(self, step: int) -> bool:
         """See Pauses. Saves by steps, by the clock, before an evaluation and at the end."""
-        between, evaluating = self._between, self._between.evaluating
-        decision = between.session.polls.poll(self._decide)
+        actions, evaluating = self._actions, self._actions.evaluating
+        decision = actions.session.polls.poll(self._decide)
         if decision.stop:
             self.stopped = decision
         ends = step == self._end or bool(self.stopped.stop)
         self._evaluates = (
             evaluating is not None
             and not self.stopped.preempted
-            and step > between.start
+            and step > actions.start
             and (ends or _falls_on(step, evaluating.every_steps))
         )
         by_steps = _falls_on(step, self._config.checkpoint_every_steps)
         self._saves = step > self._saved and (ends or by_steps or decision.save or self._evaluates)
-        self._finds_pace = between.pace is not None and step == between.start + MEASURED_STEPS < self._end
-        return self._saves or self._evaluates or ends or self._finds_pace or step in between.profile.stops
+        self._finds_pace = actions.pace is not None and step == actions.start + MEASURED_STEPS < self._end
+        return self._saves or self._evaluates or ends or self._finds_pace or step in actions.profile.stops
 
     def act(self, step: int, carry: Any) -> tuple[Any, bool]:
         """See Pauses."""
-        between = self._between
-        between.profile.at(step)
+        actions = self._actions
+        actions.profile.at(step)
         if self._saves:
-            between.save(step, carry)
+            actions.save(step, carry)
             self._saved, self._saved_at = step, self._clock()
-        if self._evaluates and between.evaluating:
-            with between.watch.away():
-                carry = between.evaluating(step, carry, between.wish)
-        if self._finds_pace and between.pace:
-            between.set_pace(between.pace)
+        if self._evaluates and actions.evaluating:
+            with actions.monitor.away():
+                carry = actions.evaluating(step, carry, actions.stop_request)
+        if self._finds_pace and actions.pace:
+            actions.set_pace(actions.pace)
         return carry, not self.stopped.stop
 
     def _decide(self) -> Decision:
-        if why := self._between.wish.why:
+        if why := self._actions.stop_request.why:
             return Decision(True, why)
         now, config = self._clock(), self._config
         if config.max_time and now - self._began >= seconds_of("max_time", config.max_time):

@@ -51,24 +51,28 @@ def train_run(
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
         feeder = stack.enter_context(setup.feeding(program, opened, position, steps, session.check, session.check_late))
-        wish = StopRequest()
-        watch = stack.enter_context(TrainingMonitor(setup, feeder, state, start, end, wish, session.ownership.fence))
+        stop_request = StopRequest()
+        monitor = stack.enter_context(
+            TrainingMonitor(setup, feeder, state, start, end, stop_request, session.ownership.fence)
+        )
         stack.enter_context(profile)
-        between = Actions(session, setup, opened, start, position, program, watch, profile, wish, pace, evaluating)
-        pauses = BetweenDispatches(between, end)
-        state, step = run(state, start, feeder, program, between.observe, pauses)
+        actions = Actions(
+            session, setup, opened, start, position, program, monitor, profile, stop_request, pace, evaluating
+        )
+        between = BetweenDispatches(actions, end)
+        state, step = run(state, start, feeder, program, actions.observe, between)
     if bad := opened.source.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)
-    stopped, saved = pauses.stopped.stop, step and not config.fast_dev_run
+    stopped, saved = between.stopped.stop, step and not config.fast_dev_run
     if stopped:
         how = "which is saved" if saved else "and nothing is saved"
         log.warning("%s: training ends at step %d of %d, %s", stopped, step, end, how)
-    if pauses.stopped.preempted:
+    if between.stopped.preempted:
         done = f"step {step} is saved, and the same command resumes from there"
         done = done if saved else "there was nothing to save, run the same command again"
-        raise ending(f"{stopped}; {done}", pauses.stopped.interrupted, together=True)
-    executables, speed = len(program.executables), watch.speed(step - start)
-    return TrainResult(start, step, state, watch.last, speed, executables, stopped or None)
+        raise ending(f"{stopped}; {done}", between.stopped.interrupted, together=True)
+    executables, speed = len(program.executables), monitor.speed(step - start)
+    return TrainResult(start, step, state, monitor.last, speed, executables, stopped or None)
 
 
 def _begin(session: Session, setup: Setup, opened: Opened, start: int) -> tuple[TrainState, Any]:

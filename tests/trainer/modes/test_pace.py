@@ -78,21 +78,21 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
     store = LocalStore()
     with Preemption(store) as preemption, HostWatchdog(store, 10.0) as watchdog:
         polls = Polls(watchdog.roll, preemption)
-        between = SimpleNamespace(
+        actions = SimpleNamespace(
             session=Session(watchdog, preemption, polls, CheckpointManager(config()), Ownership(config().workdir)),
             setup=SimpleNamespace(config=config(checkpoint_every="10s", checkpoint_every_steps=None)),
             start=0,
             evaluating=None,
             pace=None,
-            wish=StopRequest(),
+            stop_request=StopRequest(),
             profile=SimpleNamespace(stops=(), at=lambda step: None),
             save=lambda step, state: saved.append(step),
         )
-        pauses = BetweenDispatches(between, 100, clock=lambda: now)
+        between = BetweenDispatches(actions, 100, clock=lambda: now)
         for step in range(1, 36):  # a second each
             now += 1.0
-            if pauses.due(step):
-                pauses.act(step, None)
+            if between.due(step):
+                between.act(step, None)
     assert saved == [10, 20, 30]
 
 
