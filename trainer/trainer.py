@@ -11,8 +11,8 @@ from pipeline.logs import logger
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
+from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import open_store
 from trainer.config import TrainerConfig, check_positive_int
 from trainer.inputs import InputFn
@@ -225,7 +225,7 @@ class Trainer:
             watchdog.reporting(),
         ):
             preemption.within(watchdog.roll)
-            yield Session(watchdog, preemption, Polls(watchdog.roll, preemption), checkpoints, ownership)
+            yield Session(watchdog, preemption, SharedDecisions(watchdog.roll, preemption), checkpoints, ownership)
             preemption.check()  # a request after the end of the loop; nothing is lost
 
     def _agree(self, session: Session, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from pipeline.errors import HostError, InfeedError, OptionError
+from trainer.cluster.host_registry import POLL_SECONDS, Failure, HostRegistry, poll
 from trainer.cluster.pulse import count_calls
-from trainer.cluster.roll import POLL_SECONDS, Failure, Roll, poll
 from trainer.cluster.service import HEARTBEAT_SECONDS
 from trainer.cluster.store import Store, open_store
 from trainer.exits import EXIT_HOST_FAILED, Ending, Interrupted, break_apart, is_apart, leave
@@ -49,7 +49,7 @@ class HostWatchdog:
                 f"host_timeout_seconds={timeout_seconds} is not allowed on several hosts. It must be below "
                 f"{HEARTBEAT_SECONDS}, after which JAX aborts them."
             )
-        self.roll, self._busy, self._heed = Roll(store, timeout_seconds), busy, heed
+        self.roll, self._busy, self._heed = HostRegistry(store, timeout_seconds), busy, heed
         self.alone = store.count == 1
         self._raising, self._left = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trainer-watchdog", daemon=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from trainer.cluster.roll import Roll
+from trainer.cluster.host_registry import HostRegistry
 from trainer.cluster.store import Store
 from trainer.exits import Interrupted, Preempted
 from trainer.interrupts import FirstOne, Interrupts
@@ -67,7 +67,7 @@ class Preemption:
         if self._store.count > 1:  # a thread, because the main thread may be inside the store
             threading.Thread(target=self._store.put, args=(f"{KEY}/{self._store.index}", what), daemon=True).start()
 
-    def within(self, roll: Roll) -> None:
+    def within(self, roll: HostRegistry) -> None:
         """Sets the session; call it before the first poll."""
         self._call = roll.key("interrupted")
         if self._interrupts.heard:

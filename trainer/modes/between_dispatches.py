@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.logs import logger
 from trainer.callbacks import CheckpointEnd
 from trainer.checkpointing.manager import Saved
-from trainer.cluster.polls import Decision
+from trainer.cluster.shared_decisions import Decision
 from trainer.config import seconds_of
 from trainer.events.profile import Profile
 from trainer.loop.dispatching import DispatchResult

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pipeline.errors import CheckpointError, HostError, OptionError
 from pipeline.logs import logger
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster.roll import poll
+from trainer.cluster.host_registry import poll
 from trainer.exits import is_apart
 from trainer.inputs import InputFn
 from trainer.modes.evaluation import Evaluation

@@ -16,8 +16,8 @@ from pipeline.errors import HostError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.batch_spec import path_name
+from trainer.cluster.host_registry import poll
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.roll import poll
 from trainer.setup import Opened, Setup
 from trainer.workdir import make_mark
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
+from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.exits import ending
 from trainer.ownership.ownership import Ownership
 
@@ -19,7 +19,7 @@ class Session:
 
     watchdog: HostWatchdog
     preemption: Preemption
-    polls: Polls
+    polls: SharedDecisions
     checkpoints: CheckpointManager
     ownership: Ownership
 

@@ -20,8 +20,8 @@ from pipeline.errors import CheckpointError, HostError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster import preemption
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
+from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
@@ -204,7 +204,11 @@ def call_of(store, config):
     with HostWatchdog(store, 20.0) as watchdog:
         preemption = Preemption(store)
         yield Session(
-            watchdog, preemption, Polls(watchdog.roll, preemption), CheckpointManager(config), Ownership(config.workdir)
+            watchdog,
+            preemption,
+            SharedDecisions(watchdog.roll, preemption),
+            CheckpointManager(config),
+            Ownership(config.workdir),
         )
 
 

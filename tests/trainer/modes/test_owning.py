@@ -8,8 +8,8 @@ import pytest
 
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
+from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.modes.owning import own
 from trainer.modes.session import Session
@@ -33,7 +33,7 @@ def outcomes(config, monkeypatch):
             preemption, ownership = Preemption(view), Ownership(settings.workdir)
             try:
                 with HostWatchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
-                    polls = Polls(watchdog.roll, preemption)
+                    polls = SharedDecisions(watchdog.roll, preemption)
                     own(Session(watchdog, preemption, polls, CheckpointManager(settings), ownership), settings)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"

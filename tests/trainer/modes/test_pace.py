@@ -8,8 +8,8 @@ import pytest
 from pipeline.errors import HostError
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.polls import Polls
 from trainer.cluster.preemption import Preemption
+from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.loop.plan import MEASURED_STEPS, Marks, timed_plan
 from trainer.modes.between_dispatches import BetweenDispatches, StopRequest
@@ -77,7 +77,7 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
     now, saved = 0.0, []
     store = LocalStore()
     with Preemption(store) as preemption, HostWatchdog(store, 10.0) as watchdog:
-        polls = Polls(watchdog.roll, preemption)
+        polls = SharedDecisions(watchdog.roll, preemption)
         actions = SimpleNamespace(
             session=Session(watchdog, preemption, polls, CheckpointManager(config()), Ownership(config().workdir)),
             setup=SimpleNamespace(config=config(checkpoint_every="10s", checkpoint_every_steps=None)),

@@ -13,7 +13,7 @@ from trainer.cluster.pulse import LOOKS, Signs
 from trainer.cluster.store import Store, StoreError
 from trainer.exits import Ending, ending
 
-__all__ = ["POLL_SECONDS", "Failure", "Roll", "poll"]
+__all__ = ["POLL_SECONDS", "Failure", "HostRegistry", "poll"]
 
 POLL_SECONDS = 0.5
 GONE_SECONDS = 10.0  # host 0 waits this long for the others at its end, which JAX does not survive elsewhere
@@ -37,7 +37,7 @@ class Failure(NamedTuple):
         return HostError(f"host {self.host} of {count} failed: {self.text}")
 
 
-class Roll:
+class HostRegistry:
     """One host's view of one session. No method raises when the store is gone: `failure` reports it.
 
     timeout_seconds: from a host's death to the end of the others; it is noticed after half of it and one look."""

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.cluster.polls import Decision, Polls
+from trainer.cluster.host_registry import HostRegistry
 from trainer.cluster.preemption import Request
-from trainer.cluster.roll import Roll
+from trainer.cluster.shared_decisions import Decision, SharedDecisions
 from trainer.cluster.store import LocalStore
 
 SAVE, STOP = Decision(save=True), Decision(True, "enough")
@@ -22,7 +22,7 @@ class NoSignal:
 
 def polls_of(count, preemption=None):
     store = LocalStore()
-    return [Polls(Roll(store.view(i, count), 10.0), preemption or NoSignal()) for i in range(count)]
+    return [SharedDecisions(HostRegistry(store.view(i, count), 10.0), preemption or NoSignal()) for i in range(count)]
 
 
 def allowed(made, host):

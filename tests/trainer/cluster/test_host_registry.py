@@ -6,14 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipeline.errors import HostError
+from trainer.cluster.host_registry import Failure, HostRegistry, poll
 from trainer.cluster.pulse import Signs
-from trainer.cluster.roll import Failure, Roll, poll
 from trainer.cluster.store import LocalStore, StoreError
 
 
 def rolls(count, timeout_seconds=5.0):
     store = LocalStore()
-    return [Roll(store.view(i, count), timeout_seconds) for i in range(count)]
+    return [HostRegistry(store.view(i, count), timeout_seconds) for i in range(count)]
 
 
 def test_the_first_failure_is_the_one_that_counts():
@@ -112,8 +112,8 @@ def test_a_host_that_never_leaves_is_waited_for_no_longer_than_the_time_out():
 
 def test_calls_are_told_apart():
     store = LocalStore()
-    first, again = (Roll(store.view(1, 2), 5.0) for _ in range(2))
-    other = Roll(store.view(0, 2), 5.0)
+    first, again = (HostRegistry(store.view(1, 2), 5.0) for _ in range(2))
+    other = HostRegistry(store.view(0, 2), 5.0)
     assert first.key("x") == other.key("x") != again.key("x")
 
 
@@ -133,7 +133,7 @@ class GoneStore(LocalStore):
 
 def test_without_the_store_the_failure_is_that_of_host_0():
     store = GoneStore()
-    roll = Roll(store, 0.1)
+    roll = HostRegistry(store, 0.1)
     store.die()
     text = r"host 0 of 2 failed: the coordination service .* does not answer \(UNAVAILABLE: Socket closed\)\."
     with pytest.raises(HostError, match=text):
@@ -142,12 +142,12 @@ def test_without_the_store_the_failure_is_that_of_host_0():
     for nothing_raised in (roll.look, lambda: roll.left("done"), roll.depart):
         nothing_raised()
     with pytest.raises(HostError, match=text):
-        Roll(store, 0.1)
+        HostRegistry(store, 0.1)
 
 
 def test_a_store_that_gives_no_answer_is_asked_once_and_never_again():
     store = GoneStore()
-    roll = Roll(store, 60.0)
+    roll = HostRegistry(store, 60.0)
     store.reach = store._gone
     assert roll.reach().host == 0
     store.put = store.put_first = store.get = store.by_host = lambda *_: pytest.fail("this would wait for ever")

@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
+from trainer.cluster.host_registry import HostRegistry
 from trainer.cluster.preemption import Preemption
-from trainer.cluster.roll import Roll
 
-__all__ = ["Decision", "Polls"]
+__all__ = ["Decision", "SharedDecisions"]
 
 MARGIN = 2
 
@@ -30,10 +30,10 @@ class Decision(NamedTuple):
 NOTHING = Decision()
 
 
-class Polls:
+class SharedDecisions:
     """The polls of one session, over all its loops."""
 
-    def __init__(self, roll: Roll, preemption: Preemption) -> None:
+    def __init__(self, roll: HostRegistry, preemption: Preemption) -> None:
         self._roll, self._preemption = roll, preemption
         self._number = 0
         self._due: dict[int, Decision] = {}
