@@ -224,8 +224,8 @@ class Trainer:
             checkpoints,
             watchdog.reporting(),
         ):
-            preemption.within(watchdog.roll)
-            yield Session(watchdog, preemption, SharedDecisions(watchdog.roll, preemption), checkpoints, ownership)
+            preemption.within(watchdog.registry)
+            yield Session(watchdog, preemption, SharedDecisions(watchdog.registry, preemption), checkpoints, ownership)
             preemption.check()  # a request after the end of the loop; nothing is lost
 
     def _agree(self, session: Session, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:

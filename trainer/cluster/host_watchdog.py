@@ -49,7 +49,7 @@ class HostWatchdog:
                 f"host_timeout_seconds={timeout_seconds} is not allowed on several hosts. It must be below "
                 f"{HEARTBEAT_SECONDS}, after which JAX aborts them."
             )
-        self.roll, self._busy, self._heed = HostRegistry(store, timeout_seconds), busy, heed
+        self.registry, self._busy, self._heed = HostRegistry(store, timeout_seconds), busy, heed
         self.alone = store.count == 1
         self._raising, self._left = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trainer-watchdog", daemon=True)
@@ -64,19 +64,19 @@ class HostWatchdog:
         if self.alone:
             return
         raised = not _in_peace(error)
-        self.roll.left("raised" if raised else "done")
+        self.registry.left("raised" if raised else "done")
         self._left.set()
         self._thread.join()
         count_calls(-1)
         if isinstance(error, Ending) and raised:  # it left a compilation, whose thread still runs
-            break_apart(self.roll.depart, error.exit_code)
-        elif raised and not self.roll.ended_together():
-            break_apart(self.roll.depart, EXIT_HOST_FAILED if isinstance(error, HostError) else 1)
+            break_apart(self.registry.depart, error.exit_code)
+        elif raised and not self.registry.ended_together():
+            break_apart(self.registry.depart, EXIT_HOST_FAILED if isinstance(error, HostError) else 1)
 
     def check(self) -> None:
         """Raises HostError if another host has failed, an Ending if it was asked to end."""
-        if failure := self.roll.failure():
-            raise failure.error(self.roll.store.count)
+        if failure := self.registry.failure():
+            raise failure.error(self.registry.store.count)
 
     def wait(self, look: Callable[[], T | None], seconds: float) -> T | None:
         """The first value that `look` returns; None if there is none in this time. HostError if a host fails."""
@@ -85,7 +85,7 @@ class HostWatchdog:
             if (value := look()) is not None:
                 return value
             self._heed()
-            if self.roll.failure() and (value := look()) is None:  # its value may be the reason for the failure
+            if self.registry.failure() and (value := look()) is None:  # its value may be the reason for the failure
                 self.check()
             return value
 
@@ -102,8 +102,8 @@ class HostWatchdog:
                 raise
             self._raising.set()
             failure = self._reported(error)
-            own = failure.host == self.roll.store.index or isinstance(error, (InfeedError, Ending))
-            told = error if own else failure.error(self.roll.store.count)
+            own = failure.host == self.registry.store.index or isinstance(error, (InfeedError, Ending))
+            told = error if own else failure.error(self.registry.store.count)
             setattr(told, TOLD, True)
             if own:
                 raise
@@ -111,20 +111,20 @@ class HostWatchdog:
 
     def _reported(self, error: BaseException) -> Failure:
         if ECHO.match(str(error)):  # the peer's own report comes, or its silence is noticed
-            stop = time.monotonic() + self.roll.silence_seconds + self.roll.look_seconds + 4 * POLL_SECONDS
-            if failure := poll(self.roll.failure, stop):
+            stop = time.monotonic() + self.registry.silence_seconds + self.registry.look_seconds + 4 * POLL_SECONDS
+            if failure := poll(self.registry.failure, stop):
                 return failure
         text = str(error) if isinstance(error, (InfeedError, Ending)) else f"{type(error).__name__}: {error}"
         asked = {"preempted": isinstance(error, Ending), "interrupted": isinstance(error, Interrupted)}
-        return self.roll.report(text.split("\n", 1)[0], **asked)
+        return self.registry.report(text.split("\n", 1)[0], **asked)
 
     def _watch(self) -> None:
-        every = max(1, round(self.roll.look_seconds / POLL_SECONDS))
+        every = max(1, round(self.registry.look_seconds / POLL_SECONDS))
         for number in itertools.count():
-            lost = self.roll.reach()
+            lost = self.registry.reach()
             if number % every == 0:
-                self.roll.look()
-            if failure := lost or self.roll.failure():
+                self.registry.look()
+            if failure := lost or self.registry.failure():
                 self._see_off(failure)
                 break
             if self._left.wait(POLL_SECONDS):
@@ -134,21 +134,26 @@ class HostWatchdog:
         """Gives the main thread time to leave, and ends the process if it does not."""
         heard = time.monotonic()
         while not self._left.wait(POLL_SECONDS / 5):
-            bound = self.roll.timeout_seconds - self.roll.silence_seconds - self.roll.look_seconds - 2 * POLL_SECONDS
+            bound = (
+                self.registry.timeout_seconds
+                - self.registry.silence_seconds
+                - self.registry.look_seconds
+                - 2 * POLL_SECONDS
+            )
             patient = self._raising.is_set() or self._busy()
             if time.monotonic() - heard > (bound if patient else min(bound, LEAVE_SECONDS)):
                 self._kill(failure)
 
     def _kill(self, failure: Failure) -> NoReturn:
-        store, error = self.roll.store, failure.error(self.roll.store.count)
+        store, error = self.registry.store, failure.error(self.registry.store.count)
         kind, stop, code = "error", "", EXIT_HOST_FAILED
         if isinstance(error, Ending):
             kind, stop, code = type(error).__name__.lower(), ".", error.exit_code
         print(f"{kind}: {error}{stop} Host {store.index} was waiting for it and ends.", file=sys.stderr)
-        self.roll.left("killed")
+        self.registry.left("killed")
         if store.index == 0:
-            self.roll.ended_together()
-        self.roll.depart()
+            self.registry.ended_together()
+        self.registry.depart()
         leave(code)
 
 

@@ -67,9 +67,9 @@ class Preemption:
         if self._store.count > 1:  # a thread, because the main thread may be inside the store
             threading.Thread(target=self._store.put, args=(f"{KEY}/{self._store.index}", what), daemon=True).start()
 
-    def within(self, roll: HostRegistry) -> None:
+    def within(self, registry: HostRegistry) -> None:
         """Sets the session; call it before the first poll."""
-        self._call = roll.key("interrupted")
+        self._call = registry.key("interrupted")
         if self._interrupts.heard:
             self._tell(self._call)
 

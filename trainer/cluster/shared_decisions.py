@@ -33,14 +33,14 @@ NOTHING = Decision()
 class SharedDecisions:
     """The polls of one session, over all its loops."""
 
-    def __init__(self, roll: HostRegistry, preemption: Preemption) -> None:
-        self._roll, self._preemption = roll, preemption
+    def __init__(self, registry: HostRegistry, preemption: Preemption) -> None:
+        self._registry, self._preemption = registry, preemption
         self._number = 0
         self._due: dict[int, Decision] = {}
 
     def poll(self, decide: Callable[[], Decision] = lambda: NOTHING) -> Decision:
         """What to do now. decide: asked only on host 0, for what to do soon apart from a preemption."""
-        number, store = self._number, self._roll.store
+        number, store = self._number, self._registry.store
         self._number += 1
         if store.index == 0:
             request = self._preemption.anywhere()
@@ -51,7 +51,7 @@ class SharedDecisions:
                 at = number + (MARGIN if store.count > 1 else 0)
                 self._due[at] = decision
                 if store.count > 1:
-                    store.put(self._roll.key(f"decided/{at}"), json.dumps(decision))
+                    store.put(self._registry.key(f"decided/{at}"), json.dumps(decision))
             return self._due.pop(number, NOTHING)
-        found = store.get(self._roll.key(f"decided/{number}"))
+        found = store.get(self._registry.key(f"decided/{number}"))
         return NOTHING if found is None else Decision(*json.loads(found))

@@ -93,7 +93,7 @@ class BetweenDispatches:
     def due(self, step: int) -> bool:
         """See Pauses. Saves by steps, by the clock, before an evaluation and at the end."""
         actions, evaluating = self._actions, self._actions.evaluating
-        decision = actions.session.polls.poll(self._decide)
+        decision = actions.session.decisions.poll(self._decide)
         if decision.stop:
             self.stopped = decision
         ends = step == self._end or bool(self.stopped.stop)

@@ -80,7 +80,7 @@ def follow(
 def _next_step(session: Session, last: int | None, waits: Waits) -> int | None:
     """The newest checkpoint's step, on every host, once it is newer than `last`; None on a timeout."""
     watchdog = session.watchdog
-    store, here, key = watchdog.roll.store, watchdog.roll.key("looking"), watchdog.roll.key("next step")
+    store, here, key = watchdog.registry.store, watchdog.registry.key("looking"), watchdog.registry.key("next step")
     if store.index > 0:
         if watchdog.wait(lambda: store.get(here), waits.stall_seconds) is None:
             raise HostError(

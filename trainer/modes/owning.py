@@ -21,7 +21,7 @@ def own(session: Session, config: TrainerConfig) -> None:
     if config.fast_dev_run:
         return
     watchdog = session.watchdog
-    store, key = watchdog.roll.store, watchdog.roll.key("owned")
+    store, key = watchdog.registry.store, watchdog.registry.key("owned")
     if store.index == 0:
         lost = session.ownership.take(lambda seconds: watchdog.wait(lambda: None, seconds))
         if lost:

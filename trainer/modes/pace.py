@@ -35,7 +35,7 @@ class Pace:
 
     def agree(self, watchdog: HostWatchdog, key: str, seconds: float) -> int:
         """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
-        store, key = watchdog.roll.store, watchdog.roll.key(key)
+        store, key = watchdog.registry.store, watchdog.registry.key(key)
         if store.index == 0:
             steps = 1
             if len(self._looks) > 1:  # the first step includes one-time costs

@@ -119,22 +119,22 @@ class Prediction:
 
     def _say(self, watchdog: HostWatchdog) -> str:
         """Announces how many dispatches this host has made, its final number; returns the directory of these keys."""
-        roll = watchdog.roll
-        roll.store.put(roll.key(f"dispatches/{roll.store.index}"), str(self._dispatches))
-        return roll.key("dispatches")
+        registry = watchdog.registry
+        registry.store.put(registry.key(f"dispatches/{registry.store.index}"), str(self._dispatches))
+        return registry.key("dispatches")
 
     def _stop_together(self, watchdog: HostWatchdog, feeder: Feeder) -> None:
         """Makes the dispatches that other hosts have already made: they would wait for them forever."""
-        roll, directory = watchdog.roll, self._say(watchdog)
+        registry, directory = watchdog.registry, self._say(watchdog)
 
         def everyone() -> Mapping[int, str] | None:
-            said = roll.store.by_host(directory)
-            return said if len(said) == roll.store.count else None
+            said = registry.store.by_host(directory)
+            return said if len(said) == registry.store.count else None
 
-        said = watchdog.wait(everyone, roll.silence_seconds)
+        said = watchdog.wait(everyone, registry.silence_seconds)
         if said is None:
             raise HostError(
-                f"its predictions were dropped after {self._dispatches} dispatches, and after {roll.silence_seconds:g} "
+                f"its predictions were dropped after {self._dispatches} dispatches, and after {registry.silence_seconds:g} "
                 "s (half of host_timeout_seconds) other hosts continued with theirs. Iterate alike on every host; if "
                 "an error dropped them, see the log of this host."
             )

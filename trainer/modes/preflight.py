@@ -33,14 +33,14 @@ def agree(watchdog: HostWatchdog, facts: Callable[[], Mapping[str, Any]], workdi
 
     StorageError if it is not writable. HostError, on every host, naming the first fact that differs and the hosts of
     each value; the hosts that are missing after this time; or the failure of another host."""
-    store = watchdog.roll.store
+    store = watchdog.registry.store
     with _mark(workdir) if store.index == 0 else nullcontext() as name:
         if store.count == 1:
             return
         if name:
-            store.put(watchdog.roll.key("mark"), name)
+            store.put(watchdog.registry.key("mark"), name)
         # The others wait longer: host 0 determines which hosts are missing.
-        mark = watchdog.wait(lambda: store.get(watchdog.roll.key("mark")), 2 * seconds)
+        mark = watchdog.wait(lambda: store.get(watchdog.registry.key("mark")), 2 * seconds)
         verdict = mark and _exchanged(watchdog, {"workdir": _whose(workdir, mark), **facts()}, seconds)
     if verdict is None:
         verdict = f"host 0 of {store.count} did not start the same call within {2 * seconds:g} s."
@@ -67,12 +67,12 @@ def _whose(workdir: str, mark: str) -> str:
 
 def _exchanged(watchdog: HostWatchdog, facts: Mapping[str, Any], seconds: float) -> str | None:
     """The problem that host 0 finds, "" for none; None if host 0 does not answer."""
-    roll, store = watchdog.roll, watchdog.roll.store
-    store.put(roll.key(f"facts/{store.index}"), json.dumps(facts))
+    registry, store = watchdog.registry, watchdog.registry.store
+    store.put(registry.key(f"facts/{store.index}"), json.dumps(facts))
     if store.index == 0:
-        watchdog.wait(lambda: len(store.by_host(roll.key("facts"))) == store.count or None, seconds)
-        store.put(roll.key("verdict"), _verdict(store.by_host(roll.key("facts")), store.count, seconds))
-    return watchdog.wait(lambda: store.get(roll.key("verdict")), 2 * seconds)
+        watchdog.wait(lambda: len(store.by_host(registry.key("facts"))) == store.count or None, seconds)
+        store.put(registry.key("verdict"), _verdict(store.by_host(registry.key("facts")), store.count, seconds))
+    return watchdog.wait(lambda: store.get(registry.key("verdict")), 2 * seconds)
 
 
 def _verdict(facts: Mapping[int, str], count: int, seconds: float) -> str:

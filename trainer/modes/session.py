@@ -19,7 +19,7 @@ class Session:
 
     watchdog: HostWatchdog
     preemption: Preemption
-    polls: SharedDecisions
+    decisions: SharedDecisions
     checkpoints: CheckpointManager
     ownership: Ownership
 
@@ -37,7 +37,7 @@ class Session:
 
     def due(self, _: int) -> bool:
         """See Pauses. Raises an Ending, on all hosts before the same dispatch."""
-        if (decision := self.polls.poll()).preempted:
+        if (decision := self.decisions.poll()).preempted:
             why = f"{decision.stop}; there was nothing to save, run the same command again"
             raise ending(why, decision.interrupted, together=True)
         return False

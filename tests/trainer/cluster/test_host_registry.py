@@ -25,8 +25,8 @@ def test_the_first_failure_is_the_one_that_counts():
 
 
 def beating(rolls, number):
-    for roll in rolls:
-        roll.store.put(f"beat/{roll.store.index}", str(number))
+    for registry in rolls:
+        registry.store.put(f"beat/{registry.store.index}", str(number))
 
 
 @pytest.mark.parametrize("silent", [0, 1])
@@ -37,8 +37,8 @@ def test_every_host_misses_one_that_has_gone_silent_and_no_other(silent):
     beating(hosts, 0)
     stop = time.monotonic() + 60
     for number in range(1, 10_000):
-        for roll in alive:
-            roll.look()
+        for registry in alive:
+            registry.look()
         if (failure := hosts[2].failure()) or time.monotonic() > stop:
             break
         beating(alive, number)
@@ -68,11 +68,11 @@ def test_a_host_that_has_not_joined_is_late_but_not_dead():
 def test_when_host_0_is_silent_the_others_end_apart_without_its_verdict():
     hosts = rolls(3, timeout_seconds=60.0)
     beating(hosts, 0)
-    for roll in hosts[1:]:
-        roll._signs = Signs(roll.store, 0.5)
-        roll.left("raised")
+    for registry in hosts[1:]:
+        registry._signs = Signs(registry.store, 0.5)
+        registry.left("raised")
     begun = time.monotonic()
-    assert in_threads([roll.ended_together for roll in hosts[1:]]) == [False, False]
+    assert in_threads([registry.ended_together for registry in hosts[1:]]) == [False, False]
     assert time.monotonic() - begun < 30
     assert hosts[1].failure().host == 0
 
@@ -85,9 +85,9 @@ def in_threads(calls):
 def test_hosts_that_all_raised_ended_together_and_the_failure_is_forgotten():
     hosts = rolls(3)
     hosts[2].report("a NaN, on every host")
-    for roll in hosts:
-        roll.left("raised")
-    assert in_threads([roll.ended_together for roll in hosts]) == [True] * 3
+    for registry in hosts:
+        registry.left("raised")
+    assert in_threads([registry.ended_together for registry in hosts]) == [True] * 3
     assert hosts[1].failure() is None
 
 
@@ -95,17 +95,17 @@ def test_hosts_that_all_raised_ended_together_and_the_failure_is_forgotten():
 def test_hosts_that_did_not_all_raise_ended_apart(how):
     hosts = rolls(3)
     hosts[0].report("a failure of one")
-    for roll, left in zip(hosts, ["raised", how, "raised"], strict=True):
-        roll.left(left)
-    assert in_threads([roll.ended_together for roll in hosts]) == [False] * 3
+    for registry, left in zip(hosts, ["raised", how, "raised"], strict=True):
+        registry.left(left)
+    assert in_threads([registry.ended_together for registry in hosts]) == [False] * 3
     assert hosts[1].failure() is not None
 
 
 def test_a_host_that_never_leaves_is_waited_for_no_longer_than_the_time_out():
     first, second, _ = rolls(3, timeout_seconds=0.3)
     begun = time.monotonic()
-    for roll in (first, second):
-        roll.left("raised")
+    for registry in (first, second):
+        registry.left("raised")
     assert in_threads([first.ended_together, second.ended_together]) == [False, False]
     assert 0.3 <= time.monotonic() - begun < 3
 
@@ -133,13 +133,13 @@ class GoneStore(LocalStore):
 
 def test_without_the_store_the_failure_is_that_of_host_0():
     store = GoneStore()
-    roll = HostRegistry(store, 0.1)
+    registry = HostRegistry(store, 0.1)
     store.die()
     text = r"host 0 of 2 failed: the coordination service .* does not answer \(UNAVAILABLE: Socket closed\)\."
     with pytest.raises(HostError, match=text):
-        raise roll.failure().error(2)
-    assert roll.report("mine").host == 0
-    for nothing_raised in (roll.look, lambda: roll.left("done"), roll.depart):
+        raise registry.failure().error(2)
+    assert registry.report("mine").host == 0
+    for nothing_raised in (registry.look, lambda: registry.left("done"), registry.depart):
         nothing_raised()
     with pytest.raises(HostError, match=text):
         HostRegistry(store, 0.1)
@@ -147,15 +147,15 @@ def test_without_the_store_the_failure_is_that_of_host_0():
 
 def test_a_store_that_gives_no_answer_is_asked_once_and_never_again():
     store = GoneStore()
-    roll = HostRegistry(store, 60.0)
+    registry = HostRegistry(store, 60.0)
     store.reach = store._gone
-    assert roll.reach().host == 0
+    assert registry.reach().host == 0
     store.put = store.put_first = store.get = store.by_host = lambda *_: pytest.fail("this would wait for ever")
-    roll.look()
-    roll.left("killed")
-    roll.depart()
-    assert roll.failure() == roll.report("mine") == roll.reach()
-    assert not roll.ended_together()
+    registry.look()
+    registry.left("killed")
+    registry.depart()
+    assert registry.failure() == registry.report("mine") == registry.reach()
+    assert not registry.ended_together()
 
 
 def test_polling_ends_with_a_value_or_with_the_time():

@@ -206,7 +206,7 @@ def call_of(store, config):
         yield Session(
             watchdog,
             preemption,
-            SharedDecisions(watchdog.roll, preemption),
+            SharedDecisions(watchdog.registry, preemption),
             CheckpointManager(config),
             Ownership(config.workdir),
         )

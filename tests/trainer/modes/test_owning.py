@@ -33,8 +33,8 @@ def outcomes(config, monkeypatch):
             preemption, ownership = Preemption(view), Ownership(settings.workdir)
             try:
                 with HostWatchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
-                    polls = SharedDecisions(watchdog.roll, preemption)
-                    own(Session(watchdog, preemption, polls, CheckpointManager(settings), ownership), settings)
+                    decisions = SharedDecisions(watchdog.registry, preemption)
+                    own(Session(watchdog, preemption, decisions, CheckpointManager(settings), ownership), settings)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
 

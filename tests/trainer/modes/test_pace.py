@@ -77,9 +77,9 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
     now, saved = 0.0, []
     store = LocalStore()
     with Preemption(store) as preemption, HostWatchdog(store, 10.0) as watchdog:
-        polls = SharedDecisions(watchdog.roll, preemption)
+        decisions = SharedDecisions(watchdog.registry, preemption)
         actions = SimpleNamespace(
-            session=Session(watchdog, preemption, polls, CheckpointManager(config()), Ownership(config().workdir)),
+            session=Session(watchdog, preemption, decisions, CheckpointManager(config()), Ownership(config().workdir)),
             setup=SimpleNamespace(config=config(checkpoint_every="10s", checkpoint_every_steps=None)),
             start=0,
             evaluating=None,

@@ -159,7 +159,7 @@ def test_the_echo_of_a_dead_host_becomes_its_failure():
 
     def echoing():
         with HostWatchdog(store.view(0, 2), 3.0) as watchdog, watchdog.reporting():
-            threading.Timer(0.3, watchdog.roll.report, ("its machine is gone", 1)).start()
+            threading.Timer(0.3, watchdog.registry.report, ("its machine is gone", 1)).start()
             raise ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")
 
     begun = time.monotonic()
