@@ -15,7 +15,7 @@ from beam_jobs.completeness import ShardResult, SourceSummary, Whole, check_scan
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Rejected
-from beam_jobs.summary import empty_folders, in_words, summarize, write_summary
+from beam_jobs.report import empty_folders, in_words, summarize, write_summary
 from beam_jobs.verdicts import Verdict, sweep_verdicts
 from pipeline.errors import ConversionError, StorageError
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest

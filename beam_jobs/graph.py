@@ -15,6 +15,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.metrics.metric import Metrics
 
+from beam_jobs.bucket_sums import BucketSums, add_sums, measure
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import ShardResult, SourceSummary, check_scanned, distrusting_receipts
@@ -26,7 +27,6 @@ from beam_jobs.plausible import check_target
 from beam_jobs.receipts import finished_shards
 from beam_jobs.references import References, concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
-from beam_jobs.sums import BucketSums, add_sums, measure
 from beam_jobs.verdicts import verdict_on_error
 from beam_jobs.write import write_shard
 from pipeline.background import Background

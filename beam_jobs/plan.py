@@ -11,10 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
+from beam_jobs.bucket_sums import BucketSums, add_sums, framed_bytes
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.references import References, concat, in_order
 from beam_jobs.sample import Sampled
-from beam_jobs.sums import BucketSums, add_sums, framed_bytes
 from pipeline.shards.key_digest import sum_of_hashes
 from pipeline.shards.naming import shard_file
 from pipeline.shards.ranks import ranks

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from beam_jobs.bucket_sums import framed_bytes
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Reject
 from beam_jobs.references import Reference, References
-from beam_jobs.sums import framed_bytes
 from pipeline.shards.example import encode_example
 from pipeline.shards.ranks import ranks
 from pipeline.shards.record import FRAME_BYTES

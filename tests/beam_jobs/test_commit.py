@@ -8,6 +8,7 @@ import uuid
 import numpy as np
 import pytest
 
+from beam_jobs.bucket_sums import BucketSums, measure
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import SourceSummary
@@ -15,7 +16,6 @@ from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.receipts import finished_shard
 from beam_jobs.references import concat
-from beam_jobs.sums import BucketSums, measure
 from beam_jobs.verdicts import Verdict
 from beam_jobs.write import write_shard
 from converters.imagenet.converter import ImagenetConverter

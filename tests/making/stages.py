@@ -4,8 +4,8 @@ import pickle
 from collections import defaultdict
 
 from beam_jobs import graph
+from beam_jobs.bucket_sums import add_sums
 from beam_jobs.sample import lowest
-from beam_jobs.sums import add_sums
 
 
 class Stages:

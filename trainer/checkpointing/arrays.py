@@ -8,7 +8,7 @@ import jax
 from pipeline.errors import CheckpointError
 from pipeline.logs import logger
 from trainer.batch_spec import named_leaves
-from trainer.checkpointing.sums import array_sums, cut_of
+from trainer.checkpointing.checksums import array_sums, cut_of
 
 __all__ = ["check_model", "check_numbers", "list_arrays", "mesh_of"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
 from pipeline.shards.example import varint
-from trainer.events.summaries import scalar_summary
+from trainer.events.event_protos import scalar_summary
 
 __all__ = ["scalar_events"]
 

@@ -14,9 +14,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ign
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
 from pipeline.shards.record import frame
+from trainer.events.event_protos import histogram_summary, image_summary, scalar_summary, text_summary
 from trainer.events.scalar_event import scalar_events
 from trainer.events.sinks import Sink, open_sink
-from trainer.events.summaries import histogram_summary, image_summary, scalar_summary, text_summary
 
 __all__ = ["EventWriter"]
 

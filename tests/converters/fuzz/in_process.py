@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from beam_jobs.bucket_sums import add_sums, measure
 from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import SourceSummary, check_scanned
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.references import concat
-from beam_jobs.sums import add_sums, measure
 from beam_jobs.write import write_shard
 from pipeline.errors import InfeedError
 from pipeline.shards.key_digest import key_digest
