@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
 from beam_jobs.receipts import receipts_of
 from beam_jobs.references import References
+from beam_jobs.shard_plan import SplitPlan
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 

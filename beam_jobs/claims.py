@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 
 from beam_jobs.changes import first_change
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import parse_receipt
+from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
 from pipeline.shards.manifest import Manifest, find_manifest, read_manifest, update_manifest
 from pipeline.shards.naming import (

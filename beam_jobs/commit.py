@@ -13,9 +13,9 @@ import numpy as np
 from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.completeness import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Rejected
 from beam_jobs.report import empty_folders, in_words, summarize, write_summary
+from beam_jobs.shard_plan import SplitPlan
 from beam_jobs.verdicts import Verdict, sweep_verdicts
 from pipeline.errors import ConversionError, StorageError
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest

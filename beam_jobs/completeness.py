@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.plan import SplitPlan
 from beam_jobs.receipts import Receipt, Rejected, read_receipts, receipts_of
+from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError, LostDataError, StorageError
 from pipeline.shards.key_digest import add_digests
 from pipeline.shards.manifest import ShardEntry

@@ -22,11 +22,11 @@ from beam_jobs.completeness import ShardResult, SourceSummary, check_scanned, di
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
 from beam_jobs.counts import counts_of
-from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.plausible import check_target
 from beam_jobs.receipts import finished_shards
 from beam_jobs.references import References, concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
+from beam_jobs.shard_plan import SplitPlan, by_bucket
 from beam_jobs.verdicts import verdict_on_error
 from beam_jobs.write import write_shard
 from pipeline.background import Background

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from beam_jobs.plan import SplitPlan
+from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError, OptionError, StorageError
 from pipeline.shards.naming import plan_file
 from pipeline.sizes import GB, KB, MB, format_bytes

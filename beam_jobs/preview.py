@@ -11,11 +11,11 @@ from beam_jobs.bucket_sums import add_sums, framed_bytes, measure
 from beam_jobs.completeness import check_expected
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
-from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.plausible import check_target, empty_shards
 from beam_jobs.references import References
 from beam_jobs.report import empty_folders
 from beam_jobs.sample import candidates, convert_sample, lowest
+from beam_jobs.shard_plan import SplitPlan, by_bucket
 from pipeline.errors import printable
 from pipeline.storage.schemes import open_storage
 

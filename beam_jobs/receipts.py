@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW
 from beam_jobs.references import Reference, escaped
+from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
 from pipeline.shards.naming import receipt_file
 from pipeline.shards.sealed import sealed_line, unsealed

@@ -8,8 +8,8 @@ from typing import Any
 
 from beam_jobs.completeness import Whole
 from beam_jobs.converter import Source
-from beam_jobs.plan import SplitPlan
 from beam_jobs.plausible import empty_shards
+from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import printable
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file

@@ -8,10 +8,10 @@ import google_crc32c
 import numpy as np
 
 from beam_jobs.claims import Claim, read_claim
-from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import name_of, raw_crcs, raw_rows
 from beam_jobs.receipts import Receipt, Rejected, finished_shard
 from beam_jobs.references import Reference, References, escaped
+from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import read_frames
 from pipeline.shards.key_digest import key_digest

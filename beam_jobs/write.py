@@ -14,11 +14,11 @@ import numpy as np
 from beam_jobs.completeness import ShardResult
 from beam_jobs.converter import Reject
 from beam_jobs.counts import counts_of
-from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import check_unchanged, raw_rows, read_rows
 from beam_jobs.receipts import Receipt, Rejected
 from beam_jobs.references import Reference, References, in_order
 from beam_jobs.resume import kept_shard
+from beam_jobs.shard_plan import SplitPlan
 from pipeline.shards.example import example_pieces
 from pipeline.shards.key_digest import key_digest
 from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame_ends

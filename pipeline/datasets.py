@@ -18,8 +18,8 @@ from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.bad_records import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
 from pipeline.inputs.dataset_input import Batches, DatasetInput
 from pipeline.inputs.decoded import DecodedInput
+from pipeline.order_defaults import Mixture, Sizes, mixture, plan_mixture, plan_records
 from pipeline.orders.order import EvalOrder, Position
-from pipeline.plans import Mixture, Sizes, mixture, plan_mixture, plan_records
 from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.open_dataset import Data, open_dataset
 from pipeline.sources.records import Records

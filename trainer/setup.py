@@ -15,8 +15,8 @@ from trainer.config import TrainerConfig
 from trainer.first_batches import first_batches
 from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, as_input
 from trainer.interruptible import Check
+from trainer.loop.dispatch_plan import Steps, steps_that_fit
 from trainer.loop.feed import Chunks, Feeder
-from trainer.loop.plan import Steps, steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state

@@ -22,8 +22,8 @@ from trainer_work import Work, losses, new_params, update
 from trainer.callbacks import Callback, LoopEnd
 from trainer.config import OnNan, TrainerConfig
 from trainer.inputs import InputContext
+from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import DispatchResult, run
-from trainer.loop.plan import Steps
 from trainer.mesh import Placement
 from trainer.setup import Setup
 from trainer.state import TrainState

@@ -11,8 +11,8 @@ from trainer.checkpointing.manager import Saved
 from trainer.cluster.shared_decisions import Decision
 from trainer.config import seconds_of
 from trainer.events.profile import Profile
+from trainer.loop.dispatch_plan import MEASURED_STEPS
 from trainer.loop.dispatching import DispatchResult
-from trainer.loop.plan import MEASURED_STEPS
 from trainer.loop.program import Program
 from trainer.modes.alternating import Alternating
 from trainer.modes.pace import Pace

@@ -11,8 +11,8 @@ import numpy as np
 from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
 from trainer.inputs import CompleteInput
+from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import DispatchResult, run
-from trainer.loop.plan import Steps
 from trainer.metrics.masking import PADDINGS
 from trainer.metrics.tally import Tally, computed, mergeable
 from trainer.modes.exact_epoch import ExactEpoch

@@ -12,8 +12,8 @@ from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.inputs import MASK
+from trainer.loop.dispatch_plan import Steps
 from trainer.loop.feed import Chunk, Feeder
-from trainer.loop.plan import Steps
 from trainer.modes.exact_epoch import ExactEpoch
 from trainer.modes.session import Session
 from trainer.setup import Opened, Setup

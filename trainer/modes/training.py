@@ -9,8 +9,8 @@ import jax
 from pipeline.logs import logger
 from trainer.events.profile import Profile
 from trainer.exits import ending
+from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
-from trainer.loop.plan import Marks, Steps
 from trainer.modes.alternating import Alternating
 from trainer.modes.between_dispatches import Actions, BetweenDispatches, StopRequest
 from trainer.modes.pace import Pace

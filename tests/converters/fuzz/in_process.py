@@ -16,8 +16,8 @@ from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import SourceSummary, check_scanned
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.references import concat
+from beam_jobs.shard_plan import SplitPlan, by_bucket
 from beam_jobs.write import write_shard
 from pipeline.errors import InfeedError
 from pipeline.shards.key_digest import key_digest

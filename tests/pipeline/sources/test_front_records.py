@@ -11,7 +11,7 @@ from pipeline.datasets import Position, eval_dataset, open_dataset, train_datase
 from pipeline.errors import CorruptRecordError, FingerprintError, OptionError, SchemaError, ShardError
 from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
-from pipeline.plans import Sizes, plan_records
+from pipeline.order_defaults import Sizes, plan_records
 from pipeline.shards.example import encode_example
 from pipeline.shards.record import crc32c, frame
 from pipeline.shards.schema import Feature, Schema

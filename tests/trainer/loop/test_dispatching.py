@@ -5,9 +5,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.loop.dispatch_plan import Marks, plan, steps_that_fit
 from trainer.loop.dispatching import run
 from trainer.loop.feed import Chunk
-from trainer.loop.plan import Marks, plan, steps_that_fit
 
 counts = st.integers(1, 60)
 marks = st.lists(counts, max_size=2)

@@ -11,7 +11,7 @@ from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
-from trainer.loop.plan import MEASURED_STEPS, Marks, timed_plan
+from trainer.loop.dispatch_plan import MEASURED_STEPS, Marks, timed_plan
 from trainer.modes.between_dispatches import BetweenDispatches, StopRequest
 from trainer.modes.pace import Pace
 from trainer.modes.session import Session

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from beam_jobs.bucket_sums import BucketSums, add_sums, framed_bytes, measure
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
-from beam_jobs.plan import SplitPlan, by_bucket
 from beam_jobs.references import File, Reference, References, concat, in_order
+from beam_jobs.shard_plan import SplitPlan, by_bucket
 from pipeline.shards.ranks import ranks
 from pipeline.shards.schema import Schema
 from pipeline.storage.storage import Stat
