@@ -88,7 +88,7 @@ class Setup:
         spec = self.placement.global_struct(opened.struct, opened.global_batch)
         return init_state(self.task, self.config.seed, spec, self.placement, check)
 
-    def steps_a_dispatch(
+    def steps_per_dispatch(
         self, opened: Opened, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0
     ) -> int:
         """`wanted` (default: the config's), reduced so that dispatches end at the marks and super-batches fit a device.

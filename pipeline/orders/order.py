@@ -155,13 +155,13 @@ class TrainOrder:
         return self._shuffle.records(stream, epoch, at, wanted)
 
 
-def stream_rows(ranges: Iterable[range], rows_a_stream: int) -> Iterator[tuple[int, int, int]]:
+def stream_rows(ranges: Iterable[range], rows_per_stream: int) -> Iterator[tuple[int, int, int]]:
     """(stream, first row within it, rows) for row ranges of a batch, in the order given."""
     for rows in ranges:
         at = rows.start
         while at < rows.stop:
-            stream, first = divmod(at, rows_a_stream)
-            wanted = min(rows.stop - at, rows_a_stream - first)
+            stream, first = divmod(at, rows_per_stream)
+            wanted = min(rows.stop - at, rows_per_stream - first)
             yield stream, first, wanted
             at += wanted
 

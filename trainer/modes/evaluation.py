@@ -37,7 +37,7 @@ class Evaluation:
         self.padding_rows = 0
         epoch = opened.source.steps_per_epoch
         self._shapes = opened.struct, epoch
-        k = setup.steps_a_dispatch(opened, [epoch] if epoch else [])
+        k = setup.steps_per_dispatch(opened, [epoch] if epoch else [])
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
         self._tallies = _maker_of_tallies(setup, opened, variables)
         self._state = EvalState(variables, setup.placement.scalar(np.int32(0)), self._tallies())

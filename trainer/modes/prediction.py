@@ -61,7 +61,7 @@ class Prediction:
         bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
         bytes_ = bytes_ if gather else bytes_ // place.replicas
         epoch = opened.source.steps_per_epoch
-        k = setup.steps_a_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
+        k = setup.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
 
         def outs(stacked: bool) -> dict[str, Any]:

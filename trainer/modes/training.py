@@ -36,8 +36,8 @@ def train_run(
         state, position = _begin(session, setup, opened, start)
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluating and evaluating.every_steps) if n]
-    pace = Pace(config.loop_seconds, partial(setup.steps_a_dispatch, opened, every)) if config.loop_seconds else None
-    k = 1 if pace else setup.steps_a_dispatch(opened, every)
+    pace = Pace(config.loop_seconds, partial(setup.steps_per_dispatch, opened, every)) if config.loop_seconds else None
+    k = 1 if pace else setup.steps_per_dispatch(opened, every)
     program = setup.program(train_step(setup.task, config.on_nan), state, opened, k)
     marks = Marks(every, profile.stops)
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
