@@ -46,15 +46,12 @@ class FirstBatches:
         return _Batches(self._source, self._kept, self._count, position, self._repeat)
 
     def advance(self, position: int, n_batches: int, /) -> int:
-        """See Input."""
         return position + n_batches
 
     def state(self, position: int, /) -> dict[str, Any]:
-        """See Input."""
         return {"first_batches": self._count, "of": self._source.state(self._source.start), "batch": position}
 
     def restore(self, state: dict[str, Any], /) -> int:
-        """See Input."""
         mine = self.state(self.start)
         if (state.get("first_batches"), state.get("of")) != (mine["first_batches"], mine["of"]):
             raise FingerprintError(

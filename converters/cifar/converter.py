@@ -46,21 +46,17 @@ class CifarConverter:
 
     @property
     def name(self) -> str:
-        """See Converter."""
         return self.schema.name
 
     @property
     def schema(self) -> Schema:
-        """See Converter."""
         return CIFAR100 if self.coarse_names else CIFAR10
 
     @property
     def labels(self) -> Labels:
-        """See Converter."""
         return Labels("image/class/label", 0, self.names)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter."""
         names = {"names": names_digest(self.names), "coarse_names": names_digest(self.coarse_names)}
         return {"converter": "cifar/1", **names}
 
@@ -100,7 +96,6 @@ class CifarConverter:
         return _BYTES_AROUND + refs.size
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter."""
         pixels = np.frombuffer(data, np.uint8)[self.label_bytes :].reshape(3, _SIDE, _SIDE).transpose(1, 2, 0)
         label, coarse = ref.columns["label"], ref.columns.get("coarse_label")
         assert isinstance(label, int)

@@ -96,7 +96,6 @@ class IdxConverter:
 
     @property
     def labels(self) -> Labels:
-        """See Converter."""
         return Labels("image/class/label", 0, self.names)
 
     def digest_fields(self) -> Mapping[str, Any]:
@@ -125,7 +124,6 @@ class IdxConverter:
         return _BYTES_AROUND + refs.size
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter."""
         height, width, label = (ref.columns[name] for name in ("height", "width", "label"))
         assert isinstance(label, int)
         pixels = np.frombuffer(data, np.uint8).reshape(height, width, 1)  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -55,7 +55,6 @@ class ImageFolderConverter:
 
     @property
     def labels(self) -> Labels:
-        """See Converter."""
         return Labels("image/class/label", _LABEL_BASE, self.classes)
 
     def digest_fields(self) -> Mapping[str, Any]:
@@ -88,7 +87,6 @@ class ImageFolderConverter:
         return predicted_bytes(_BYTES_AROUND, refs, "class") + sizes - refs.size
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter."""
         if "unpacked_bytes" in ref.columns:
             data = unpacked(data, _number(ref, "unpacked_bytes"), _number(ref, "crc32"))
         image = self.to_jpeg(data)

@@ -59,12 +59,10 @@ class ImagenetConverter:
 
     @property
     def schema(self) -> Schema:
-        """See Converter."""
         return self.form.schema
 
     @property
     def labels(self) -> Labels:
-        """See Converter."""
         return Labels(self.form.label_key, self.form.label_base, self.synsets)
 
     def digest_fields(self) -> Mapping[str, Any]:
@@ -120,7 +118,6 @@ class ImagenetConverter:
         return predicted
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter."""
         image = to_rgb_jpeg(data, self.verify)
         synset, label, boxes = ref.columns["synset"], ref.columns["label"], ref.columns.get("boxes", b"")
         assert isinstance(synset, bytes)

@@ -44,7 +44,6 @@ class TableConverter:
 
     @property
     def labels(self) -> Labels | None:
-        """See Converter."""
         return self.target.labels
 
     def digest_fields(self) -> Mapping[str, Any]:

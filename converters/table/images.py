@@ -49,11 +49,9 @@ class ImageTableConverter(TableConverter):
 
     @property
     def schema(self) -> Schema:
-        """See Converter."""
         return Schema("image_table", {**_FEATURES, **self.target.features})
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Converter."""
         return {**super().digest_fields(), **asdict(self.to_jpeg)}
 
     def record_bytes(self, refs: References) -> np.ndarray:
@@ -62,7 +60,6 @@ class ImageTableConverter(TableConverter):
         return _BYTES_AROUND + refs.size + name + self._target_bytes(refs)
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter."""
         image = self.to_jpeg(data)
         return Converted({**_image_features(image, ref.file.uri), **self._target(ref)}, image.fixups, image.notes)
 

@@ -61,11 +61,9 @@ class _Named(Target):
 
     @property
     def labels(self) -> Labels:
-        """See Target."""
         return Labels(self.key, self.base, self.names)
 
     def numbers(self, cells: Cells) -> Sequence[int]:
-        """See Target."""
         return [self._number(name) for name in class_cells(cells, self.column, self.separator)]
 
     @cached_property
@@ -91,17 +89,14 @@ class SingleLabel(_Named):
 
     @property
     def features(self) -> Mapping[str, Feature]:
-        """See Target."""
         last = self.base + len(self.names) - 1
         text = {self.text_key: Feature("bytes", content="text", doc="name of the class")} if self.text_key else {}
         return {self.key: Feature("int64", doc=f"{self.base}..{last}, a class"), **text}
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Target."""
         return {"label_column": self.column, "classes": names_digest(self.names)}
 
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
-        """See Target."""
         label = int(numbers[0])
         text = {self.text_key: self.names[label - self.base].encode()} if self.text_key else {}
         return {self.key: label, **text}
@@ -125,19 +120,15 @@ class MultiLabel(_Named):
 
     @property
     def features(self) -> Mapping[str, Feature]:
-        """See Target."""
         return {self.key: Feature("int64", (None,), doc=f"0..{len(self.names) - 1}, any number of classes")}
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Target."""
         return {"labels_column": self.column, "separator": self.separator, "classes": names_digest(self.names)}
 
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
-        """See Target."""
         return {self.key: [int(number) for number in numbers]}
 
     def sizes(self, numbers: np.ndarray) -> np.ndarray:
-        """See Target."""
         varint_bytes = max(1, -(-(len(self.names) - 1).bit_length() // 7))  # of the largest label
         return (np.char.count(numbers, b" ") + (numbers != b"")) * varint_bytes
 
@@ -151,23 +142,18 @@ class Numbers(Target):
 
     @property
     def features(self) -> Mapping[str, Feature]:
-        """See Target."""
         return {self.key: Feature("float32", (len(self.columns),), doc=", ".join(self.columns))}
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """See Target."""
         return {"target_columns": list(self.columns)}
 
     def numbers(self, cells: Cells) -> Sequence[float]:
-        """See Target."""
         return [number_cell(cells, column) for column in self.columns]
 
     def values(self, numbers: Sequence[str]) -> Mapping[str, Value]:
-        """See Target."""
         return {self.key: [float(number) for number in numbers]}
 
     def sizes(self, numbers: np.ndarray) -> np.ndarray:
-        """See Target."""
         return np.full(len(numbers), 4 * len(self.columns))
 
 

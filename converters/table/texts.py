@@ -31,7 +31,6 @@ class TextTableConverter(TableConverter):
 
     @property
     def schema(self) -> Schema:
-        """See Converter."""
         return Schema("text_table", {"text": _TEXT, **self.target.features})
 
     def record_bytes(self, refs: References) -> np.ndarray:

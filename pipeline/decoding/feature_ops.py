@@ -25,17 +25,14 @@ class _Choice:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See Op."""
         return ()
 
     def output_spec(self, specs: Specs) -> Specs:
-        """See Op."""
         for key in self.keys:
             spec_of(self, key, specs)
         return {}
 
     def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
         del features, seed
         return {}
 
@@ -45,11 +42,9 @@ class Keep(_Choice):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See Op."""
         return tuple(self.keys)
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
-        """See DropsFeatures."""
         return specs.keys() - set(self.keys)
 
 
@@ -57,7 +52,6 @@ class Drop(_Choice):
     """Drops the features `keys`. Features that no other op reads are not parsed."""
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
-        """See DropsFeatures."""
         del specs
         return tuple(self.keys)
 
@@ -77,11 +71,9 @@ class Rename:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See Op."""
         return tuple(dict(self.names))
 
     def output_spec(self, specs: Specs) -> Specs:
-        """See Op."""
         renamed = {new: spec_of(self, old, specs) for old, new in dict(self.names).items()}
         if taken := sorted(renamed.keys() & (specs.keys() - set(self.reads))):
             raise OptionError(f"{self!r}: a feature {taken[0]!r} already exists. Drop([{taken[0]!r}]) before it, or "
@@ -89,12 +81,10 @@ class Rename:
         return renamed
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
-        """See DropsFeatures."""
         del specs
         return self.reads
 
     def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
         del seed
         return {new: features[old] for old, new in dict(self.names).items()}
 
@@ -120,11 +110,9 @@ class Cast:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See Op."""
         return (self.key,)
 
     def output_spec(self, specs: Specs) -> Specs:
-        """See Op."""
         spec, dtype = spec_of(self, self.key, specs), np.dtype(self.dtype)
         if spec.dtype == BYTES:
             raise SchemaError(f"{self!r}: {self.key!r} is bytes; it must be numeric. Decode it in an earlier op.")
@@ -135,7 +123,6 @@ class Cast:
         return {self.key: replace(spec, dtype=dtype)}
 
     def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
         del seed
         value, dtype = features[self.key], np.dtype(self.dtype)
         if value.dtype.is_floating and dtype.kind in "iu":

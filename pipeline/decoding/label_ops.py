@@ -28,11 +28,9 @@ class _Hot:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See Op."""
         return (self.key,)
 
     def output_spec(self, specs: Specs) -> Specs:
-        """See Op."""
         spec = spec_of(self, self.key, specs)
         self._check(spec)
         if spec.missing is not None and spec.missing in self._classes:
@@ -44,7 +42,6 @@ class _Hot:
         return {self.into: ArraySpec((self.num_classes,), np.dtype(np.float32))}
 
     def __call__(self, features: Features, seed: Any) -> Features:
-        """See Op."""
         del seed
         labels = self._without_ignored(tf.reshape(tf.cast(features[self.key], tf.int64), [-1]))
         wrong = tf.boolean_mask(labels, (labels < self.base) | (labels >= self.base + self.num_classes))

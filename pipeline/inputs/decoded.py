@@ -47,7 +47,6 @@ class DecodedInput(DatasetInput):
         self._recording: weakref.ref[_Recording] | None = None
 
     def batches(self, position: Position | None = None) -> Batches:
-        """See DatasetInput."""
         first = (self.start if position is None else position).records
         step, within = divmod(first, self.advance(self.start, 1).records)
         if self._kept and not within:

@@ -45,7 +45,6 @@ class ArrayRecords:
         return np.arange(0, self.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        """See Records."""
         return len(record_ids) * (self.layout.itemsize + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_ArrayReading":
@@ -62,7 +61,6 @@ class ArrayRecords:
         ]
 
     def where(self, record_id: int) -> str:
-        """See Records."""
         return f"{self.name}, row {record_id}"
 
     def _changed(self, record_id: int, crc: int, due: int) -> CorruptRecordError:

@@ -74,18 +74,15 @@ class Concatenated:
         return np.concatenate(starts).astype(np.int64)
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        """See Records."""
         owners = self._owners(record_ids)
         return sum(p.records.weigh(self._within(i, record_ids[owners == i])) for i, p in enumerate(self.parts))
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
-        """See Records."""
         if len(self.parts) == 1:
             return self.parts[0].records.read((Group(self._within(0, ids), size) for ids, size in groups), ahead_bytes)
         return ConcatenatedReading([part.records.read for part in self.parts], self._split_up, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
-        """See Records."""
         (owner,) = self._owners(np.array([record_id])).tolist()
         return self.parts[owner].records.where(int(self._within(owner, np.array([record_id]))[0]))
 
@@ -127,7 +124,6 @@ class ConcatenatedReading:
 
     @property
     def held_bytes(self) -> int:
-        """See Reading."""
         return sum(reading.held_bytes for reading in self._readings)
 
     def __iter__(self) -> Iterator[list[Record]]:

@@ -58,7 +58,6 @@ class FixedLengthRecords:
         return np.arange(0, self.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        """See Records."""
         return len(record_ids) * (self._format.record_bytes + RECORD_OBJECT_BYTES)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_FixedLengthReading":
@@ -66,7 +65,6 @@ class FixedLengthRecords:
         return _FixedLengthReading(self._storage, self._paths, self, groups, ahead_bytes)
 
     def where(self, record_id: int) -> str:
-        """See Records."""
         place = self.locate(np.array([record_id]))
         return f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
 

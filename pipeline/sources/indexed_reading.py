@@ -28,9 +28,7 @@ class Places(Protocol):
 
     lengths: np.ndarray
 
-    def locate(self, record_ids: np.ndarray) -> Location:
-        """See SplitIndex."""
-        ...
+    def locate(self, record_ids: np.ndarray) -> Location: ...
 
 
 class IndexedReading(Iterable[list[Record]]):

@@ -46,7 +46,6 @@ class IndexedRecords:
         return np.arange(0, self.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        """See Records."""
         return int(self.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> IndexedReading:

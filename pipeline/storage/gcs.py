@@ -35,7 +35,6 @@ class GcsStorage:
         return _stat(blob)
 
     def exists(self, path: str) -> bool:
-        """See Storage."""
         if find_blob(path):
             return True
         blob = blob_at(path)
@@ -43,7 +42,6 @@ class GcsStorage:
         return bool(call(path, "list", lambda: list(_listed(blob.bucket, **listing))))
 
     def read(self, path: str) -> bytes:
-        """See Storage."""
         return call(path, "read", lambda: download(path))
 
     def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
@@ -89,7 +87,6 @@ class GcsStorage:
         return self.entries(directory)[0]
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
-        """See Storage."""
         prefix = blob_at(f"{directory.rstrip('/')}/").name
 
         def listed() -> tuple[list[Any], set[str]]:
@@ -101,7 +98,6 @@ class GcsStorage:
         return files, sorted(found[len(prefix) :].rstrip("/") for found in prefixes)
 
     def delete(self, path: str) -> None:
-        """See Storage."""
         with contextlib.suppress(MissingError):
             call(path, "delete", lambda: blob_at(path).delete(timeout=TIMEOUT_SECONDS, retry=None))
 

@@ -42,18 +42,15 @@ class LocalStorage:
     remote = False
 
     def stat(self, path: str) -> Stat:
-        """See Storage."""
         with _naming(path, "find"):
             found = Path(path).stat()
         _check_regular(path, found)
         return stamped(found)
 
     def exists(self, path: str) -> bool:
-        """See Storage."""
         return Path(path).exists()
 
     def read(self, path: str) -> bytes:
-        """See Storage."""
         with _naming(path, "read"), open(path, "rb", opener=_open_regular) as file:
             return file.read()
 
@@ -71,7 +68,6 @@ class LocalStorage:
                 os.close(fd)
 
     def open(self, path: str) -> BinaryIO:
-        """See Storage."""
         with _naming(path, "open"):
             return open(path, "rb", opener=_open_regular)
 
@@ -110,7 +106,6 @@ class LocalStorage:
                     sink.write(data)
 
     def list(self, directory: str) -> dict[str, Stat]:
-        """See Storage."""
         return self.entries(directory)[0]
 
     def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
@@ -133,7 +128,6 @@ class LocalStorage:
         return files, directories
 
     def delete(self, path: str) -> None:
-        """See Storage."""
         with _naming(path, "delete"):
             Path(path).unlink(missing_ok=True)
 

@@ -64,11 +64,9 @@ class JaxStore:
         self.put("reach", "")
 
     def put(self, key: str, value: str) -> None:
-        """See LocalStore."""
         self._client.key_value_set(f"infeed/{key}", value, allow_overwrite=True)
 
     def put_first(self, key: str, value: str) -> str:
-        """See LocalStore."""
         try:
             self._client.key_value_set(f"infeed/{key}", value)
         except StoreError:
@@ -78,7 +76,6 @@ class JaxStore:
         return value
 
     def get(self, key: str) -> str | None:
-        """See LocalStore."""
         try:
             return self._client.key_value_try_get(f"infeed/{key}")
         except StoreError as error:
@@ -87,15 +84,12 @@ class JaxStore:
             raise
 
     def by_host(self, directory: str) -> dict[int, str]:
-        """See LocalStore."""
         return _by_host(self._client.key_value_dir_get(f"infeed/{directory}/"))
 
     def delete(self, key: str) -> None:
-        """See LocalStore."""
         self._client.key_value_delete(f"infeed/{key}")
 
     def reach(self, seconds: float) -> None:
-        """See LocalStore."""
         self._client.blocking_key_value_get("infeed/reach", round(1000 * seconds))
 
 

@@ -65,19 +65,16 @@ class Reports:
                 self._lines.steps(first, columns)
 
     def image(self, step: int, tag: str, images: Any) -> None:
-        """See EventWriter."""
         if self.writes:
             with self._naming():
                 self._events.image(step, tag, images)
 
     def histogram(self, step: int, tag: str, values: Any) -> None:
-        """See EventWriter."""
         if self.writes:
             with self._naming():
                 self._events.histogram(step, tag, values)
 
     def text(self, step: int, tag: str, text: str) -> None:
-        """See EventWriter."""
         if self.writes:
             with self._naming():
                 self._events.text(step, tag, text)

@@ -56,7 +56,6 @@ class FileSink:
         self._records, self._fence = bytearray(head), fence
 
     def write(self, record: bytes) -> None:
-        """See Sink."""
         self._records += record
         if len(self._records) >= HELD_BYTES:
             self.flush()
@@ -70,7 +69,6 @@ class FileSink:
             del self._records[: self._file.write(self._records)]
 
     def close(self) -> None:
-        """See Sink."""
         try:
             if not self._file.closed:
                 self.flush()
@@ -99,11 +97,9 @@ class PartsSink:
         self._fence = fence
 
     def write(self, record: bytes) -> None:
-        """See Sink."""
         self._records += record
 
     def flush(self, now: bool = False) -> None:
-        """See Sink."""
         if not self._records or not (now or self._clock() - self._published_at >= PART_SECONDS):
             return
         self._fence()
@@ -115,7 +111,6 @@ class PartsSink:
         self._published_at = self._clock()
 
     def close(self) -> None:
-        """See Sink."""
         self.flush(now=True)
 
 

@@ -109,7 +109,6 @@ class BetweenDispatches:
         return self._saves or self._evaluates or ends or self._finds_pace or step in actions.profile.stops
 
     def act(self, step: int, carry: Any) -> tuple[Any, bool]:
-        """See Pauses."""
         actions = self._actions
         actions.profile.at(step)
         if self._saves:

@@ -25,7 +25,6 @@ class Config(RecipeConfig):
     trainer: tyro.conf.OmitArgPrefixes[TrainerConfig] = DEFAULTS
 
     def check_features(self) -> None:
-        """See RecipeConfig."""
         features = getattr(self.eval_records.layout, "features", {})
         for key in (ENCODED, LABEL):
             if key not in features:

@@ -78,7 +78,6 @@ class Config(RecipeConfig):
                 raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be 0 or above.")
 
     def check_features(self) -> None:
-        """See RecipeConfig."""
         _ = self.image_data
 
     @cached_property
