@@ -1,0 +1,37 @@
+"""ARCHITECTURE.md is the page to read first: what it names is there, and what is there is named."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+PACKAGES = ("pipeline", "trainer", "converters", "beam_jobs")
+
+
+def test_every_file_and_package_that_the_page_names_exists():
+    for named in re.findall(r"`([\w./{},<>*-]+)`", PAGE):
+        if "/" not in named or "<" in named or "*" in named or named.startswith("converters/coco"):
+            continue
+        stem, braces, rest = named.partition("{")
+        several = (
+            [stem + one + rest.partition("}")[2] for one in rest.partition("}")[0].split(",")] if braces else [named]
+        )
+        for path in several:
+            folders = (ROOT, *(ROOT / folder for folder in (*PACKAGES, "tests")))
+            assert any((folder / path).exists() for folder in folders), path
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_has_its_line(package):
+    named = re.findall(r"^\| (`[^|]+`) \|", PAGE, re.M)
+    lines = " ".join(named).replace("`", "")
+    for folder in (path.parent for path in (ROOT / package).glob("*/__init__.py")):
+        braces = re.search(rf"{package}/\{{[^}}]*\b{folder.name}\b[^}}]*\}}/", lines)
+        assert braces or f"{package}/{folder.name}/" in lines, folder
+
+
+def test_every_link_leads_to_a_page():
+    for page in re.findall(r"\]\(([^)]+)\)", PAGE):
+        assert (ROOT / page).exists(), page
