@@ -1,6 +1,6 @@
 """Where users start: batches for training and for exact evaluation, from any source of records.
 
-The two recipes read in the order in which data flows. Both return an DatasetInput, which the trainer takes directly."""
+The two recipes read in the order in which data flows. Both return a DatasetInput, which the trainer takes directly."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -157,8 +157,8 @@ def eval_dataset(
     hosts, ops, keys, pad_to, nested, limit, stall_seconds, max_bad_records, quarantine_file: as in train_dataset.
     pad_values: key -> value in rows of padding. Default: what pad_to fills with, or 0.
     cache: as in train_dataset; or "decoded": keeps the batches of the first complete pass in RAM, as read-only arrays,
-        and returns them in later passes. The cache belongs to the DatasetInput: make it once, and let input_fn return it for
-        every evaluation.
+        and returns them in later passes. The cache belongs to the DatasetInput: make it once, and let input_fn
+        return it for every evaluation.
     read_ahead_bytes: the most that the reading thread may hold. None: 256 MB.
     on_error: "raise", or "mask": leaves bad records out of the metrics, and the evaluation reports how many. "skip" is
         refused, because it would count other records twice.

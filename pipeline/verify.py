@@ -135,8 +135,8 @@ def _notes(verifier: SplitVerifier) -> Iterator[str]:
         )
     if verifier.key_digest is None and verifier.records == verifier.entry.num_records:
         yield (
-            f"{verifier.split}: records of {verifier.manifest.name!r} do not contain their keys, so no key digest can be "
-            "compared. This is normal: lengths and checksums cover every byte."
+            f"{verifier.split}: records of {verifier.manifest.name!r} do not contain their keys, so no key digest can "
+            "be compared. This is normal: lengths and checksums cover every byte."
         )
 
 

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 in their binary versions: 32x32 RGB images as raw pixels, each after its label.
 
-cifar_layouts finds the files. Pure: reads raw data through a Storage, returns values. Labels are the numbers in the raw
-data, from 0. https://www.cs.toronto.edu/~kriz/cifar.html"""
+`layouts` finds the files. Pure: reads raw data through a Storage, returns values. Labels are the numbers in the
+raw data, from 0. https://www.cs.toronto.edu/~kriz/cifar.html"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

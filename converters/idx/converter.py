@@ -1,7 +1,7 @@
 """The idx format of MNIST and its family (Fashion-MNIST, KMNIST, EMNIST): grey images one after another, and labels.
 
-idx_layouts finds the files. Pure: reads raw data through a Storage, returns values. Labels are the numbers in the raw
-data, from 0: every MNIST tutorial expects the digit itself. http://yann.lecun.com/exdb/mnist/"""
+`layouts` finds the files. Pure: reads raw data through a Storage, returns values. Labels are the numbers in the
+raw data, from 0: every MNIST tutorial expects the digit itself. http://yann.lecun.com/exdb/mnist/"""
 
 import struct
 from collections.abc import Iterator, Mapping

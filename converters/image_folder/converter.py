@@ -1,6 +1,6 @@
 """Image folders, one per class: raw images -> records in tensorflow/tpu's schema, with the folder's name as class.
 
-image_folder_layouts finds the folders. Pure: reads raw data through a Storage, returns values. A label is a place in
+`layouts` finds the folders. Pure: reads raw data through a Storage, returns values. A label is a place in
 the sorted list of all folder names, from 1 (0 is background)."""
 
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,6 @@
 """ImageNet (ILSVRC2012 classification): raw images -> records in tensorflow/tpu's schema, or in TFDS's.
 
-imagenet_layouts finds the images. Pure: reads raw data through a Storage, returns values. A label is a place in the
+`layouts` finds the images. Pure: reads raw data through a Storage, returns values. A label is a place in the
 sorted list of all classes, from 1 (0 is background), so a subset of the classes keeps its numbers. The number in the
 file name of a validation image decides its label, never its position in a tar or folder."""
 

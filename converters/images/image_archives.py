@@ -1,6 +1,6 @@
 """Class folders inside a tar or zip, read in place: the same folders and files as after unpacking it.
 
-image_folder_layouts asks where the class folders are, image_folder which files they have. Nothing is extracted, but
+The package image_folder asks where the class folders are and which files they have. Nothing is extracted, but
 member names that lead out of the archive are refused all the same."""
 
 from collections.abc import Collection, Iterator, Sequence

@@ -1,6 +1,6 @@
 """Checked cells of one row of a table: texts, class names and numbers.
 
-targets makes features from them, table_layouts lists of classes. Error texts are part of plan digests."""
+`targets` makes features from them, `layouts` lists of classes. Error texts are part of plan digests."""
 
 import math
 import struct

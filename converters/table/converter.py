@@ -1,7 +1,7 @@
 """Tables (csv, tsv, jsonl) of images or texts, with labels or numbers: the shared part of their converters.
 
-table_layouts finds the tables, table_rows reads their rows, targets has the kinds of labels and numbers; table_images
-and table_texts have the two kinds of content. Pure: reads raw data through a Storage, returns values."""
+`layouts` finds the tables, `rows` reads their rows, `targets` has the kinds of labels and numbers; `images` and `texts`
+have the two kinds of content. Pure: reads raw data through a Storage, returns values."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

@@ -45,7 +45,7 @@ class DatasetName:
 
 
 def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch: Scratch | None) -> RawTfrecords:
-    """The sources, schema and labels of a prepared dataset. splits, scratch: see tfrecord_layouts.find_raw.
+    """The sources, schema and labels of a prepared dataset. splits, scratch: see converters.tfrecord.layouts.find_raw.
 
     Raises RawDataError if it is missing or incomplete, OptionError, InfeedError without TFDS."""
     storage = open_storage(data_dir)

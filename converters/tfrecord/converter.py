@@ -1,6 +1,6 @@
 """Existing TFRecord files: re-shards their records, copying payloads byte for byte.
 
-tfrecord_layouts finds the files, tfds those of a TFDS dataset. Pure: reads raw data through a Storage, returns
+`layouts` finds the files, tfds.prepared those of a TFDS dataset. Pure: reads raw data through a Storage, returns
 values. Records have no names, so keys consist of split, file and number (naming.record_key)."""
 
 import itertools

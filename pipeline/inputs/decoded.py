@@ -24,7 +24,7 @@ log = logger("pipeline")
 
 
 class DecodedInput(DatasetInput):
-    """An DatasetInput of an evaluation that keeps this host's batches of its first complete pass.
+    """A DatasetInput of an evaluation that keeps this host's batches of its first complete pass.
 
     Their arrays are read-only. A pass that failed, was closed or did not begin at the start is not kept; of two
     concurrent passes only the second may be. Threads may share it. OptionError if free memory is too small."""

@@ -1,6 +1,6 @@
 """Reading files from their fronts, with their records in any order: records passed on the way are kept if in sight.
 
-Returned by StreamedRecords.read. A record that was passed before it came into sight costs another pass over its file,
+Returned by FrontRecords.read. A record that was passed before it came into sight costs another pass over its file,
 from the front."""
 
 import itertools

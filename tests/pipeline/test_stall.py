@@ -1,4 +1,4 @@
-"""An DatasetInput over a disk that stalls ends in one error, with one dump of all stacks, and leaves nothing behind."""
+"""A DatasetInput over a disk that stalls ends in one error, with one dump of all stacks, and leaves nothing behind."""
 
 import gc
 import os

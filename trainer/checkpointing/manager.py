@@ -92,8 +92,8 @@ class CheckpointManager:
     def resume_step(self) -> int:
         """The step to resume from: restore_step, else the newest checkpoint's; 0 if there is none.
 
-        CheckpointManager after restore_step stay until this run first saves; the log names them. Once it has saved, a restart
-        with the same restore_step resumes from the newest, as it would otherwise lose the progress since."""
+        Checkpoints after restore_step stay until this run first saves; the log names them. Once it has saved, a
+        restart with the same restore_step resumes from the newest, as it would otherwise lose the progress since."""
         steps, wanted = self.steps(), self._config.restore_step
         if wanted is None:
             return max(steps, default=0)

@@ -48,7 +48,8 @@ def run(
 ) -> tuple[Any, int]:
     """Runs every chunk from step `start` on; returns the carry at the end and its step.
 
-    `on_result` gets all results in order, each while the next dispatch runs, so the device does not wait for the host."""
+    `on_result` gets all results in order, each while the next dispatch runs, so the device never waits for the
+    host."""
     pending: tuple[Chunk, Any] | None = None
     step, source = start, iter(chunks)
     copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each

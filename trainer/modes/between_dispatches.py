@@ -83,7 +83,7 @@ class Actions:
 
 
 class BetweenDispatches:
-    """The Pauses of training to step `end`. stopped: the decision that ended it early, if any."""
+    """The Between of training to step `end`. stopped: the decision that ended it early, if any."""
 
     def __init__(self, actions: Actions, end: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._actions, self._config, self._end, self._clock = actions, actions.setup.config, end, clock
@@ -91,7 +91,7 @@ class BetweenDispatches:
         self._began = self._saved_at = clock()
 
     def due(self, step: int) -> bool:
-        """See Pauses. Saves by steps, by the clock, before an evaluation and at the end."""
+        """See Between. Saves by steps, by the clock, before an evaluation and at the end."""
         actions, evaluating = self._actions, self._actions.evaluating
         decision = actions.session.decisions.poll(self._decide)
         if decision.stop:

@@ -15,7 +15,7 @@ __all__ = ["Session"]
 
 @dataclass(frozen=True)
 class Session:
-    """The session's parts. It is also the Pauses of loops that save nothing: it ends them when they are preempted."""
+    """The session's parts. It is also the Between of loops that save nothing: it ends them when they are preempted."""
 
     watchdog: HostWatchdog
     preemption: Preemption
@@ -36,12 +36,12 @@ class Session:
         self.watchdog.check()
 
     def due(self, _: int) -> bool:
-        """See Pauses. Raises an Ending, on all hosts before the same dispatch."""
+        """See Between. Raises an Ending, on all hosts before the same dispatch."""
         if (decision := self.decisions.poll()).preempted:
             why = f"{decision.stop}; there was nothing to save, run the same command again"
             raise ending(why, decision.interrupted, together=True)
         return False
 
     def act(self, _: int, carry: Any) -> tuple[Any, bool]:
-        """See Pauses; never due."""
+        """See Between; never due."""
         return carry, True
