@@ -54,12 +54,15 @@ class ExactEpoch:
 
     @property
     def _next_step(self) -> str:
+        explained = "The proof is described in ARCHITECTURE.md, How an evaluation is proven."
         command = self._source.verify_command
         if command is None:
             return (
                 "Check the input's batches: in an epoch each record must come once, with its number in _index and a "
-                "_mask above 0. For converted shards, python -m pipeline.verify DIR --decode lists damaged records."
+                "_mask above 0. For converted shards, python -m pipeline.verify DIR --decode lists damaged records. "
+                f"{explained}"
             )
         return (
-            f"To see damaged records: {command}. If it finds none, check the input's ops, which change _mask or _crc."
+            f"To see damaged records: {command}. If it finds none, check what is between eval_dataset and the trainer: "
+            f"a wrapper, or an input or source of your own. {explained}"
         )

@@ -135,8 +135,8 @@ class Prediction:
         if said is None:
             raise HostError(
                 f"its predictions were dropped after {self._dispatches} dispatches, and after "
-                f"{registry.silence_seconds:g} s (half of host_timeout_seconds) other hosts continued with theirs. Iterate "
-                "alike on every host; if an error dropped them, see the log of this host."
+                f"{registry.silence_seconds:g} s (half of host_timeout_seconds) other hosts continued with theirs. "
+                "Iterate alike on every host; if an error dropped them, see the log of this host."
             )
         given = []
         for _ in range(max(map(int, said.values())) - self._dispatches):

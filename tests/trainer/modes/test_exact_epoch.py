@@ -1,6 +1,7 @@
 """The three errors of an epoch that was not exact each say what to do next."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from pipeline.errors import EvaluationError
 from trainer.modes.exact_epoch import ExactEpoch
 from trainer.step_functions import BAD_ROWS, CRC_SUM, RECORDS
 
+EXPLAINED = "The proof is described in ARCHITECTURE.md, How an evaluation is proven."
 COMMAND = "python -m pipeline.verify data --split validation --decode"
 
 
@@ -43,7 +45,8 @@ def test_an_inexact_epoch_names_the_command_that_shows_damaged_records(records, 
     text = refusal(records, crc, source)
     assert problem in text
     assert text.endswith(
-        f" To see damaged records: {COMMAND}. If it finds none, check the input's ops, which change _mask or _crc."
+        f" To see damaged records: {COMMAND}. If it finds none, check what is between eval_dataset and the trainer: a "
+        f"wrapper, or an input or source of your own. {EXPLAINED}"
     )
 
 
@@ -51,3 +54,9 @@ def test_an_input_without_a_manifest_says_what_to_look_at():
     text = refusal(2, 7, Source(verify_command=None))
     assert "Check the input's batches: in an epoch each record must come once" in text
     assert "python -m pipeline.verify DIR --decode lists damaged records" in text
+    assert text.endswith(EXPLAINED)
+
+
+def test_the_page_that_an_inexact_epoch_names_has_that_chapter():
+    page, chapter = EXPLAINED.removeprefix("The proof is described in ").removesuffix(".").split(", ")
+    assert f"\n## {chapter}\n" in (Path(__file__).parents[3] / page).read_text()
