@@ -88,11 +88,14 @@ class Converter(Protocol):
         ...
 
     def digest_fields(self) -> Mapping[str, Any]:
-        """JSON values of everything in the converter that affects output bytes: options, label files, its version."""
+        """JSON values of everything in the converter that affects output bytes: options, label files, and
+        a version such as "idx/1" that is raised whenever the same raw data would give other bytes."""
         ...
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """References to all records of a source, with an error for bad ones. Pure: some runners run it twice."""
+        """References to all records of a source, with an error for bad ones. Pure: some runners run it twice.
+
+        Annotations of a record travel as columns of its reference; tables that all records share are fields."""
         ...
 
     def record_bytes(self, refs: References) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Read-ahead memory, and how many hosts can share the input: recipe defaults that depend on the machine.
+"""Read-ahead memory, and how many hosts can share the input: defaults that depend on the machine.
 
 Unlike an order, they may differ between hosts and change between runs without changing the batches."""
 

@@ -1,4 +1,4 @@
-"""A task with its settings, devices and callbacks, which all calls share. Opens inputs for them."""
+"""A task with its settings, devices and callbacks, which train, evaluate and predict share. Opens their inputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager

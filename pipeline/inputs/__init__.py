@@ -1,1 +1,1 @@
-"""What a recipe returns: batches of one host from records, an order and a decoder, and what becomes of bad ones."""
+"""What train_dataset and eval_dataset return: batches of one host from records, an order and a decoder, and what becomes of bad ones."""

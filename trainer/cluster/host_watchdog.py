@@ -1,4 +1,4 @@
-"""The host watchdog: when one host fails, all end. Others wait in a collective that cannot finish or be left (E12).
+"""The host watchdog: when one host fails, all end. Others wait in a collective that cannot finish or be left.
 
 Every call of the trainer runs under a HostWatchdog. The failing host reports why; the others raise that error or, if
 they cannot, print it and exit. A single process starts no watchdog thread."""
