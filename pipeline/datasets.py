@@ -1,6 +1,7 @@
 """Where users start: batches for training and for exact evaluation, from any source of records.
 
-train_dataset and eval_dataset read in the order in which data flows. Both return a DatasetInput, which the trainer takes directly."""
+train_dataset and eval_dataset read in the order in which data flows. Both return a DatasetInput, which the trainer
+takes directly."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike

@@ -1,4 +1,4 @@
-"""The input that train_dataset and eval_dataset return: a host's batches, in an order that can be resumed, advanced and proven.
+"""What train_dataset and eval_dataset return: a host's batches, in an order that can be resumed and proven.
 
 The trainer and all other consumers use only this. Below it, delivery reads, assembly decodes, and batches runs both in
 threads."""

@@ -1,4 +1,4 @@
-"""The session around one train, evaluate or predict: what monitors it, what it saves, and whether it has to end early."""
+"""The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end."""
 
 from dataclasses import dataclass
 from typing import Any
