@@ -34,7 +34,7 @@ class Between(Protocol):
         ...
 
     def act(self, step: int, carry: Any, /) -> tuple[Any, bool]:
-        """The carry to continue with, and whether to continue. `look` has seen all earlier steps."""
+        """The carry to continue with, and whether to continue. `on_result` has had all earlier steps."""
         ...
 
 

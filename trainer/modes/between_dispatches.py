@@ -54,11 +54,11 @@ class Actions:
     pace: Pace | None
     evaluating: Alternating | None
 
-    def look(self, look: DispatchResult) -> None:
+    def observe(self, result: DispatchResult) -> None:
         """Handles the result of a dispatch."""
-        self.monitor.look(look)
+        self.monitor.observe(result)
         if self.pace:
-            self.pace.look()
+            self.pace.observe()
 
     def save(self, step: int, state: TrainState) -> None:
         """Starts to write a checkpoint; a fast_dev_run writes none."""

@@ -20,7 +20,7 @@ class Pace:
     ) -> None:
         self._seconds, self._limit, self._clock = seconds, limit, clock
         self._settled = threading.Event()
-        self._looks: list[float] = []
+        self._observed_at: list[float] = []
         self._steps = 1
 
     def steps(self) -> int:
@@ -31,15 +31,15 @@ class Pace:
     def observe(self) -> None:
         """Records the end of a single step."""
         if not self._settled.is_set():
-            self._looks.append(self._clock())
+            self._observed_at.append(self._clock())
 
     def agree(self, watchdog: HostWatchdog, key: str, seconds: float) -> int:
         """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
         store, key = watchdog.registry.store, watchdog.registry.key(key)
         if store.index == 0:
             steps = 1
-            if len(self._looks) > 1:  # the first step includes one-time costs
-                step_seconds = (self._looks[-1] - self._looks[0]) / (len(self._looks) - 1)
+            if len(self._observed_at) > 1:  # the first step includes one-time costs
+                step_seconds = (self._observed_at[-1] - self._observed_at[0]) / (len(self._observed_at) - 1)
                 steps = self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))
             store.put(key, str(steps))
             return steps
