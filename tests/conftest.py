@@ -93,6 +93,7 @@ def pytest_sessionstart(session):
             "JAX_COMPILATION_CACHE_DIR": f"{directory}/compiled",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # nobody reads which line of ours an instruction comes from
         }
         # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
         kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
