@@ -230,10 +230,10 @@ class Trainer:
 
     def _agree(self, session: Session, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:
         # Once per call, the hosts compare what they are about to do.
-        setup, config = self._setup, self.config
-        agree(
-            session.watchdog, lambda: facts_of(setup, inputs, start, end) | others, config.workdir, config.stall_seconds
-        )
+        def facts() -> dict[str, Any]:
+            return facts_of(self._setup, inputs, start, end) | others
+
+        agree(session.watchdog, facts, self.config.workdir, self.config.stall_seconds)
 
 
 def _goal(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int]:
