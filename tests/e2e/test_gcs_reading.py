@@ -111,7 +111,7 @@ def test_the_command_says_in_one_line_that_its_input_stalls_beside_the_stacks(sh
     assert "\nThread infeed-read:\n" in printed
     last = printed.splitlines()[-1]
     assert last.startswith("error: waited 8 s for input")
-    assert last.endswith("(waiting for the input: none came)")
+    assert last.endswith("(waiting for the input: no batch was read)")
     assert "Traceback" not in printed
     assert (tmp_path / "model/checkpoints/2").exists()  # training was done
 

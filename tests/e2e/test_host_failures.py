@@ -73,7 +73,7 @@ def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(broken, dig
     expected = {
         "seed": "seed is 3 on host 0 and 4 on host 1.",
         "iterations_per_loop": "iterations_per_loop is 5 on host 0 and 4 on host 1.",
-        "spec": "the batch's image is uint8 [8, 8] a row on host 0 and uint8 [4, 8] a row on host 1.",
+        "spec": "the batch's image is uint8 [8, 8] per row on host 0 and uint8 [4, 8] per row on host 1.",
         "model": "model and optimizer is 9 arrays with checksum ",
         "data": f"fingerprint is {fingerprint(digits[1])} on host 0 and {fingerprint(other)} on host 1.",
         "steps": "end step is 5 on host 0 and 6 on host 1.",

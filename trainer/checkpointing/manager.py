@@ -224,8 +224,10 @@ class CheckpointManager:
         try:
             with self._explaining("write to", self.directory):
                 yield
-        except InfeedError:
+        except InfeedError as error:
             abandon_threads()  # Orbax's threads wait in vain: five minutes, or as long as a request stalls
+            if not isinstance(error, OwnerError):
+                self._fence()  # a new owner removes unfinished checkpoints, so this may be why writing failed
             raise
 
     def __enter__(self) -> "CheckpointManager":

@@ -59,11 +59,19 @@ class Evaluation:
         step: int,
     ) -> "Evaluation":
         """Of this model: `previous`, with its program, if the input has the same shapes, or a new one."""
-        if previous is None or (opened.struct, opened.source.steps_per_epoch) != previous._shapes:
+        if previous is None or not previous.fits(opened):
             return cls(session, setup, opened, variables, step)
-        previous._session, previous._opened, previous._step = session, opened, step
-        previous._state = previous._state._replace(variables=variables)
+        previous.renew(session, opened, variables, step)
         return previous
+
+    def fits(self, opened: Opened) -> bool:
+        """Whether its program runs on this input."""
+        return (opened.struct, opened.source.steps_per_epoch) == self._shapes
+
+    def renew(self, session: Session, opened: Opened, variables: Variables, step: int) -> None:
+        """Continues with another model, on an input that fits."""
+        self._session, self._opened, self._step = session, opened, step
+        self._state = self._state._replace(variables=variables)
 
     def epoch(self, padding: int = 0, source: CompleteInput | None = None) -> EvalResult:
         """Runs over the input once, with PADDINGS[padding] in rows that do not count.

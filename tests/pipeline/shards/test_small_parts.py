@@ -63,10 +63,11 @@ def test_every_error_is_in_the_one_tree():
     assert all(issubclass(c, errors.InfeedError) for c in classes)
 
 
-def test_the_shard_format_loads_neither_tensorflow_nor_jax_nor_beam():
+def test_the_shard_format_and_storage_load_neither_tensorflow_nor_jax_nor_beam():
     code = (
-        "import sys, pkgutil, importlib, pipeline.shards as p\n"
-        "for m in pkgutil.iter_modules(p.__path__): importlib.import_module(f'pipeline.shards.{m.name}')\n"
+        "import sys, pkgutil, importlib, pipeline.shards, pipeline.storage\n"
+        "for p in (pipeline.shards, pipeline.storage):\n"
+        "    for m in pkgutil.iter_modules(p.__path__): importlib.import_module(f'{p.__name__}.{m.name}')\n"
         "heavy = {'tensorflow', 'jax', 'apache_beam', 'PIL'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )

@@ -25,7 +25,7 @@ def storage(bucket, monkeypatch):
 @pytest.fixture
 def short_time_outs(monkeypatch):
     for module in ("gcs", "gcs_media", "gcs_calls", "gcs_ranges", "gcs_upload"):
-        monkeypatch.setattr(f"pipeline.shards.{module}.TIMEOUT_SECONDS", (2.0, 0.4))
+        monkeypatch.setattr(f"pipeline.storage.{module}.TIMEOUT_SECONDS", (2.0, 0.4))
 
 
 def write(storage, path, data):

@@ -31,3 +31,20 @@ def test_a_checkpoint_appears_only_if_the_fence_lets_it_at_the_last_moment(reque
     assert checkpoints.steps() == []
     remove_unfinished(settings.workdir)
     assert checkpoints.steps() == []
+
+
+def test_a_save_that_fails_because_another_run_took_over_says_so(tmp_path):
+    """The new owner removes the unfinished checkpoint of the old one, which then cannot rename it."""
+    settings = TrainerConfig(workdir=str(tmp_path), global_batch_size=1)
+
+    def fence():
+        if taken_over:
+            raise OwnerError("taken over")
+        for unfinished in tmp_path.glob("checkpoints/5.*tmp*"):
+            taken_over.append(unfinished.rename(tmp_path / "removed"))
+
+    taken_over = []
+    with pytest.raises(OwnerError, match="taken over"), CheckpointManager(settings, fence) as checkpoints:
+        checkpoints.save(saved(5))
+    assert len(taken_over) == 1
+    assert checkpoints.steps() == []
