@@ -107,7 +107,9 @@ def test_a_suspended_owner_on_another_machine_publishes_nothing_when_it_wakes_up
     """Its clock is a day ahead. It is stopped at step 30, perhaps while it writes the checkpoint of step 20."""
     env = gcs_server.env if where == "bucket" else {}
     workdir = f"{request.getfixturevalue('bucket')}/run" if where == "bucket" else str(tmp_path / "run")
-    first, out = start(workdir, env, machine="far", wait_at=30, days=1, no_locks=where == "disk without locks")
+    first, out = start(
+        workdir, env, machine="far", wait_at=30, days=1, proof=0.0, no_locks=where == "disk without locks"
+    )
     wait_until(out.with_name(f"{out.name}.waiting").exists, first)
     first.send_signal(signal.SIGSTOP)
     wait_until(lambda: is_stopped(first), first)
