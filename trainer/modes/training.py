@@ -30,7 +30,7 @@ log = logger("trainer")
 def train_run(
     session: Session, setup: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
 ) -> TrainResult:
-    """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with its work saved."""
+    """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with all progress saved."""
     config = setup.config
     with session.preemption.leavable():
         state, position = _begin(session, setup, opened, start)
