@@ -171,8 +171,8 @@ WRONG = [
         r"train\.zip has member 'cat/1\.jpg' in LZMA; only stored and deflated",
     ),
     ("train.7z", b"7z", r"train\.7z is in a format that cannot be read in place; \.zip, \.tar, \.tar\.gz, \.tgz can"),
-    ("train.zip", zip_of({"1.jpg": b"x"}), r"train\.zip has no class folders in it\. There is: 1\.jpg"),
-    ("images.zip", zip_of(FILES), r"no folder of a split .*There is: cat, dog\. .*give --validation_fraction"),
+    ("train.zip", zip_of({"1.jpg": b"x"}), r"train\.zip has no class folders in it\. It has: 1\.jpg"),
+    ("images.zip", zip_of(FILES), r"no folder of a split .*It has: cat, dog\. .*give --validation_fraction"),
     (
         "all.zip",
         zip_of({"train.zip": b"", "val.tar": b""}),
