@@ -26,7 +26,7 @@ class TrainerConfig:
 
     workdir: str
     """Directory for checkpoints and events; may be gs://bucket/dir. A run that finds a checkpoint there resumes from
-    it. One training owns it at a time; a second one is refused."""
+    it. One training run owns it at a time; a second one is refused."""
     global_batch_size: int
     """Records per training step, over all devices of all hosts."""
     eval_batch_size: int | None = None

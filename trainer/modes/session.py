@@ -29,7 +29,7 @@ class Session:
         self.watchdog.check()
 
     def check_late(self) -> None:
-        """The check while a training waits for its input. A single process may save and end. Several hosts can only
+        """The check while training waits for its input. A single process may save and end. Several hosts can only
         save together, so they wait for the input, or for its stall_seconds."""
         if self.watchdog.alone:
             self.preemption.check()
