@@ -74,7 +74,7 @@ def _check_project(project: str | None) -> None:
 
 def _check_region(region: str | None) -> None:
     if not region:
-        raise OptionError("--runner=dataflow needs --region=NAME, such as us-central1; best the region of the buckets.")
+        raise OptionError("--runner=dataflow needs --region=NAME, such as us-central1; ideally that of the buckets.")
     if _REGION.fullmatch(region.rpartition("-")[0]):
         raise OptionError(f"--region={region} is a zone. Give its region: --region={region.rpartition('-')[0]}.")
     if not _REGION.fullmatch(region):

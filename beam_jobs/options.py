@@ -29,8 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     again.add_argument(
         "--verify_existing",
         action="store_true",
-        help="read finished shards and their raw data instead of comparing sizes and times; write damaged shards "
-        "again. Needed after copying the raw data, which changes its times",
+        help="read finished shards and their raw data instead of comparing sizes and times; rewrite damaged "
+        "shards. Needed after copying the raw data, which changes its times",
     )
     compressed = parser.add_argument_group("compressed raw data")
     compressed.add_argument(

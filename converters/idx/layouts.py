@@ -28,7 +28,7 @@ _NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<what>images|l
 
 @dataclass(frozen=True)
 class RawIdx:
-    """The files to scan, and the labels of all splits, also of those not chosen: 1 byte per image."""
+    """The files to scan, and the labels of all splits, including those not chosen: 1 byte per image."""
 
     sources: tuple[Source, ...]
     labels: Mapping[str, bytes]

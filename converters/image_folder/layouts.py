@@ -36,7 +36,7 @@ _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validatio
 
 @dataclass(frozen=True)
 class RawFolders:
-    """The units to scan, and all classes, sorted, also of splits not chosen. notices: for the user."""
+    """The units to scan, and all classes, sorted, including those of splits not chosen. notices: for the user."""
 
     sources: tuple[Source, ...]
     classes: tuple[str, ...]
@@ -192,7 +192,7 @@ def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
             fits = False
         if not fits:
             raise RawDataError(
-                f"{folder.path} has a class folder {name!r}: its name must be UTF-8 text in one line. Rename it."
+                f"{folder.path} has a class folder {name!r}: its name must be UTF-8 text on one line. Rename it."
             )
 
 

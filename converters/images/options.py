@@ -15,7 +15,7 @@ def add_verify_option(parser: argparse.ArgumentParser) -> None:
         "--verify",
         choices=VERIFY_LEVELS,
         default="end",
-        help="what to check of each JPEG: its header, also its end marker, or every pixel (default: end)",
+        help="what to check of each JPEG: its header, header and end marker, or every pixel (default: end)",
     )
 
 

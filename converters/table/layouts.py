@@ -26,7 +26,7 @@ _MAX_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class RawTables:
-    """The tables to scan, and the paths of all tables, also of splits not chosen. others: tables of no split."""
+    """The tables to scan, and the paths of all, including those of splits not chosen. others: tables of no split."""
 
     sources: tuple[Source, ...]
     paths: tuple[str, ...]

@@ -90,7 +90,7 @@ def test_the_command_line_runs_as_a_module_and_a_dry_run_writes_nothing(raw_tabl
     flags = [f"--gcs_output_path={tmp_path / 'out'}", *IMAGES, "--dry_run"]
     done = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60, check=False)
     assert "validation: 14 records" in done.stdout
-    assert "train: at least 4 rejects, more than --max_bad_records=0: this would fail." in done.stdout
+    assert "train: at least 4 bad records, more than --max_bad_records=0: the conversion would fail." in done.stdout
     assert done.returncode == 1
     assert "rejected: train/img/none.jpg: line 6: no file" in done.stdout
     assert not (tmp_path / "out").exists()

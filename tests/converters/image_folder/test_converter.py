@@ -193,7 +193,7 @@ def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_image_folder, 
         (["train/a", "val"], None, "val has no class folders in it. It has: nothing"),
         (["train/a", "test/a"], 0.1, r"has folders by split \(test, train\). Leave out --validation_fraction"),
         ([".git"], 0.1, "has no class folders in it"),
-        (["train/two\nlines"], None, "its name must be UTF-8 text in one line"),
+        (["train/two\nlines"], None, "its name must be UTF-8 text on one line"),
     ],
 )
 def test_a_layout_that_is_not_quite_right_is_one_clear_error(tmp_path, folders, fraction, message):

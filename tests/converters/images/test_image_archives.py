@@ -179,7 +179,7 @@ WRONG = [
         r"all\.zip contains archives \(train\.zip, val\.tar\), which cannot",
     ),
     ("images.zip", zip_of({"val/a/1": b"x", "validation/a/1": b"x"}), "has two folders for the validation split"),
-    ("train.zip", zip_of({"two\nlines/1.jpg": b"x"}), "its name must be UTF-8 text in one line"),
+    ("train.zip", zip_of({"two\nlines/1.jpg": b"x"}), "its name must be UTF-8 text on one line"),
 ]
 
 
