@@ -72,8 +72,8 @@ class TrainerConfig:
     """Train only on this many first batches of the input, repeated unchanged: a model that cannot memorize them is
     broken. They stay in memory. Does not affect evaluation."""
     compilation_cache_dir: str | None = None
-    """Local directory that caches compiled programs for the next run; host 0 writes it. Anyone who can write there can
-    run code here."""
+    """Local directory that caches compiled programs for the next run; host 0 writes to it. Anyone who can write there
+    can run code here."""
     model_parallelism: int = 1
     """Devices that share one copy of the model: the size of the mesh's "model" axis. Task.partition defines what is
     split over it. The "data" axis has one position per such group of devices."""

@@ -89,7 +89,7 @@ class Trainer:
 
         eval_every_steps: default checkpoint_every_steps. Each evaluation is of a checkpoint saved just before;
         TrainResult.evaluations has the results, and TrainerConfig.keep_best keeps the best checkpoint. The training
-        input continues at its position. A resumed run first makes the evaluation that it was stopped before."""
+        input continues at its position. A resumed run first runs the evaluation that was due when it stopped."""
         check_name(name)
         every = eval_every_steps or self.config.checkpoint_every_steps
         if eval_every_steps is not None:

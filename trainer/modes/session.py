@@ -38,7 +38,7 @@ class Session:
     def due(self, _: int) -> bool:
         """See Between. Raises an Ending, on all hosts before the same dispatch."""
         if (decision := self.decisions.poll()).preempted:
-            why = f"{decision.stop}; there was nothing to save, run the same command again"
+            why = f"{decision.stop}; there was nothing to save: run the same command again"
             raise ending(why, decision.interrupted, together=True)
         return False
 
