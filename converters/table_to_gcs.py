@@ -108,14 +108,14 @@ def _parser() -> argparse.ArgumentParser:
         help="convert all tables as one set: this fraction of their rows, chosen by a hash of their keys, becomes the "
         "validation split, the rest train (0: train only)",
     )
-    parser.add_argument("--delimiter", help="delimiter of csv (default: comma; tab in .tsv)")
-    content = parser.add_argument_group("content of a record: images or texts")
+    parser.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
+    content = parser.add_argument_group("content of a record", "Give either --image_column or --text_column.")
     content.add_argument("--image_column", help="column of image paths: relative to the table, absolute, or gs://")
     content.add_argument("--text_column", help="column of texts")
     content.add_argument(
         "--key_column", help="column of keys (default: the path of the image; for a text, file and line)"
     )
-    target = parser.add_argument_group("labels or numbers: at most one column option")
+    target = parser.add_argument_group("labels or numbers", "Give at most one of the three column options.")
     target.add_argument("--label_column", help="column of class names, one per row")
     target.add_argument(
         "--labels_column", help="column of any number of class names per row: a list in JSON, else a|b|c"

@@ -51,11 +51,11 @@ class TrainerConfig:
     keep_max: int = 3
     """Number of newest checkpoints to keep."""
     keep_every_steps: int | None = None
-    """Keep checkpoints whose step is a multiple of this forever."""
+    """Never remove checkpoints whose step is a multiple of this."""
     keep_best: str | None = None
     """Metric of the evaluation: also keep the checkpoint with its best value."""
     keep_best_mode: Literal["max", "min"] = "max"
-    """Whether the largest or the smallest keep_best is best."""
+    """Whether the largest or the smallest value of keep_best is best."""
     restore_step: int | None = None
     """Resume from the checkpoint of this step, not the newest. Later ones are removed when the run first saves; after
     that, a restart with the same value resumes from the newest again."""

@@ -34,7 +34,7 @@ class Config(RecipeConfig):
     size: int = 64
     """Width and height of the images, in pixels."""
     augmentation: Literal["none", "crop", "trivial"] = "crop"
-    """Of training images, on the host. none: the central crop, as in evaluation. crop: a random resized crop, mirrored
+    """On the host, in training only. none: the central crop, as in evaluation. crop: a random resized crop, mirrored
     half of the time. trivial: the same, then TrivialAugmentWide."""
     min_area: float = 0.25
     """Minimum share of the image's area in a random crop; 0.08 is usual for long training runs on ImageNet."""
