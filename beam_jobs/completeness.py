@@ -78,7 +78,7 @@ def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
     if expected is not None and scanned != expected:
         raise ConversionError(
             f"split {split!r} has {scanned:,} records in the raw data; the full set has {expected:,}. Files are "
-            "missing or do not belong: copy it again, or leave out the option that asks for the full set."
+            "missing, or do not belong there. Copy it again, or leave out the option that requires the full set."
         )
 
 

@@ -35,7 +35,7 @@ class ConversionJob:
     overwrite: bool = False  # replaces a split of another plan instead of refusing it
     verify_existing: bool = False  # reads finished shards again instead of comparing sizes
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
-    expected: Mapping[str, int] | None = None  # required number of records by split, where the data set defines it
+    expected: Mapping[str, int] | None = None  # required number of records by split, where the dataset defines it
     run_id: str = ""  # identifies this run in its verdict; never in data
     counts_dir: str = ""  # on the launcher's machine, for the workers' counts; "": nobody reads them
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds

@@ -1,4 +1,4 @@
-"""The protocol between beam_jobs and converters: everything that is specific to a data set.
+"""The protocol between beam_jobs and converters: everything that is specific to a dataset.
 
 A converter is pure: a picklable frozen dataclass that reads raw data and returns values. It never writes."""
 
@@ -60,11 +60,11 @@ class Converted:
 
 
 class Converter(Protocol):
-    """Finds the records of a data set and converts them."""
+    """Finds the records of a dataset and converts them."""
 
     @property
     def name(self) -> str:
-        """The data set's name."""
+        """The dataset's name."""
         ...
 
     @property

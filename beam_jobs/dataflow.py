@@ -55,7 +55,7 @@ def check(args: Namespace, options: Any) -> None:
     _check_region(google.region)
     if google.job_name and not _JOB_NAME.fullmatch(google.job_name):
         raise OptionError(
-            f"--job_name={google.job_name}: allowed are lower-case letters, digits and -, a letter first, no - last."
+            f"--job_name={google.job_name}: must start with a-z, contain only a-z, 0-9 and -, and not end in -."
         )
     _check_in_bucket("gcs_output_path", args.gcs_output_path)
     for name in ("temp_location", "staging_location"):
@@ -74,7 +74,7 @@ def _check_project(project: str | None) -> None:
 
 def _check_region(region: str | None) -> None:
     if not region:
-        raise OptionError("--runner=dataflow needs --region=NAME, such as us-central1; best the region of the buckets.")
+        raise OptionError("--runner=dataflow needs --region=NAME, such as us-central1; ideally that of the buckets.")
     if _REGION.fullmatch(region.rpartition("-")[0]):
         raise OptionError(f"--region={region} is a zone. Give its region: --region={region.rpartition('-')[0]}.")
     if not _REGION.fullmatch(region):
@@ -88,7 +88,7 @@ def _check_in_bucket(flag: str, path: str | None) -> None:
 
 def _check_package(package: str) -> None:
     if not package.endswith(_PACKAGES):
-        raise OptionError(f"--extra_package={package}: allowed are {', '.join(_PACKAGES)}. Build one: pip wheel .")
+        raise OptionError(f"--extra_package={package}: must end in {', '.join(_PACKAGES)}. Build one: pip wheel .")
     if not is_remote(package) and not Path(package).is_file():
         raise OptionError(f"--extra_package={package}: there is no such file. Build it: pip wheel --no-deps .")
 

@@ -38,7 +38,7 @@ def dry_run(job: ConversionJob, console: Console) -> bool:
         for warning in p.warnings:
             console.print(f"warning: {warning}", markup=False, soft_wrap=True)
     for failure in failures:
-        console.print(f"{failure}: this would fail.", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{failure}: the conversion would fail.", markup=False, highlight=False, soft_wrap=True)
     console.print("Dry run: nothing was written.")
     return not failures
 
@@ -46,7 +46,7 @@ def dry_run(job: ConversionJob, console: Console) -> bool:
 def _predicted_failures(job: ConversionJob, preview: SplitPreview) -> Iterator[str]:
     rejects = len(preview.rejected)
     if rejects > job.max_bad_records:
-        what = "reject" if rejects == 1 else "rejects"
+        what = "bad record" if rejects == 1 else "bad records"
         yield f"{preview.split}: at least {rejects} {what}, more than --max_bad_records={job.max_bad_records}"
     if not preview.records:
         yield f"{preview.split}: no records"

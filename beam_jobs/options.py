@@ -29,8 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     again.add_argument(
         "--verify_existing",
         action="store_true",
-        help="read finished shards and their raw data instead of comparing sizes and times; write damaged shards "
-        "again. Needed after copying the raw data, which changes its times",
+        help="read finished shards and their raw data instead of comparing sizes and times; rewrite damaged "
+        "shards. Needed after copying the raw data, which changes its times",
     )
     compressed = parser.add_argument_group("compressed raw data")
     compressed.add_argument(
@@ -63,12 +63,12 @@ def make_job(
 
     scratch: temporary files among the sources. expected: the required number of records by split."""
     if args.seed < 0:
-        raise OptionError(f"--seed={args.seed}: allowed are 0 and above.")
+        raise OptionError(f"--seed={args.seed}: must be at least 0.")
     if args.max_bad_records < 0:
-        raise OptionError(f"--max_bad_records={args.max_bad_records}: allowed are 0 and above.")
+        raise OptionError(f"--max_bad_records={args.max_bad_records}: must be at least 0.")
     for split, number in num_shards.items():
         if number < 1:
-            raise OptionError(f"{number} shards for {split!r}: allowed are 1 and above.")
+            raise OptionError(f"{number} shards for {split!r}: must be at least 1.")
     if not sources:
         raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
     return ConversionJob(
@@ -106,7 +106,7 @@ def beam_options(args: argparse.Namespace, rest: Sequence[str]):
 
 def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:
     if args.local_processes < 1:
-        raise OptionError(f"--local_processes={args.local_processes}: allowed are 1 and above.")
+        raise OptionError(f"--local_processes={args.local_processes}: must be at least 1.")
     if args.local_processes > 1 and not preset.processes:
         raise OptionError(
             f"--local_processes={args.local_processes}: --runner={args.runner} starts no processes here. Leave it out; "

@@ -44,7 +44,7 @@ def check_target(plan: SplitPlan) -> None:
     if _begun(job.output_dir, plan.split) and not job.overwrite:  # the claim refuses another plan
         return
     meant = job.target_shard_bytes * (MB if job.target_shard_bytes <= 10 * KB else KB)
-    hint = f" Was {format_bytes(meant).replace(' ', '')} meant?" if meant <= 10 * GB else ""
+    hint = f" Did you mean {format_bytes(meant).replace(' ', '')}?" if meant <= 10 * GB else ""
     raise ConversionError(
         f"--target_shard_bytes={job.target_shard_bytes} (bytes) is less than the mean record of split {plan.split!r}, "
         f"{format_bytes(size / records)}: {plan.num_shards:,} shards for {records:,} records.{hint} A number without a "
@@ -57,7 +57,7 @@ def empty_shards(plan: SplitPlan, records: Sequence[int]) -> Iterator[str]:
     if plan.num_shards > max(1, sum(records)):
         yield (
             f"{plan.num_shards:,} shards were requested for {sum(records):,} records: {records.count(0):,} of them are "
-            "empty. These are files of 0 bytes, which the manifest lists and readers skip; they spread no work."
+            "empty. These are files of 0 bytes, which the manifest lists and readers skip; they are of no use."
         )
 
 

@@ -25,7 +25,7 @@ def check_options(args: Namespace, options: Any) -> None:
         )
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
-        raise OptionError(f"--job_endpoint={endpoint}: allowed is host:port, as in localhost:8099.")
+        raise OptionError(f"--job_endpoint={endpoint}: must be host:port, such as localhost:8099.")
     if not portable.environment_type:  # Beam's default is its own image, which has none of our packages
         raise OptionError(
             f"--runner={args.runner} needs --environment_type: EXTERNAL with --environment_config=host:port, a worker "

@@ -57,8 +57,8 @@ def check_unchanged(job: ConversionJob, raw: Storage, refs: References) -> None:
         same = Stat(stat.bytes, stat.crc32c).agrees_with(before)
         what = "was written again since it was scanned" if same else f"has {stat}; it had {before} when it was scanned"
         raise RawDataError(
-            f"{name_of(job, file.uri)} {what}. It changed during the conversion. Restore it, or run again to scan "
-            "the new one."
+            f"{name_of(job, file.uri)} {what}. It changed during the conversion. Restore it, or run the same "
+            "command again to scan the new version."
         )
 
 

@@ -138,7 +138,7 @@ def find_runner(name: str) -> Preset:
             _load(preset.runner, f"needs more than is installed. Install it: {how_to_install(preset.extra)}", key)
             return preset
     if "." in name:
-        _load(name, "cannot be imported. Allowed are short names and package.module.Class", name)
+        _load(name, "cannot be imported. It must be a short name or package.module.Class", name)
     else:
         from apache_beam.options.pipeline_options import StandardOptions
 

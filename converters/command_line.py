@@ -28,7 +28,7 @@ def conversion_parser(command: str, description: str, splits: Sequence[str], raw
     )
     parser.add_argument("--raw_data_dir", required=True, help=raw_data)
     parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
-    known = f", of {', '.join(splits)}" if splits else ""
+    known = f" subset of {', '.join(splits)}" if splits else ""
     parser.add_argument("--splits", help=f"comma-separated{known} (default: all that are found)")
     for split in splits:
         parser.add_argument(f"--num_{split}_shards", type=int, help="overrides --target_shard_bytes")
@@ -48,7 +48,7 @@ def chosen_splits(args: argparse.Namespace, known: Sequence[str] = ()) -> list[s
             raise OptionError(f"--splits={args.splits}: unknown split {split!r}.{did_you_mean(split, known)}")
     if not splits:
         allowed = f" Known: {', '.join(known)}." if known else ""
-        raise OptionError(f"--splits={args.splits}: nothing to convert: no split was chosen.{allowed}")
+        raise OptionError(f"--splits={args.splits}: no split was chosen.{allowed}")
     return splits
 
 

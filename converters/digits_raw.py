@@ -35,10 +35,10 @@ _VALIDATION_PERCENT = 20
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Writes the raw data set. Raises InfeedError."""
+    """Writes the raw dataset. Raises InfeedError."""
     parser = Parser(prog="python -m converters.digits_raw", description=__doc__)
     parser.add_argument("out", type=Path, help="directory for the tars and label files")
-    parser.add_argument("--seed", type=int, default=0, help="for the choice of validation images (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="determines the validation images (default: 0)")
     args = parser.parse_args(argv)
     counts = write_raw(args.out, args.seed)
     say(Console(), f"{counts['train']} train and {counts['validation']} validation images -> {args.out}")

@@ -58,12 +58,12 @@ def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     """The columns by option. Raises OptionError for contradictory options."""
     one = {f"--{name}": getattr(args, name) for name in ("image_column", "text_column")}
     if sum(map(bool, one.values())) != 1:
-        raise OptionError("give one of --image_column and --text_column, for the content of records.")
+        raise OptionError("give either --image_column or --text_column, for the content of records.")
     targets = {f"--{name}": getattr(args, name) for name in ("label_column", "labels_column", "target_columns")}
     if sum(map(bool, targets.values())) > 1:
         raise OptionError("give one of --label_column, --labels_column and --target_columns, or none.")
     if args.label_file and not (args.label_column or args.labels_column):
-        raise OptionError("--label_file names the classes of --label_column or --labels_column: give one of these.")
+        raise OptionError("--label_file names the classes of --label_column or --labels_column: give one of them.")
     if args.delimiter is not None and (len(args.delimiter) != 1 or args.delimiter in '\r\n"'):
         raise OptionError(f"--delimiter={args.delimiter!r}: it must be one character other than a quote.")
     if not args.label_separator:
@@ -108,14 +108,14 @@ def _parser() -> argparse.ArgumentParser:
         help="convert all tables as one set: this fraction of their rows, chosen by a hash of their keys, becomes the "
         "validation split, the rest train (0: train only)",
     )
-    parser.add_argument("--delimiter", help="of csv (default: comma; tab in .tsv)")
-    content = parser.add_argument_group("content of a record", "one of")
+    parser.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
+    content = parser.add_argument_group("content of a record", "Give either --image_column or --text_column.")
     content.add_argument("--image_column", help="column of image paths: relative to the table, absolute, or gs://")
     content.add_argument("--text_column", help="column of texts")
     content.add_argument(
         "--key_column", help="column of keys (default: the path of the image; for a text, file and line)"
     )
-    target = parser.add_argument_group("labels or numbers", "one of, or none")
+    target = parser.add_argument_group("labels or numbers", "Give at most one of the three column options.")
     target.add_argument("--label_column", help="column of class names, one per row")
     target.add_argument(
         "--labels_column", help="column of any number of class names per row: a list in JSON, else a|b|c"

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     records.add_argument("--labels_file", help="names of the labels, one per line")
     records.add_argument("--label_key", help="the feature that contains the labels")
     records.add_argument("--label_base", type=int, default=0, help="number of the first name (default: 0)")
-    records.add_argument("--name", help="of the dataset (default: the source's own, or tfrecord)")
+    records.add_argument("--name", help="name of the dataset (default: the source's own, or tfrecord)")
     return parser
 
 

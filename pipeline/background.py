@@ -26,7 +26,7 @@ class _TooLate(Exception):  # noqa: N818
 
 
 class _Shelf(Generic[T]):
-    """What the thread shares with the Background, which the thread must not keep alive."""
+    """The state shared by the thread and the Background, which the thread must not keep alive."""
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self.changed = threading.Condition()

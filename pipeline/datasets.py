@@ -84,17 +84,17 @@ def train_dataset(
     epochs: "drop" has N // global_batch steps per epoch and drops a different tail each time. "span": batches cross
         epochs, and the split may be smaller than a batch. Each source of a mixture always starts over when exhausted.
     streams: number of positions each batch is drawn from, see TrainOrder; divides the batch. None, here and for the
-        next two: follows from the data and the batch alone.
-    block_records: how many neighbours are read together. More are cheaper to read, but are shuffled less well.
-    window_records: the stretch of a stream in which records are shuffled. Longer ones are shuffled better, but take
-        memory where the windows are held.
+        next two: chosen from the data and the batch alone.
+    block_records: how many neighbours are read together. Larger blocks are cheaper to read but shuffle less well.
+    window_records: how many records of a stream are shuffled together. Larger windows shuffle better, but take memory
+        where they are held.
     cache: "ram", or a directory on a local disk, keeps the records as they are stored, see `cached`.
     read_ahead_bytes: the most that the reading thread may hold. None: 256 MB; for a bucket or front-read files, this
         host's share of the shuffle windows if that is more, up to 3 GiB, so that each block is one request.
     stall_seconds: how long to wait for one batch before a StallError, which logs all stacks.
     on_error: what to do with a record that is damaged, or cannot be parsed or decoded. "raise": raise an error that
-        names it. "skip": use the next good record of its source instead, the same one on any hosts and after any
-        resume. "mask": set `_mask` to 0.0 in its row. Records left out are in the log and in DatasetInput.quarantine.
+        names it. "skip": use the next good record of its source instead, the same one for any number of hosts and
+        after any resume. "mask": set `_mask` to 0.0 in its row. The log and DatasetInput.quarantine list these records.
     max_bad_records: how many a host may leave out before a BadRecordsError.
     quarantine_file: a path or gs:// that also lists them; hosts and runs add to one file.
 
@@ -111,7 +111,7 @@ def train_dataset(
         plan = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
     check_hosts(records, hosts, plan.order.streams)
     if cache == "decoded":
-        raise OptionError("cache='decoded' is for eval_dataset: batches of training never repeat. Known: 'ram'.")
+        raise OptionError("cache='decoded' is for eval_dataset: training batches never repeat. Known: 'ram'.")
     if cache is not None:  # sooner or later, every host needs every record
         records = cached(records, cache)
     host_batch = sum(map(len, rows))
@@ -152,7 +152,7 @@ def eval_dataset(
 
     The last batch is filled with rows of padding: `_mask` is 0.0, nothing is read for them, and no op sees them.
 
-    data: what to read, as open_dataset accepts or returns it; no `mixture`, because it has no end.
+    data: what to read, as open_dataset accepts or returns it; no `mixture`, because it is endless.
     split: which part to read, see open_dataset. None: "validation", or everything that was opened.
     global_batch: rows of a batch, over all hosts; there may be fewer records.
     hosts, ops, keys, pad_to, nested, limit, stall_seconds, max_bad_records, quarantine_file: as in train_dataset.
@@ -166,7 +166,7 @@ def eval_dataset(
 
     Raises: as train_dataset."""
     if isinstance(data, Mixture):
-        raise OptionError("a mixture has no end, so no exact epoch. Evaluate each source, or a list of them as one.")
+        raise OptionError("a mixture is endless, so no epoch is exact. Evaluate each source, or a list of them as one.")
     if on_error == "skip":
         raise OptionError(
             "on_error='skip' would count another record twice in place of a bad one, so the epoch would not be exact. "

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=2, help="number of records to show per split (default: 2)")
     args = parser.parse_args(argv)
     if args.samples < 0:
-        raise OptionError(f"--samples={args.samples}: allowed are 0 and above.")
+        raise OptionError(f"--samples={args.samples}: must be at least 0.")
     console = Console()
     manifest = read_manifest(args.directory)
     console.print(_schema_table(manifest), _splits_table(manifest))

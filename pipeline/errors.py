@@ -85,7 +85,7 @@ class CorruptRecordError(ShardError):
 
 
 class BadRecordsError(ShardError):
-    """More records are bad than may be left out, or no good one is left to replace one."""
+    """More records are bad than may be left out, or no good record is left to replace one."""
 
 
 class FingerprintError(InfeedError):

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     splits = _read(console, storage, directory, files, schema)
     damaged = [problem for indexed in splits.values() for file in indexed.files for problem in file.problems]
     if damaged:
-        say(console, f"Nothing was written, because of {len(damaged):,} damaged. Copy these files again; or leave the "
+        say(console, f"Nothing was written: {len(damaged):,} problems were found. Copy these files again; or leave the "
             f"records out: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} "
             f"--max_bad_records={len(damaged)} --gcs_output_path=...")  # fmt: skip
         return 1
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m pipeline.index", description=__doc__, allow_abbrev=False)
     parser.add_argument("pattern", metavar="PATTERN", help="files of one directory ('data/train-*'), or a directory")
     parser.add_argument("--split", help="the split of all files (default: the split in each file's name)")
-    parser.add_argument("--name", help="of the dataset (default: tfrecord, or its name in an earlier index)")
+    parser.add_argument("--name", help="name of the dataset (default: tfrecord, or its name in an earlier index)")
     parser.add_argument("--schema_file", help="JSON of the schema that records must match (default: inferred)")
     parser.add_argument("--labels_file", help="names of the labels, one per line")
     parser.add_argument("--label_key", help="the feature that holds the labels")

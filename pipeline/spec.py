@@ -110,8 +110,8 @@ def _struct_specs(layout: np.dtype) -> Mapping[str, ArraySpec]:
             value = BYTES
         elif value not in NUMBERS:
             raise SchemaError(
-                f"field {name!r} is {field.base}. Allowed are bool, integers and floats of up to 64 bits, bytes "
-                "(S or V with a length), and arrays of these."
+                f"field {name!r} is {field.base}; it must be bool, an integer or float of up to 64 bits, "
+                "bytes (S or V with a length), or an array of these."
             )
         if not field.itemsize:
             raise SchemaError(f"field {name!r} is {field}, which has no bytes. Leave it out.")

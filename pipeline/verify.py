@@ -70,8 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--write_sidecars",
         action="store_true",
-        help="first rewrite the files that TFDS needs to read DIR from the manifest (dataset_info.json, features.json, "
-        "label names)",
+        help="first rewrite, from the manifest, the files that TFDS needs to read DIR (dataset_info.json, "
+        "features.json, label names)",
     )
     parser.add_argument(
         "--dali_index",

@@ -47,7 +47,7 @@ class EvaluationEnd:
 
 
 class Callback:
-    """Does nothing by default; override what you need. Callbacks run in the main thread of every host, in their order.
+    """Does nothing by default; override what you need. Callbacks run in the main thread of every host, in list order.
 
     `reports` writes scalars, images, histograms and texts; only on host 0, so a callback need not check. `stop(why)`
     ends the training within three dispatches and saves; only the request of host 0 counts. An exception in a callback

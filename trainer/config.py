@@ -26,7 +26,7 @@ class TrainerConfig:
 
     workdir: str
     """Directory for checkpoints and events; may be gs://bucket/dir. A run that finds a checkpoint there resumes from
-    it. One training owns it at a time; a second one is refused."""
+    it. One training run owns it at a time; a second one is refused."""
     global_batch_size: int
     """Records per training step, over all devices of all hosts."""
     eval_batch_size: int | None = None
@@ -51,11 +51,11 @@ class TrainerConfig:
     keep_max: int = 3
     """Number of newest checkpoints to keep."""
     keep_every_steps: int | None = None
-    """Keep checkpoints whose step is a multiple of this forever."""
+    """Never remove checkpoints whose step is a multiple of this."""
     keep_best: str | None = None
     """Metric of the evaluation: also keep the checkpoint with its best value."""
     keep_best_mode: Literal["max", "min"] = "max"
-    """Whether the largest or the smallest keep_best is best."""
+    """Whether the largest or the smallest value of keep_best is best."""
     restore_step: int | None = None
     """Resume from the checkpoint of this step, not the newest. Later ones are removed when the run first saves; after
     that, a restart with the same value resumes from the newest again."""
@@ -72,8 +72,8 @@ class TrainerConfig:
     """Train only on this many first batches of the input, repeated unchanged: a model that cannot memorize them is
     broken. They stay in memory. Does not affect evaluation."""
     compilation_cache_dir: str | None = None
-    """Local directory that caches compiled programs for the next run; host 0 writes it. Anyone who can write there can
-    run code here."""
+    """Local directory that caches compiled programs for the next run; host 0 writes to it. Anyone who can write there
+    can run code here."""
     model_parallelism: int = 1
     """Devices that share one copy of the model: the size of the mesh's "model" axis. Task.partition defines what is
     split over it. The "data" axis has one position per such group of devices."""

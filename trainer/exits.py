@@ -37,7 +37,7 @@ EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run the same
 
 
 class Ending(BaseException):
-    """The process was asked to end and its work is saved: the same command resumes it.
+    """The process was asked to end and all progress is saved: the same command resumes from there.
 
     together: every host of the run raises it at the same step, so no host has to be told."""
 

@@ -1,6 +1,6 @@
 """The input protocol: how the trainer reads a source of host batches; and the adaptor for plain iterables.
 
-pipeline.datasets.Input implements it structurally. Needs NumPy, and jax for tree paths; no tensorflow."""
+pipeline's DatasetInput implements it structurally. Needs NumPy, and jax for tree paths; no tensorflow."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Input(Protocol):
     """A source that knows its size and can start at any position.
 
     spec: key -> object with .shape (host batch first) and .dtype; `_mask` float32 [b], `_index` int32 [b] (-1 on
-    padding) and `_crc` uint32 [b] (0 on padding) are part of it, in training `_seed` uint32 [b, 2], too (another for
+    padding) and `_crc` uint32 [b] (0 on padding) are part of it, in training also `_seed` uint32 [b, 2] (different for
     each record and epoch, 0 on padding), from which Task.augment draws. num_records: of one epoch, over all hosts.
     steps_per_epoch: batches of one. expected_crc: sum of the crcs of the records due in one exact epoch, mod 2**32;
     None where it cannot be proven. Positions are opaque; an array once yielded is not written again.
@@ -69,7 +69,7 @@ class Input(Protocol):
     @property
     def start(self) -> Any: ...  # noqa: D102
     def batches(self, position: Any, /) -> Iterator[Mapping[str, Any]]:
-        """Batches from `position` on. Its close(), if any, returns at once, also while another thread waits."""
+        """Batches from `position` on. Its close(), if any, returns immediately, even while another thread waits."""
         ...
 
     def advance(self, position: Any, n_batches: int, /) -> Any:

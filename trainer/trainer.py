@@ -72,7 +72,7 @@ class Trainer:
         A stopped run resumes with the state, random keys and input position of its newest checkpoint, so the result is
         that of an uninterrupted run. Raises NanError, which names the step, before a broken state is saved; InputError
         for an input that ends early or changes its shapes; OwnerError, before anything is written, if another training
-        owns the work directory."""
+        run owns the work directory."""
         return self._train(input_fn, _goal(steps, max_steps, self.config))
 
     def train_and_evaluate(
@@ -89,7 +89,7 @@ class Trainer:
 
         eval_every_steps: default checkpoint_every_steps. Each evaluation is of a checkpoint saved just before;
         TrainResult.evaluations has the results, and TrainerConfig.keep_best keeps the best checkpoint. The training
-        input continues at its position. A resumed run first makes the evaluation that it was stopped before."""
+        input continues at its position. A resumed run first runs the evaluation that was due when it stopped."""
         check_name(name)
         every = eval_every_steps or self.config.checkpoint_every_steps
         if eval_every_steps is not None:
@@ -176,12 +176,12 @@ class Trainer:
     def predict(
         self, input_fn: InputFn, *, keys: Sequence[str] | None = None, step: int | None = None, gather: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """Yields the results of the task's predict_fn, a dict of NumPy values per record, in the order of the data set.
+        """Yields the results of the task's predict_fn, a dict of NumPy values per record, in the order of the dataset.
 
         Uses the newest checkpoint or that of `step`. Leaves out padding and masked bad records; `_index` is the
         record's number, if the input numbers them. keys: only these predictions; default: all. Computes nothing before
         the first record is requested. Arrays in a record are views: copy what you keep.
-        With several hosts, each gets the rows on its devices, or all with `gather`. All must iterate alike: the next
+        With several hosts, each gets the rows on its devices, or all with `gather`. All must iterate in step: the next
         chunk is computed while a host processes one. A host that stops waits for the others to stop, at most half of
         host_timeout_seconds; if they continue, all end with a HostError. A single process may stop at any time.
         Raises EvaluationError, before the last records, unless each expected one came exactly once, and whatever

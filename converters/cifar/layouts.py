@@ -102,11 +102,11 @@ def _place(storage: Storage, raw_data_dir: str) -> str:
         wanted = "cifar-100-binary.tar.gz" if "100" in other or other.startswith("meta") else "cifar-10-binary.tar.gz"
         raise RawDataError(
             f"{join(raw_data_dir, other)} is the Python or Matlab version, which is not read: unpickling runs code. "
-            f"Take {wanted}, the binary version, from {_PAGE}."
+            f"Use {wanted}, the binary version, from {_PAGE}."
         )
     raise RawDataError(
         f"{raw_data_dir} has none of {', '.join(name for v in _VERSIONS for name in v.places)}, and no .bin files. "
-        f"There is: {first_few(sorted(there))}."
+        f"It has: {first_few(sorted(there))}."
     )
 
 
@@ -124,14 +124,14 @@ def _version(files: _Files, place: str) -> _Version:
             return version
     raise RawDataError(
         f"{place} has no data_batch_1.bin or test_batch.bin (CIFAR-10), and no train.bin or test.bin (CIFAR-100). "
-        f"There is: {first_few(sorted(files))}."
+        f"It has: {first_few(sorted(files))}."
     )
 
 
 def _check_whole(files: _Files, split: str, batches: Sequence[str], place: str) -> None:
     missing = [name for name in batches if name not in files]
     if len(missing) == len(batches):
-        raise RawDataError(f"{place} does not have the {split} split. There is: {first_few(sorted(files))}.")
+        raise RawDataError(f"{place} does not have the {split} split. It has: {first_few(sorted(files))}.")
     if missing:
         raise RawDataError(
             f"{place}: {len(missing)} of {len(batches)} files of {split!r} are missing: {', '.join(missing)}. Unpack "

@@ -28,7 +28,7 @@ _NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<what>images|l
 
 @dataclass(frozen=True)
 class RawIdx:
-    """The files to scan, and the labels of all splits, also of those not chosen: 1 byte per image."""
+    """The files to scan, and the labels of all splits, including those not chosen: 1 byte per image."""
 
     sources: tuple[Source, ...]
     labels: Mapping[str, bytes]
@@ -67,8 +67,8 @@ def _files(storage: Storage, raw_data_dir: str, prefix: str | None) -> Mapping[t
     sets = {name: files for name, files in sets.items() if any(what == "images" for _, what in files)}
     if not sets:
         raise RawDataError(
-            f"{raw_data_dir} has no file of images like train-images-idx3-ubyte or t10k-images-idx3-ubyte.gz. There "
-            f"is: {first_few(there)}."
+            f"{raw_data_dir} has no file of images like train-images-idx3-ubyte or t10k-images-idx3-ubyte.gz. It "
+            f"has: {first_few(there)}."
         )
     if prefix is not None and prefix.rstrip("-") not in sets:
         raise OptionError(f"--prefix={prefix}: there is no such dataset.{did_you_mean(prefix, sets)}")

@@ -36,7 +36,7 @@ _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validatio
 
 @dataclass(frozen=True)
 class RawFolders:
-    """The units to scan, and all classes, sorted, also of splits not chosen. notices: for the user."""
+    """The units to scan, and all classes, sorted, including those of splits not chosen. notices: for the user."""
 
     sources: tuple[Source, ...]
     classes: tuple[str, ...]
@@ -140,13 +140,13 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
         names, files = top.classes, top.files
         if not found and any(map(archive_stem, files)):
             raise RawDataError(
-                f"{top.path} contains archives ({first_few(filter(archive_stem, files))}), which cannot be read there. "
-                "Unpack it, and give the directory with these."
+                f"{top.path} contains archives ({first_few(filter(archive_stem, files))}), which cannot be read inside "
+                "another archive. Unpack it, and give the directory that contains them."
             )
     if not found:
         raise RawDataError(
             f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of one. "
-            f"There is: {first_few([*names, *files])}. If these are the class folders, give --validation_fraction "
+            f"It has: {first_few([*names, *files])}. If these are the class folders, give --validation_fraction "
             f"(0 for train only). {hint_of_tables(raw.storage, raw.path, raw.folder.files)}".rstrip()
         )
     return {split: found[split] for split in SPLITS if split in found}, notices
@@ -183,7 +183,7 @@ def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
     if not folder.classes:
         hint = hint_of_tables(storage, folder.path, folder.files) if isinstance(folder, _Folder) else ""
         raise RawDataError(
-            f"{folder.path} has no class folders in it. There is: {first_few(folder.files)}. {hint}".rstrip()
+            f"{folder.path} has no class folders in it. It has: {first_few(folder.files)}. {hint}".rstrip()
         )
     for name in folder.classes:
         try:
@@ -192,7 +192,7 @@ def _check_classes(folder: _Folder | PackedFolder, storage: Storage) -> None:
             fits = False
         if not fits:
             raise RawDataError(
-                f"{folder.path} has a class folder {name!r}: its name must be UTF-8 text in one line. Rename it."
+                f"{folder.path} has a class folder {name!r}: its name must be UTF-8 text on one line. Rename it."
             )
 
 

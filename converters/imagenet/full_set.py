@@ -29,5 +29,5 @@ def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
     if labels and names_digest(labels) != _VALIDATION_LABELS:
         raise RawDataError(
             f"--full_set: the {len(labels):,} validation labels are not the official 50,000 of ILSVRC2012 (line n is "
-            "validation image n, in the order of file names). Take the original list, or leave out --full_set."
+            "validation image n, in the order of file names). Use the original list, or leave out --full_set."
         )

@@ -142,6 +142,6 @@ def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
     }[split]
     return (
         f"{raw_data_dir} does not have the {split} split. It needs {_TARS[split]} (or .tar.gz), or {needed}. Kaggle's "
-        f"folders may stay under {_KAGGLE_IMAGES}. There is: {first_few([*folders, *files])}. --splits chooses the "
+        f"folders may stay under {_KAGGLE_IMAGES}. It has: {first_few([*folders, *files])}. --splits chooses the "
         "splits to convert."
     )

@@ -15,7 +15,7 @@ def add_verify_option(parser: argparse.ArgumentParser) -> None:
         "--verify",
         choices=VERIFY_LEVELS,
         default="end",
-        help="what to check of each JPEG: its header, also its end marker, or every pixel (default: end)",
+        help="what to check of each JPEG: its header, header and end marker, or every pixel (default: end)",
     )
 
 
@@ -28,7 +28,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--max_side", type=int, help="pixels; larger images are scaled down and encoded again")
     images.add_argument("--apply_orientation", action="store_true", help="turn images upright according to EXIF")
     images.add_argument(
-        "--jpeg_quality", type=int, default=95, help="of PNG, WebP, GIF and changed files (default: 95)"
+        "--jpeg_quality", type=int, default=95, help="of PNG, WebP, GIF and changed JPEG files (default: 95)"
     )
 
 

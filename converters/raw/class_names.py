@@ -35,7 +35,7 @@ def label_text(data: bytes, where: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
         raise LabelError(
-            f"{where} is not UTF-8 text: {e.reason} at byte {e.start}. Is it another file, or damaged?"
+            f"{where} is not UTF-8 text: {e.reason} at byte {e.start}. It may be the wrong file, or damaged."
         ) from e
 
 

@@ -26,7 +26,7 @@ _MAX_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class RawTables:
-    """The tables to scan, and the paths of all tables, also of splits not chosen. others: tables of no split."""
+    """The tables to scan, and the paths of all, including those of splits not chosen. others: tables of no split."""
 
     sources: tuple[Source, ...]
     paths: tuple[str, ...]
@@ -41,7 +41,7 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], validation_fraction: f
     files, _ = storage.entries(raw_data_dir)
     names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
     if not names:
-        raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). There is: {first_few(files)}.")
+        raise RawDataError(f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: {first_few(files)}.")
     if validation_fraction is None:
         tables = _by_split(raw_data_dir, names)
     else:
@@ -66,7 +66,7 @@ def _by_split(raw_data_dir: str, names: Sequence[str]) -> Mapping[str, Sequence[
             found.setdefault("validation" if match[1] == "val" else match[1], []).append(name)
     if not found:
         raise RawDataError(
-            f"{raw_data_dir} has no table of a split, like train.csv or validation-1.jsonl. There is: "
+            f"{raw_data_dir} has no table of a split, like train.csv or validation-1.jsonl. It has: "
             f"{first_few(names)}. If these are not split yet, give --validation_fraction (0 for train only)."
         )
     return {split: found[split] for split in SPLITS if split in found}

@@ -44,7 +44,10 @@ class TextTableConverter(TableConverter):
         except (ValueError, IndexError):  # not a row any more
             text = None
         if text is None or zlib.crc32(text) != ref.columns["crc32"]:
-            raise RawDataError(f"{ref.file.uri} changed during the conversion. Put it back, or run again to scan it.")
+            raise RawDataError(
+                f"{ref.file.uri} changed during the conversion. Restore it, or run the same command again to scan the "
+                "new version."
+            )
         return Converted({"text": text, **self._target(ref)})
 
     def _text(self, ref: Reference, data: bytes) -> bytes:

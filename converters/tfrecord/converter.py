@@ -64,7 +64,10 @@ class TfrecordConverter:
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter. data: the complete frame. Raises RawDataError if it changed since the scan."""
         if int.from_bytes(data[-FOOTER_BYTES:], "little") != ref.columns["crc"]:
-            raise RawDataError(f"{ref.file.uri} changed during the conversion. Put it back, or run again to scan it.")
+            raise RawDataError(
+                f"{ref.file.uri} changed during the conversion. Restore it, or run the same command again to scan the "
+                "new version."
+            )
         payload, problem = payload_of_frame(data)
         if problem:
             raise Reject(problem)

@@ -94,7 +94,7 @@ class Cast:
     """Changes the dtype of a numeric feature: "float32", "int32", "uint8", "bool" and so on, or a NumPy dtype.
 
     Floats are rounded to the nearest integer, ties to even. A value out of range is an error that names the record:
-    nothing wraps around. A batch has 32 of 64 bits."""
+    nothing wraps around. In a batch, 64 bits become 32."""
 
     key: str
     dtype: Any

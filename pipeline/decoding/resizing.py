@@ -35,5 +35,5 @@ def resized(image: Any, size: Any, method: Method, antialias: bool) -> Any:
 
 def flipped(image: Any, bits: Any) -> Any:
     """The image, mirrored if `bits`, uint32 [], are odd."""
-    # A conditional costs 10 us; copying 150 KB without need costs 80 us.
+    # A conditional costs 10 us; copying 150 KB needlessly costs 80 us.
     return tf.cond(tf.cast(bits & 1, tf.bool), lambda: tf.reverse(image, [1]), lambda: image)

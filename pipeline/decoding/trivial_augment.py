@@ -84,7 +84,7 @@ def _translate(axis: int) -> Augmentation:
     return _by(lambda image, by: moved(image, tf.one_hot(axis, 2, by, dtype=tf.int32), _MOST_PIXELS), -_PIXELS)
 
 
-# The order determines which one a seed draws: another order would change a training after a resume.
+# The order determines which one a seed draws: another order would change a resumed training run.
 _AUGMENTATIONS: dict[str, Augmentation] = {
     "identity": lambda image, _: image,
     "autocontrast": lambda image, _: tones.autocontrast(image),

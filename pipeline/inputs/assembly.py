@@ -112,8 +112,8 @@ class Assembly:
                 return number, seeds[0], intact(record)
             self._note([(number, bad[0])])
         raise BadRecordsError(
-            f"{self._records.where(record_id)} is bad, and no other record can replace it, because all of its source "
-            "are bad. Check the ops and keys, or convert the data again."
+            f"{self._records.where(record_id)} is bad, and no other record can replace it, because all records of its "
+            "source are bad. Check the ops and keys, or convert the data again."
         )
 
     def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:

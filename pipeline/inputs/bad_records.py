@@ -76,7 +76,7 @@ class Quarantine:
                 raise BadRecordsError(
                     f"{len(self._met)} records are bad on this host; max_bad_records={self._budget}. The first are:",
                     *(f"  {bad.reason}" for bad in sorted(self._met.values())[:NAMED]),
-                    "This many are no accident: check the disk and the conversion (python -m pipeline.verify), or "
+                    "So many are unlikely by chance: check the disk and the conversion (python -m pipeline.verify), or "
                     "raise max_bad_records.",
                 )
 
@@ -86,9 +86,8 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self._path, self._storage = path, open_storage(path)
-        self._file = JsonFile(
-            f"quarantine_file={path!r} holds something else", OptionError, "Give the name of a new file."
-        )
+        remedy = "It is not a quarantine file: give the name of a new one."
+        self._file = JsonFile(f"quarantine_file={path!r}", OptionError, remedy)
         if self._storage.exists(path):  # do not overwrite another file, given by mistake
             self._merged(self._storage.read(path), {})
 

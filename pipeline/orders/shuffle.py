@@ -59,7 +59,7 @@ class Shuffle:
         return high - low
 
     def records(self, stream: int, epoch: int, at: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields (epoch, ids int64) of `wanted` records from place `at` in an epoch of a stream, also past its end."""
+        """Yields (epoch, ids int64) of `wanted` records from place `at` in an epoch of a stream, even past its end."""
         length = self.length(stream)
         while wanted:
             window, inside = divmod(at, self.window_records)

@@ -40,14 +40,14 @@ class Feature:
             raise SchemaError(f"dtype {self.dtype!r} is not one of {', '.join(get_args(Dtype))}.")
         if self.content not in get_args(Content) or (self.content != "raw" and self.dtype != "bytes"):
             raise SchemaError(
-                f"content {self.content!r} of dtype {self.dtype}: allowed are raw, and for bytes also text and image."
+                f"content {self.content!r} of dtype {self.dtype}: must be raw; only bytes may also be text or image."
             )
         if self.channels is not None and (self.content != "image" or self.channels not in (1, 3, 4)):
             raise SchemaError(
-                f"channels {self.channels} of content {self.content}: allowed are 1, 3 or 4, for an image only."
+                f"channels {self.channels} of content {self.content}: must be 1, 3 or 4, and only for an image."
             )
         if None in self.shape and len(self.shape) != 1:
-            raise SchemaError(f"shape {self.shape} has an unknown dimension: allowed only as (None,).")
+            raise SchemaError(f"shape {self.shape} has an unknown dimension, which must be the only one: (None,).")
 
     @cached_property
     def num_values(self) -> int | None:

@@ -1,3 +1,3 @@
 """Where records come from: one protocol, Records, and a small module per kind of source.
 
-opening.py detects what is at a location. No TensorFlow, no order, no batches."""
+open_dataset.py detects what is at a location. No TensorFlow, no order, no batches."""

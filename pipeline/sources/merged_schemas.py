@@ -101,7 +101,7 @@ def merged_feature(key: str, one: Feature | None, other: Feature | None) -> Feat
 def read_schema(path: str) -> Schema:
     """The schema in a JSON file: a schema as in a manifest, or a complete manifest. Raises OptionError."""
     remedy = "Give a manifest.json, or the schema from one."
-    file = JsonFile(f"--schema_file={path} contains no schema", OptionError, remedy)
+    file = JsonFile(f"--schema_file={path}", OptionError, remedy)
     data = file.parse(open_storage(path).read(path))
     schema = file.typed(data["schema"] if isinstance(data, dict) and "schema" in data else data, Schema)
     return Schema(PASSED_ON, schema.features, schema.files, schema.version, schema.tfds)

@@ -60,7 +60,7 @@ def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
 
 
 def tfds_leaves(tfds: Mapping[str, str]) -> Sequence[tuple[str, str]]:
-    """(key in a record, kind such as image or classLabel) of each feature in features.json, also inside sequences.
+    """(key in a record, kind such as image or classLabel) of each feature in features.json, even inside sequences.
 
     Raises RawDataError."""
     try:

@@ -46,7 +46,7 @@ def label_problems(labels: Labels | None, values: Values) -> Iterator[str]:
     for label in labels_of(labels, values):
         assert labels
         if label_name(labels, label) is None:
-            yield f"label {label} in {labels.key!r}; allowed are {labels.base}..{labels.base + len(labels.names) - 1}"
+            yield f"label {label} in {labels.key!r} is outside {labels.base}..{labels.base + len(labels.names) - 1}"
 
 
 def label_name(labels: Labels, label: int) -> str | None:

@@ -111,7 +111,7 @@ class SplitVerifier:
         if self.records != self.entry.num_records:
             self.key_digest = None  # the digest of the remaining records proves nothing
         if self.key_verdict == "wrong":
-            what = f"key_digest of {self.split!r} is {self.entry.key_digest}, its records give {self.key_digest:032x}"
+            what = f"key_digest of {self.split!r} is {self.entry.key_digest}, its records have {self.key_digest:032x}"
             yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
 
     @property

@@ -59,10 +59,10 @@ REFUSED = {
     "no region": (["--project=my-project"], "needs --region=NAME, such as us-central1"),
     "a zone": (["--project=p-1", "--region=europe-west4-b"], "is a zone. Give its region: --region=europe-west4"),
     "no region's name": (["--project=p-1", "--region=Iowa"], "--region=Iowa is not a region of Google Cloud"),
-    "a job's name": ([*PLACE, "--job_name=My_Job"], "--job_name=My_Job: allowed are lower-case letters, digits and -"),
+    "a job's name": ([*PLACE, "--job_name=My_Job"], "--job_name=My_Job: must start with a-z, contain only a-z"),
     "local temp": ([*PLACE, "--temp_location=tmp"], "--temp_location=tmp: the workers .* share no disk"),
     "local staging": ([*PLACE, "--staging_location=/s"], "--staging_location=/s: the workers .* share no disk"),
-    "no package": ([*PLACE, "--extra_package=mine/"], "--extra_package=mine/: allowed are .whl, .tar.gz"),
+    "no package": ([*PLACE, "--extra_package=mine/"], "--extra_package=mine/: must end in .whl, .tar.gz"),
     "package not there": ([*PLACE, "--extra_package=a.whl"], "--extra_package=a.whl: there is no such file"),
 }
 

@@ -19,7 +19,7 @@ def test_shards_smaller_than_records_are_refused_with_what_was_probably_meant(
     raw_imagenet, tmp_path, target, meant, flags
 ):
     message = r"--target_shard_bytes=\d+ \(bytes\) is less than the mean record of split 'train', 1.06 KB: .* shards "
-    with pytest.raises(ConversionError, match=rf"{message}for 18 records. Was {meant} meant\? A number"):
+    with pytest.raises(ConversionError, match=rf"{message}for 18 records. Did you mean {meant}\? A number"):
         raw_imagenet.convert(tmp_path / "out", f"--target_shard_bytes={target}", "--splits=train", *flags)
     assert not [path for path in tmp_path.glob("out/**/*") if path.is_file()]
 

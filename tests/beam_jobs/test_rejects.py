@@ -31,7 +31,7 @@ def test_a_dry_run_says_what_it_knows_of_more_rejects_than_allowed_and_exits_wit
 ):
     assert convert(bad, tmp_path / "out", "--dry_run", f"--max_bad_records={allowed}") == status
     printed = capsys.readouterr().out
-    foreseen = f"train: at least 2 rejects, more than --max_bad_records={allowed}: this would fail.\n"
+    foreseen = f"train: at least 2 bad records, more than --max_bad_records={allowed}: the conversion would fail.\n"
     assert (foreseen in printed) == bool(status)
     assert printed.endswith("Dry run: nothing was written.\n")
     assert not (tmp_path / "out").exists()
@@ -41,7 +41,7 @@ def test_a_dry_run_of_rejects_alone_would_fail_whatever_is_allowed(raw_imagenet,
     for files in raw_imagenet.train.values():
         files.update(dict.fromkeys(files, b""))
     assert convert(raw_imagenet.write(), tmp_path / "out", "--dry_run", "--max_bad_records=99") == 1
-    assert "train: no records: this would fail.\n" in capsys.readouterr().out
+    assert "train: no records: the conversion would fail.\n" in capsys.readouterr().out
 
 
 def test_a_failing_run_lists_the_rejects_of_all_splits_and_commits_the_good_ones(bad, tmp_path, capsys):

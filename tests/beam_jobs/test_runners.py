@@ -68,10 +68,10 @@ def test_a_flag_of_beam_wins_over_what_a_preset_adds():
         (
             "json.Runner",
             1,
-            r"--runner=json.Runner cannot be imported. Allowed are .*package.module.Class. \(.*'Runner'\)",
+            r"--runner=json.Runner cannot be imported. It must be .*package.module.Class. \(.*'Runner'\)",
         ),
         ("no_such.Runner", 1, r"--runner=no_such.Runner cannot be imported. .* \(No module named 'no_such'\)"),
-        ("local", 0, r"--local_processes=0: allowed are 1 and above"),
+        ("local", 0, r"--local_processes=0: must be at least 1"),
         ("FlinkRunner", 2, r"--local_processes=2: --runner=FlinkRunner starts no processes here. Leave it out"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
     ("flags", "message"),
     [
         ((), r"--runner=portable needs --job_endpoint=host:port, .*beam_jobs.loopback job_service --port=8099"),
-        (("--job_endpoint=8099",), r"--job_endpoint=8099: allowed is host:port, as in localhost:8099"),
+        (("--job_endpoint=8099",), r"--job_endpoint=8099: must be host:port, such as localhost:8099"),
         (
             ("--job_endpoint=localhost:1",),
             r"--runner=portable needs --environment_type: EXTERNAL with --env.* or DOCKER",

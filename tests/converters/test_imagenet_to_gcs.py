@@ -188,8 +188,8 @@ BAD_OPTIONS = [
     ("--target_shard_bytes=10 parsecs", OptionError, "is not a size in bytes"),
     ("--num_train_shards=0", OptionError, "--num_train_shards=0: must be at least 1"),
     ("--gcs_output_path=", OptionError, r"--gcs_output_path is empty. Give a directory; the current one is '\.'"),
-    ("--seed=-1", OptionError, "--seed=-1: allowed are 0 and above"),
-    ("--max_bad_records=-1", OptionError, "allowed are 0 and above"),
+    ("--seed=-1", OptionError, "--seed=-1: must be at least 0"),
+    ("--max_bad_records=-1", OptionError, "--max_bad_records=-1: must be at least 0"),
     (
         "--verfiy=end",
         OptionError,

@@ -67,7 +67,7 @@ def test_a_row_that_changes_between_scan_and_reading_ends_the_conversion(table, 
     ((ref,),) = converter.scan(open_storage("/"), source)
     assert converter.convert(ref, row.encode()).features == {"text": b"some text"}
     for other in changed:
-        with pytest.raises(RawDataError, match=f"{name} changed during the conversion. Put it back"):
+        with pytest.raises(RawDataError, match=f"{name} changed during the conversion. Restore it"):
             converter.convert(ref, other.encode("utf-8", "surrogateescape"))
 
 

@@ -14,8 +14,8 @@ IMAGES = ("--image_column=file", "--label_column=animal")
 
 
 WRONG = [
-    ([], OptionError, "give one of --image_column and --text_column"),
-    (["--image_column=file", "--text_column=note"], OptionError, "give one of --image_column and --text_column"),
+    ([], OptionError, "give either --image_column or --text_column"),
+    (["--image_column=file", "--text_column=note"], OptionError, "give either --image_column or --text_column"),
     ([*IMAGES, "--target_columns=weight"], OptionError, "give one of --label_column, --labels_column and"),
     (
         ["--image_column=fiel"],
@@ -45,7 +45,7 @@ def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_tables, tmp_pa
     ("name", "text", "error", "message"),
     [
         ("photos.csv", "text,label\na,b\n", RawDataError, r"no table of a split, .*photos.csv.*--validation_fraction"),
-        ("train.xls", "", RawDataError, r"has no tables \(\.csv, \.tsv, \.jsonl, \.ndjson\)\. There is: train\.xls"),
+        ("train.xls", "", RawDataError, r"has no tables \(\.csv, \.tsv, \.jsonl, \.ndjson\)\. It has: train\.xls"),
         ("train.csv", "", RawDataError, "has no header with the names of its columns: it is empty"),
         ("train.csv", "text,label\na,\n", LabelError, "no table has a label in column 'label'"),
     ],
@@ -90,7 +90,7 @@ def test_the_command_line_runs_as_a_module_and_a_dry_run_writes_nothing(raw_tabl
     flags = [f"--gcs_output_path={tmp_path / 'out'}", *IMAGES, "--dry_run"]
     done = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60, check=False)
     assert "validation: 14 records" in done.stdout
-    assert "train: at least 4 rejects, more than --max_bad_records=0: this would fail." in done.stdout
+    assert "train: at least 4 bad records, more than --max_bad_records=0: the conversion would fail." in done.stdout
     assert done.returncode == 1
     assert "rejected: train/img/none.jpg: line 6: no file" in done.stdout
     assert not (tmp_path / "out").exists()

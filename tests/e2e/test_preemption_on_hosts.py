@@ -89,7 +89,7 @@ def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_told(preempted, where
         elif where != "compile":
             assert f"Preempted: SIGTERM on host {HOST[where]} of 2" in process.report["error"]
         elif index == HOST[where]:
-            assert "Preempted: SIGTERM; all work is saved" in process.report["error"]
+            assert "Preempted: SIGTERM; all progress is saved" in process.report["error"]
         else:
             assert f"host {HOST[where]} of 2" in process.report.get("error", process.printed)
 

@@ -128,7 +128,7 @@ def test_what_cannot_be_described_is_one_line_and_exit_code_2(animals, tmp_path)
     with pytest.raises(ManifestError, match="there is no such directory"):
         main([str(tmp_path / "nowhere")])
     directory = animals([[named(1)]])
-    with pytest.raises(OptionError, match="--samples=-1: allowed are 0 and above"):
+    with pytest.raises(OptionError, match="--samples=-1: must be at least 0"):
         main([directory, "--samples", "-1"])
     LocalStorage().delete(f"{directory}/train-00000-of-00001")
     command = [sys.executable, "-m", "pipeline.describe", directory]

@@ -102,7 +102,7 @@ def test_records_are_what_was_written_in_any_order_and_have_places_of_their_own(
 def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(source, opened):
     data = opened(source)
     if not source.evaluates:
-        with pytest.raises(OptionError, match="a mixture has no end, so no exact epoch"):
+        with pytest.raises(OptionError, match="a mixture is endless, so no epoch is exact"):
             eval_dataset(data, global_batch=B)
         return
     for batch in (B, 64):  # E9: fewer records than a batch

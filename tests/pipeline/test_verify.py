@@ -222,7 +222,7 @@ def test_the_command_that_it_prints_repairs(raw_imagenet, tmp_path, verify):
     edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))
     _, _, damage = verify(out)
     assert len(damage) == 1
-    assert f"manifest.json: key_digest of 'validation' is {'0' * 32}, its records give" in damage[0]
+    assert f"manifest.json: key_digest of 'validation' is {'0' * 32}, its records have" in damage[0]
 
 
 def test_a_bucket_is_verified_as_a_disk_is(directory, verify, bucket, gcs_server):

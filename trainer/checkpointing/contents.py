@@ -29,7 +29,7 @@ class _Head:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of all libraries that affect the values of a training."""
+    """Versions of Python and of all libraries that affect the values of a training run."""
     return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 

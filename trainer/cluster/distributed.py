@@ -26,9 +26,9 @@ class Distributed:
     """host:port of process 0, the same in every process; "auto" if JAX can determine all three (TPU pods, Slurm, Open
     MPI)."""
     num_processes: int | None = None
-    """How many processes the run has."""
+    """Number of processes in the run."""
     process_id: int | None = None
-    """Which of them this is: 0, 1, ..."""
+    """This process's number: 0, 1, ..."""
     connect_seconds: int = 300
     """How long to wait for all processes."""
 

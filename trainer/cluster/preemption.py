@@ -19,7 +19,7 @@ __all__ = ["Preemption", "Request"]
 KEY = "preempted"  # of the run. A host's value: "" for SIGTERM, for SIGINT the session that received it
 SAVING = "interrupted: saving the run; a second Ctrl-C exits without saving"
 STOPPING = "interrupted: stopping; a second Ctrl-C exits immediately"
-SAVED = "SIGINT; all work is saved, and the same command resumes from there"
+SAVED = "SIGINT; all progress is saved, and the same command resumes from there"
 
 _requested = threading.Event()
 
@@ -102,5 +102,5 @@ class Preemption:
     def check(self) -> None:
         """Raises an Ending if this process was asked to end. For code that has nothing to save."""
         if _requested.is_set():
-            raise Preempted("SIGTERM; all work is saved")
+            raise Preempted("SIGTERM; all progress is saved")
         self._interrupts.check()

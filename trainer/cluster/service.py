@@ -35,7 +35,7 @@ class Service:
 
     def __init__(self, address: str, num_processes: int, **options: Any) -> None:
         order = json.dumps([os.getpid(), address, num_processes, options])
-        # A new POSIX session, without Ctrl-C of the terminal: hosts need the service to save.
+        # A new POSIX session, which the terminal's Ctrl-C does not reach: hosts need the service to save.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trainer.cluster.service", order],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -33,7 +33,7 @@ class Profile:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._tracing = False
         if wanted and not within:
-            log.warning("profile_steps=%s: this run only makes steps %d to %d", config.profile_steps, start + 1, end)
+            log.warning("profile_steps=%s: this run trains only steps %d to %d", config.profile_steps, start + 1, end)
 
     def at(self, step: int) -> None:
         """Begins or ends the trace if this is the step to do so."""

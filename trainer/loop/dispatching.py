@@ -61,7 +61,7 @@ def run(
                 break
         try:
             chunk = next(source, None)
-        except Ending:  # raised while the input was late: the pauses save the work so far
+        except Ending:  # raised while the input was late: the pauses save all progress
             continue
         if chunk is None:
             break

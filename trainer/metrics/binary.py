@@ -1,4 +1,4 @@
-"""Metrics of binary classifiers, which give one score per record."""
+"""Metrics of binary classifiers, which return one score per record."""
 
 import math
 from dataclasses import dataclass

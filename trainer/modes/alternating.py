@@ -17,7 +17,7 @@ __all__ = ["Alternating", "check_name", "tell"]
 
 
 class Alternating:
-    """An exact epoch of this input every `every_steps` of a training, and at its end. results: of all so far."""
+    """An exact epoch of this input every `every_steps` of training, and at its end. results: all so far."""
 
     def __init__(
         self, session: Session, setup: Setup, input_fn: InputFn, name: str | None, every_steps: int | None

@@ -124,7 +124,7 @@ def _maker_of_tallies(setup: Setup, opened: Opened, variables: Variables) -> Cal
             if not is_neutral:
                 raise InputError(
                     f"the metric {name!r} counts rows of padding: merging the state of a batch of padding changes "
-                    "another state. In from_batch, leave these rows out by jnp.where(mask, values, 0)."
+                    "another state. In from_batch, leave these rows out with jnp.where(mask, values, 0)."
                 )
         return tallies
 
@@ -154,7 +154,7 @@ def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[
             )
         raise EvaluationError(
             f"check_padding: with {PADDINGS[padding]} in place of {PADDINGS[0]} in rows of padding, {changed}. Some "
-            "computation mixes the rows of a batch, so padding affects rows that count. Exclude it there by "
+            "computation mixes the rows of a batch, so padding affects rows that count. Exclude it there with "
             "jnp.where(mask, x, 0), with mask = batch['_mask'] > 0 in the shape of x; x * mask lets NaN through."
         )
     log.info(

@@ -41,7 +41,7 @@ class FiniteCheck:
         if self._on_nan != "ignore" and (name := self._broken(state)):
             raise NanError(
                 f"at step {step} {name} is not finite, though the loss, the gradients and the model are. No checkpoint "
-                "contains it; the same command resumes from the newest one before. Check the optimizer."
+                "contains it; the same command resumes from the newest checkpoint. Check the optimizer."
             )
 
     def _found(self, result: DispatchResult, i: int, name: str) -> None:
@@ -50,8 +50,8 @@ class FiniteCheck:
         said = f"after step {step} {what}"
         if self._on_nan == "raise":
             raise NanError(
-                f"{said}. No checkpoint contains it; the same command resumes from the newest one before. Lower the "
-                "learning rate, clip the gradient, check the records of that step, or skip such steps by on_nan=skip."
+                f"{said}. No checkpoint contains it; the same command resumes from the newest checkpoint. Lower the "
+                "learning rate, clip the gradient, check the records of that step, or skip such steps with on_nan=skip."
             )
         self.skipped += 1
         log.warning("%s: skipped the step (%d so far)", said, self.skipped)

@@ -1,4 +1,4 @@
-"""Following a training from another process: evaluates every new checkpoint of the work directory.
+"""Following a training run from another process: evaluates every new checkpoint of the work directory.
 
 Host 0 looks for checkpoints and tells the other hosts, so all evaluate the same one. Only results are written."""
 
@@ -85,7 +85,7 @@ def _next_step(session: Session, last: int | None, waits: Waits) -> int | None:
         if watchdog.wait(lambda: store.get(here), waits.stall_seconds) is None:
             raise HostError(
                 f"host 0 of {store.count} did not start to look for the next checkpoint within "
-                f"{waits.stall_seconds:g} s (stall_seconds). Iterate alike on every host."
+                f"{waits.stall_seconds:g} s (stall_seconds). Iterate in the same way on every host."
             )
         word = watchdog.wait(lambda: store.get(key), float("inf"))  # if host 0 dies, that is a HostError
         return json.loads(word or "null")
@@ -122,7 +122,7 @@ def _say_timeout(directory: str, last: int | None, timeout_seconds: float) -> No
     if last is None:
         raise CheckpointError(
             f"{directory} has no checkpoint, and none came within {timeout_seconds:g} s (timeout_seconds). Is this "
-            "the work directory that the training writes to?"
+            "the work directory that the training run writes to?"
         )
     log.warning(
         "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d",

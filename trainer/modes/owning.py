@@ -1,4 +1,4 @@
-"""Host 0 takes the work directory for all hosts of a training, before they read, truncate or write in it."""
+"""Host 0 takes the work directory for all hosts of a training run, before they read, truncate or write in it."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ __all__ = ["own"]
 def own(session: Session, config: TrainerConfig) -> None:
     """Makes this run the owner of the work directory until the call ends. A fast_dev_run writes nothing and skips this.
 
-    OwnerError if another training owns it; on the other hosts, a HostError with that failure."""
+    OwnerError if another training run owns it; on the other hosts, a HostError with that failure."""
     if config.fast_dev_run:
         return
     watchdog = session.watchdog

@@ -1,4 +1,4 @@
-"""Predictions, record by record, in the order of the data set, while the device computes the next ones.
+"""Predictions, record by record, in the order of the dataset, while the device computes the next ones.
 
 All hosts make the same number of dispatches: the sums that prove the epoch are over all hosts."""
 
@@ -134,9 +134,9 @@ class Prediction:
         said = watchdog.wait(everyone, registry.silence_seconds)
         if said is None:
             raise HostError(
-                f"its predictions were dropped after {self._dispatches} dispatches, and after "
-                f"{registry.silence_seconds:g} s (half of host_timeout_seconds) other hosts continued with theirs. "
-                "Iterate alike on every host; if an error dropped them, see the log of this host."
+                f"it stopped iterating over its predictions after {self._dispatches} dispatches, but other hosts "
+                f"continued for {registry.silence_seconds:g} s (half of host_timeout_seconds). Iterate in the same way "
+                "on every host; if an error stopped this one, see its log."
             )
         given = []
         for _ in range(max(map(int, said.values())) - self._dispatches):

@@ -29,7 +29,7 @@ class Session:
         self.watchdog.check()
 
     def check_late(self) -> None:
-        """The check while a training waits for its input. A single process may save and end. Several hosts can only
+        """The check while training waits for its input. A single process may save and end. Several hosts can only
         save together, so they wait for the input, or for its stall_seconds."""
         if self.watchdog.alone:
             self.preemption.check()
@@ -38,7 +38,7 @@ class Session:
     def due(self, _: int) -> bool:
         """See Between. Raises an Ending, on all hosts before the same dispatch."""
         if (decision := self.decisions.poll()).preempted:
-            why = f"{decision.stop}; there was nothing to save, run the same command again"
+            why = f"{decision.stop}; there was nothing to save: run the same command again"
             raise ending(why, decision.interrupted, together=True)
         return False
 

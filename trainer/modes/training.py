@@ -30,7 +30,7 @@ log = logger("trainer")
 def train_run(
     session: Session, setup: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
 ) -> TrainResult:
-    """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with its work saved."""
+    """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with all progress saved."""
     config = setup.config
     with session.preemption.leavable():
         state, position = _begin(session, setup, opened, start)
@@ -69,7 +69,7 @@ def train_run(
         log.warning("%s: training ends at step %d of %d, %s", stopped, step, end, how)
     if between.stopped.preempted:
         done = f"step {step} is saved, and the same command resumes from there"
-        done = done if saved else "there was nothing to save, run the same command again"
+        done = done if saved else "there was nothing to save: run the same command again"
         raise ending(f"{stopped}; {done}", between.stopped.interrupted, together=True)
     executables, speed = len(program.executables), monitor.speed(step - start)
     return TrainResult(start, step, state, monitor.last, speed, executables, stopped or None)

@@ -23,7 +23,7 @@ class Ownership(AbstractContextManager):
         return self._taken.lost
 
     def fence(self) -> None:
-        """Call it before a training publishes anything. OwnerError if another run has taken over."""
+        """Call it before a training run publishes anything. OwnerError if another run has taken over."""
         if self._taken:
             self._taken.lease.fence()
 

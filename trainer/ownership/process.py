@@ -25,7 +25,7 @@ class Process:
     started: int
 
     def shares_kernel(self, other: "Process") -> bool:
-        """Whether both are on one machine, maybe in containers that do not see each other's processes."""
+        """Whether both are on one machine, perhaps in containers that do not see each other's processes."""
         kernel = self.machine.rpartition(" ")[2]
         return bool(kernel) and kernel == other.machine.rpartition(" ")[2]
 
@@ -44,7 +44,7 @@ def this_process() -> Process:
 
 
 def lives(process: Process, here: Process) -> bool | None:
-    """Whether it is alive, maybe suspended; None if `here` cannot see it: on another machine, in a container."""
+    """Whether it is alive, perhaps suspended; None if `here` cannot see it: on another machine, in a container."""
     if not here.machine or (process.machine, process.namespace) != (here.machine, here.namespace):
         return None
     try:

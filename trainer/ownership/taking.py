@@ -137,13 +137,13 @@ class _Contender:
 
     def _refusal(self, record: Record | None) -> OwnerError:
         if record is None:
-            return OwnerError(f"workdir={self.workdir} belongs to a training that is running. Give another workdir.")
+            return OwnerError(f"workdir={self.workdir} belongs to another run, which is running. Give another workdir.")
         process = record.process
         suspended = lives(process, self.here) and is_suspended(process)
         state = f"suspended (kill -CONT {process.pid} resumes it)" if suspended else "running"
         return OwnerError(
-            f"workdir={self.workdir} belongs to a training that is {state}: {_named(record)}. Wait until it ends, end "
-            f"it (kill {process.pid} on {process.host}: it saves, and another run can resume), or give another workdir."
+            f"workdir={self.workdir} belongs to another run, which is {state}: {_named(record)}. Wait until it ends, "
+            f"end it (kill {process.pid} on {process.host}: it saves, and a new run resumes), or give another workdir."
         )
 
 

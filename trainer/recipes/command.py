@@ -30,7 +30,7 @@ def batch_options(ctx: InputContext) -> dict[str, Any]:
 def run_command(
     config: RecipeConfig, task: Task, train_input: InputFn, eval_input: InputFn, predicted: Predicted = dict
 ) -> None:
-    """Runs config.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the speed of the training
+    """Runs config.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the training speed
     to train_result.json, predictions to predictions.jsonl.
 
     predicted: maps a record's predictions, numbers and lists of numbers, to the values to write."""

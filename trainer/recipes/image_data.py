@@ -1,4 +1,4 @@
-"""Finds the features of images and labels in the description of a data set, so that users need not give them."""
+"""Finds the features of images and labels in the description of a dataset, so that users need not give them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Images with one label each: a small CNN on any such data set. A complete recipe: inputs, augmentation, model, loss.
+"""Images with one label each: a small CNN on any such dataset. A complete recipe: inputs, augmentation, model, loss.
 
 Only the inputs need tensorflow, so they import it themselves."""
 

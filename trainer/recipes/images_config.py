@@ -23,7 +23,7 @@ DEFAULTS = replace(SMALL_BATCHES, max_steps=2000, checkpoint_every_steps=500)
 class Config(RecipeConfig):
     """Trains a small CNN on images with one label each, then evaluates one exact epoch of the validation split.
 
-    By default, the data set determines the features of image and label, and the names of the classes."""
+    By default, the dataset determines the features of image and label, and the names of the classes."""
 
     image_key: str | None = None
     """The feature with the encoded image. Default: the only image feature."""
@@ -34,10 +34,10 @@ class Config(RecipeConfig):
     size: int = 64
     """Width and height of the images, in pixels."""
     augmentation: Literal["none", "crop", "trivial"] = "crop"
-    """Of training images, on the host. none: the central crop, as in evaluation. crop: a random resized crop, mirrored
+    """On the host, in training only. none: the central crop, as in evaluation. crop: a random resized crop, mirrored
     half of the time. trivial: the same, then TrivialAugmentWide."""
     min_area: float = 0.25
-    """Minimum share of the image's area in a random crop; 0.08 is usual for long trainings on ImageNet."""
+    """Minimum share of the image's area in a random crop; 0.08 is usual for long training runs on ImageNet."""
     mirror: bool = True
     """Mirror half of the random crops; turn it off for text and other images where left and right matter."""
     color_jitter: float = 0.0

@@ -146,14 +146,14 @@ def test_a_file_that_is_not_whole_records_is_named(raw_cifar, tmp_path, change):
 def test_versions_of_pickles_are_refused_with_the_one_to_take(tmp_path, name, wanted):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / name).write_bytes(b"\x80\x04.")
-    message = rf"{name} is the Python or Matlab version, which is not read: .* Take {wanted}\.tar\.gz, the binary"
+    message = rf"{name} is the Python or Matlab version, which is not read: .* Use {wanted}\.tar\.gz, the binary"
     with pytest.raises(RawDataError, match=message):
         cifar_to_gcs.main([f"--raw_data_dir={tmp_path}/raw", f"--gcs_output_path={tmp_path}/out"])
 
 
 def test_an_archive_by_the_right_name_with_other_things_inside_is_refused(raw_cifar, tmp_path):
     raw_cifar.batches = {"data_batch_1": raw_cifar.batches.popitem()[1]}
-    with pytest.raises(RawDataError, match=r"has no data_batch_1.bin or test_batch.bin .*There is: .*data_batch_1"):
+    with pytest.raises(RawDataError, match=r"has no data_batch_1.bin or test_batch.bin .*It has: .*data_batch_1"):
         raw_cifar.write_archive().convert(tmp_path / "out")
 
 
@@ -172,7 +172,7 @@ def remove_test_batch(raw):
 LAYOUTS = [
     (remove_names, LabelError, r"has no \w+(\.meta|_label_names)\.txt, the names of the \d+ classes"),
     (shorten_names, LabelError, r"has (99 class names, expected 100|9 class names, expected 10)\."),
-    (remove_test_batch, RawDataError, r"does not have the test split\. There is: "),
+    (remove_test_batch, RawDataError, r"does not have the test split\. It has: "),
 ]
 
 
@@ -197,7 +197,7 @@ def test_a_batch_that_was_not_copied_is_missed_rather_than_left_out(raw_cifar):
 
 def test_a_directory_without_it_or_with_both_and_a_dry_run_of_an_archive_are_refused(raw_cifar, tmp_path):
     (tmp_path / "raw").mkdir()
-    with pytest.raises(RawDataError, match=r"has none of cifar-10-batches-bin, .* There is: nothing"):
+    with pytest.raises(RawDataError, match=r"has none of cifar-10-batches-bin, .* It has: nothing"):
         raw_cifar.convert(tmp_path / "out")
     with pytest.raises(OptionError, match=r"binary\.tar\.gz has to be uncompressed .* --dry_run writes nothing"):
         raw_cifar.write_archive().convert(tmp_path / "out", "--dry_run")

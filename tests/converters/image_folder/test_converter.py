@@ -168,7 +168,7 @@ def test_with_one_shard_unfinished_it_goes_on_and_keeps_the_others(raw_image_fol
 
 WRONG = [
     (["--raw_data_dir=/nowhere"], RawDataError, "--raw_data_dir=/nowhere does not exist"),
-    ([], RawDataError, r"no folder of a split \(train, .*There is: cat, dog, grey eel\. .*--validation_fraction"),
+    ([], RawDataError, r"no folder of a split \(train, .*It has: cat, dog, grey eel\. .*--validation_fraction"),
     (["--validation_fraction=1"], OptionError, "--validation_fraction=1.0: must be at least 0 and less than 1"),
     (["--validation_fraction=nan"], OptionError, "--validation_fraction=nan: must be at least 0"),
     (["--validation_fraction=0", "--splits=test"], RawDataError, r"does not have the test split. It has: train\."),
@@ -190,10 +190,10 @@ def test_a_wrong_option_is_one_clear_error_and_writes_nothing(raw_image_folder, 
     ("folders", "fraction", "message"),
     [
         (["train/a", "val/a", "validation/a"], None, "has two folders for the validation split"),
-        (["train/a", "val"], None, "val has no class folders in it. There is: nothing"),
+        (["train/a", "val"], None, "val has no class folders in it. It has: nothing"),
         (["train/a", "test/a"], 0.1, r"has folders by split \(test, train\). Leave out --validation_fraction"),
         ([".git"], 0.1, "has no class folders in it"),
-        (["train/two\nlines"], None, "its name must be UTF-8 text in one line"),
+        (["train/two\nlines"], None, "its name must be UTF-8 text on one line"),
     ],
 )
 def test_a_layout_that_is_not_quite_right_is_one_clear_error(tmp_path, folders, fraction, message):

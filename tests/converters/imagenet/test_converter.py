@@ -130,7 +130,7 @@ def test_the_digest_changes_with_classes_and_verification_alone():
 def test_missing_files_are_named_with_the_layout(raw_imagenet):
     (raw_imagenet.directory / "synset_labels.txt").unlink()
     with pytest.raises(
-        RawDataError, match=r"does not have the validation split\. It needs .* synset_labels\.txt .* There is: ILSVR"
+        RawDataError, match=r"does not have the validation split\. It needs .* synset_labels\.txt .* It has: ILSVR"
     ):
         scanned(raw_imagenet)
     assert scanned(raw_imagenet, ["train"])[1]

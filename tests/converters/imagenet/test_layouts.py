@@ -150,7 +150,7 @@ def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(raw_fold
         (
             lambda d: (d / "train").rename(d / "Train"),
             RawDataError,
-            r"does not have the train split\. .* There is: Train",
+            r"does not have the train split\. .* It has: Train",
         ),
         (
             lambda d: (d / "synset_labels.txt").write_bytes(b"n00000001\xff"),

@@ -145,7 +145,7 @@ def test_an_opaque_payload_is_one_bytes_value_for_ops(layout, key):
     [
         (np.dtype("u1"), r"the dtype uint8 has no named fields, .* np\.dtype\(\[\('label'"),
         (np.dtype("(3,)u1"), "has no named fields"),
-        (np.dtype([("when", "M8[s]")]), r"field 'when' is datetime64\[s\]\. Allowed are bool, integers"),
+        (np.dtype([("when", "M8[s]")]), r"field 'when' is datetime64\[s\]; it must be bool, an integer"),
         (np.dtype([("z", "c8")]), "field 'z' is complex64"),
         (np.dtype([("name", "U4")]), "field 'name' is <U4"),
         (np.dtype([("who", "O")]), "field 'who' is object"),

@@ -170,7 +170,8 @@ def test_a_source_in_which_all_is_bad_ends_training(numbers_of, tmp_path):
     directory = str(shutil.copytree(numbers_of(3), tmp_path / "numbers"))
     flip_payload_bits(directory, "train", 0, 1, 2)
     source = train_dataset(directory, global_batch=1, on_error="skip")
-    with pytest.raises(BadRecordsError, match=r"record \d .* is bad, and no other record .* all of its source are bad"):
+    reason = r"record \d .* is bad, and no other record .* all records of its source are bad"
+    with pytest.raises(BadRecordsError, match=reason):
         next(source.batches())
 
 
@@ -194,7 +195,7 @@ def test_more_bad_records_than_the_budget_are_an_error_that_lists_the_first(pict
     assert len(taken(eval_dataset(pictures[1], max_bad_records=6, **options))) == 6
     text = (
         r"\d records are bad on this host; max_bad_records=1\. The first are:\n  .*record 3 .*\n"
-        r"  .*record 4 (.*\n)+This many are no accident: .* raise max_bad_records"
+        r"  .*record 4 (.*\n)+So many are unlikely by chance: .* raise max_bad_records"
     )
     with pytest.raises(BadRecordsError, match=text):
         taken(eval_dataset(pictures[1], max_bad_records=1, **options))
@@ -237,7 +238,8 @@ def test_a_file_that_is_no_quarantine_is_not_written_over_and_one_that_cannot_be
 ):
     other = tmp_path / "labels.txt"
     other.write_text("cat\n")
-    with pytest.raises(OptionError, match=r"quarantine_file='.*labels.txt' holds something else .* a new file"):
+    refusal = r"quarantine_file='.*labels.txt' .* It is not a quarantine file: .* a new one"
+    with pytest.raises(OptionError, match=refusal):
         eval_dataset(pictures[1], global_batch=4, on_error="mask", quarantine_file=other)
     nowhere = other / "inside" / "bad.jsonl"  # inside a file
     source = eval_dataset(pictures[1], global_batch=4, ops=OPS, on_error="mask", quarantine_file=nowhere)

@@ -185,7 +185,7 @@ def test_weights_that_mean_nothing_are_refused(mixed, weights):
 def test_what_a_mixture_cannot_do_says_what_can(mixed, numbers_of):
     with pytest.raises(OptionError, match="2 sources have 1 weights: give one for each"):
         mixed((1,))
-    with pytest.raises(OptionError, match=r"a mixture has no end, so no exact epoch\. Evaluate each source"):
+    with pytest.raises(OptionError, match=r"a mixture is endless, so no epoch is exact\. Evaluate each source"):
         eval_dataset(mixed(), global_batch=4)
     with pytest.raises(OptionError, match="split and limit apply to one source"):
         train_dataset(mixed(), "train[:5]", global_batch=4)

@@ -48,11 +48,11 @@ def test_a_schema_gives_itself_back_and_refuses_nonsense():
     assert "channels" not in schema.to_json()["features"]["a"]
     with pytest.raises(SchemaError, match="dtype 'int32' is not one of bytes, int64, float32"):
         Feature("int32")
-    with pytest.raises(SchemaError, match=r"allowed only as \(None,\)"):
+    with pytest.raises(SchemaError, match=r"must be the only one: \(None,\)"):
         Feature("int64", (None, 3))
-    with pytest.raises(SchemaError, match="and for bytes also text and image"):
+    with pytest.raises(SchemaError, match="must be raw; only bytes may also be text or image"):
         Feature("int64", content="image")
-    with pytest.raises(SchemaError, match="channels 2 of content image: allowed are 1, 3 or 4, for an image only"):
+    with pytest.raises(SchemaError, match="channels 2 of content image: must be 1, 3 or 4, and only for an image"):
         Feature("bytes", content="image", channels=2)
     with pytest.raises(SchemaError, match="malformed schema"):
         Schema.from_json({"name": "s"})

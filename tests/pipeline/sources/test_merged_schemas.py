@@ -100,7 +100,7 @@ def test_a_schema_file_is_a_schema_or_a_manifest(tmp_path):
         (tmp_path / f"{number}.json").write_text(json.dumps(data))
         assert read_schema(str(tmp_path / f"{number}.json")) == schema
     (tmp_path / "bad.json").write_text('{"name": "x"}')
-    with pytest.raises(OptionError, match=r"--schema_file=.*bad.json contains no schema: .*features"):
+    with pytest.raises(OptionError, match=r"--schema_file=.*bad.json: .*features.* Give a manifest.json"):
         read_schema(str(tmp_path / "bad.json"))
 
 

@@ -197,7 +197,7 @@ def test_wrong_names_of_labels_are_indexed_again(indexed, tmp_path, verify):
     assert index_main(flags) == 0
     status, printed, damaged = verify(indexed)
     assert status == 1
-    assert "label 3 in 'image/class/label'; allowed are 1..2" in damaged[0]
+    assert "label 3 in 'image/class/label' is outside 1..2" in damaged[0]
     assert "correct the label file, and run the indexing command again" in printed
     names.write_text("one\ntwo\nthree\n")
     assert index_main(flags) == 0

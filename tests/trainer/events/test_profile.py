@@ -37,7 +37,7 @@ def test_the_trace_has_the_dispatches_of_its_steps_alone(dense_task, vector_inpu
 def test_a_run_profiles_what_it_makes_of_these_steps(start, end, stops, caplog):
     settings = TrainerConfig(workdir="w", global_batch_size=1, profile_steps="10:20")
     assert Profile(settings, start, end).stops == stops
-    assert ("profile_steps=10:20: this run only makes steps 21 to 30" in caplog.text) == (not stops)
+    assert ("profile_steps=10:20: this run trains only steps 21 to 30" in caplog.text) == (not stops)
 
 
 def test_a_trace_that_a_run_did_not_end_is_uploaded_to_its_bucket(bucket):

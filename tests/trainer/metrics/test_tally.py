@@ -107,7 +107,7 @@ def evaluation(dense_task, vector_input, config):
 
 
 def test_a_metric_that_counts_padding_is_refused_before_the_epoch(evaluation):
-    text = r"the metric 'size' counts rows of padding: .* leave these rows out by jnp.where\(mask, values, 0\)"
+    text = r"the metric 'size' counts rows of padding: .* leave these rows out with jnp.where\(mask, values, 0\)"
     with pytest.raises(InputError, match=text):
         evaluation(size=Own(lambda outputs, batch, mask: mask.size))
 

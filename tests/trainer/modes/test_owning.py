@@ -47,7 +47,7 @@ def outcomes(config, monkeypatch):
 def test_a_refusal_of_host_0_is_one_error_on_every_host(outcomes, config):
     owner = take(config().workdir).lease
     first, second = outcomes(2)
-    assert first.startswith(f"OwnerError: workdir={config().workdir} belongs to a training that is running: host ")
+    assert first.startswith(f"OwnerError: workdir={config().workdir} belongs to another run, which is running: host ")
     assert second == f"HostError: host 0 of 2 failed: {first.removeprefix('OwnerError: ')}"
     owner.release()
     assert outcomes(2) == [None, None]

@@ -25,7 +25,7 @@ def test_an_owner_that_lives_refuses_a_second_run_which_changes_nothing(workdir,
     with pytest.raises(OwnerError) as refused:
         contend(workdir, silence=0)
     assert re.fullmatch(
-        rf"workdir={re.escape(workdir)} belongs to a training that is running: host {host}, process {pid}, started "
+        rf"workdir={re.escape(workdir)} belongs to another run, which is running: host {host}, process {pid}, started "
         rf"2\d\d\d-\d\d-\d\dT[\d:]{{8}}\+00:00\. Wait until it ends, end it \(kill {pid} on {host}: .*\), or give "
         r"another workdir\.",
         str(refused.value),
@@ -107,7 +107,7 @@ def test_a_thread_that_reads_a_record_before_its_lease_has_begun_takes_it_for_al
     def seen_immediately(self, number, record):
         created = create(self, number, record)
         monkeypatch.setattr(OwnerFiles, "create", create)
-        with pytest.raises(OwnerError, match="belongs to a training that is running") as error:
+        with pytest.raises(OwnerError, match="belongs to another run, which is running") as error:
             contend(workdir, silence=60)
         refused.append(error)
         return created

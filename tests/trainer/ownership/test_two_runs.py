@@ -90,7 +90,7 @@ def test_a_second_run_is_refused_in_one_line_and_the_first_loses_nothing(start, 
     with pytest.raises(OwnerError) as refused:
         trainer.train(owned_run.batches, max_steps=owned_run.STEPS)
     owner = f"host {os.uname().nodename}, process {first.pid}, started 2"
-    assert f"belongs to a training that is running: {owner}" in str(refused.value)
+    assert f"belongs to another run, which is running: {owner}" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert trainer.evaluate(lambda ctx: list(owned_run.batches(ctx))[:2], name="beside").step == 20
     assert {path: digest for path, digest in contents(workdir).items() if "/eval_beside/" not in path} == before
