@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 import simplejpeg
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from beam_jobs.converter import Reject
 from pipeline.tools.record_checks import MAX_PIXELS
@@ -99,6 +99,8 @@ def decode_image(data: bytes, formats: tuple[str, ...]) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=formats)
         check_size(image.height, image.width)
         image.load()
+    except UnidentifiedImageError:  # its text contains a memory address, and the ledger of every run must be the same
+        raise Reject("truncated or damaged image: its header cannot be read") from None
     except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as e:
         raise Reject(f"truncated or damaged image: {str(e)[:200]}") from None
     return image

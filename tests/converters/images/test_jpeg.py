@@ -71,6 +71,7 @@ def test_bytes_after_the_end_mark_are_no_damage():
         (b"\xff\xd8\xff\xe0\x00\x10JFIF", "truncated JPEG: no frame header in its 10 bytes"),
         (b"\xff\xd8", "truncated JPEG"),
         (encode(form="PNG")[:60], "truncated or damaged image"),
+        (encode(form="PNG")[:8] + bytes(30), "^truncated or damaged image: its header cannot be read$"),
         (encode("CMYK", size=(64, 64))[:-900], "truncated or damaged JPEG"),
         (
             b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + b"\0" * 20,
@@ -78,7 +79,7 @@ def test_bytes_after_the_end_mark_are_no_damage():
         ),
         (b"\xff\xd8\xff\xc0\x00\x11\x08\x00\x00\x00\x05\x03" + b"\0" * 20, "5x0 pixels"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_is_no_usable_image_is_rejected_with_the_reason(data, message):
     with pytest.raises(Reject, match=message):
