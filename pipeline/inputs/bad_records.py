@@ -1,6 +1,6 @@
 """The quarantine: which records are damaged or cannot be decoded, how many may be, and where they are listed.
 
-Recipes create it for each Input. It is independent of reading and decoding."""
+train_dataset and eval_dataset create one for each DatasetInput. It is independent of reading and decoding."""
 
 import json
 import threading
