@@ -29,7 +29,7 @@ class FixedLength:
             raise OptionError(f"record={self.record!r} must be a number of bytes, 1 to 2**32 - 1, or an np.dtype.")
         for name in ("header_bytes", "footer_bytes"):
             if getattr(self, name) < 0:
-                raise OptionError(f"{name}={getattr(self, name)} must be 0 or more.")
+                raise OptionError(f"{name}={getattr(self, name)} must be at least 0.")
 
     @property
     def record_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""All ops: frozen dataclasses. Recipes take a list of them; your own must implement `Op`."""
+"""All ops: frozen dataclasses. train_dataset takes a list of them; your own must implement `Op`."""
 
 from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
 from pipeline.decoding.image_ops import DecodeJpeg, DecodePng

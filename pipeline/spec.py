@@ -1,6 +1,6 @@
 """Shape and dtype of a feature, or of an entry of a batch, known before any record is read.
 
-A layout defines them for a record's payload, ops change them, an Input guarantees them. NumPy only."""
+A layout defines them for a record's payload, ops change them, a DatasetInput guarantees them. NumPy only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

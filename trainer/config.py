@@ -116,7 +116,7 @@ class TrainerConfig:
     def _check_times(self) -> None:
         for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
             if not getattr(self, name) > 0:
-                raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be above 0.")
+                raise OptionError(f"{name}={getattr(self, name)} must be above 0.")
         for name in ("max_time", "checkpoint_every"):
             if getattr(self, name) is not None:
                 seconds_of(name, getattr(self, name))
@@ -187,4 +187,4 @@ def check_positive_int(name: str, value: object) -> None:
     if type(value) is not int:
         raise OptionError(f"{name}={value!r} is a {type(value).__name__}. It must be an int above 0.")
     if value <= 0:
-        raise OptionError(f"{name}={value} is not allowed. It must be an int above 0.")
+        raise OptionError(f"{name}={value} must be an int above 0.")

@@ -1,6 +1,6 @@
 """Decodes the payloads of a host's rows into a batch: parsing, ops and padding, one call of a graph function per batch.
 
-An Input runs it from its own thread or inside tf.data: the same function, so the same batches."""
+A DatasetInput runs it from its own thread or inside tf.data: the same function, so the same batches."""
 
 import functools
 import os

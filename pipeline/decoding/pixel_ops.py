@@ -29,7 +29,7 @@ class RandomShift(ImageOp):
 
     def __post_init__(self) -> None:
         if self.pixels < 0 or self.fill not in ("zero", "edge"):
-            raise OptionError(f"{self!r}: pixels must be 0 or more, and fill 'zero' or 'edge'.")
+            raise OptionError(f"{self!r}: pixels must be at least 0, and fill 'zero' or 'edge'.")
 
     def _image(self, value: Any, seed: Any, /) -> Any:
         height, width, _ = value.shape
@@ -52,7 +52,7 @@ class RandomCrop(ImageOp):
         if self.size is not None:
             check_size(self, self.size)
         if self.padding < 0 or self.fill not in ("zero", "edge"):
-            raise OptionError(f"{self!r}: padding must be 0 or more, and fill 'zero' or 'edge'.")
+            raise OptionError(f"{self!r}: padding must be at least 0, and fill 'zero' or 'edge'.")
 
     def _spec(self, specs: Specs) -> ArraySpec:
         spec = image_spec(self, self.key, specs)

@@ -1,4 +1,4 @@
-"""The decoding half of an Input: turns the records read for a batch into the batch, even if some are bad.
+"""The decoding half of a DatasetInput: turns the records read for a batch into the batch, even if some are bad.
 
 A batch without bad records is decoded in one go. In others, bisection finds the bad ones."""
 
@@ -29,7 +29,7 @@ class Assembly:
         self._records, self._decoder, self._quarantine = records, decoder, quarantine
 
     def __call__(self, delivery: Delivery) -> Batch:
-        """One batch, as Input describes it."""
+        """One batch, as DatasetInput describes it."""
         ids = delivery.rows.record_ids
         whole = [record for record in delivery.records if isinstance(record, Proven)]
         if len(whole) < len(delivery.records):

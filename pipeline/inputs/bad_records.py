@@ -1,6 +1,6 @@
 """The quarantine: which records are damaged or cannot be decoded, how many may be, and where they are listed.
 
-Recipes create it for each Input. It is independent of reading and decoding."""
+train_dataset and eval_dataset create one for each DatasetInput. It is independent of reading and decoding."""
 
 import json
 import threading
@@ -47,7 +47,7 @@ class Quarantine:
         if on_error not in get_args(OnError):
             raise OptionError(f"on_error={on_error!r} is not known. Known: {', '.join(map(repr, get_args(OnError)))}.")
         if max_bad_records < 0:
-            raise OptionError(f"max_bad_records={max_bad_records} must be 0 or more.")
+            raise OptionError(f"max_bad_records={max_bad_records} must be at least 0.")
         if quarantine_file is not None and on_error == "raise":
             raise OptionError(
                 f"quarantine_file={fspath(quarantine_file)!r} lists what was left out, but on_error='raise' leaves "

@@ -1,6 +1,6 @@
-"""An iterator over an Input's batches, and its threads: one reads ahead, a few decode.
+"""An iterator over a DatasetInput's batches, and its threads: one reads ahead, a few decode.
 
-Independent of records and orders: an Input passes in what is read, and the function that makes a batch of it."""
+Independent of records and orders: a DatasetInput passes in what is read, and the function that makes a batch of it."""
 
 import weakref
 from collections.abc import Callable, Iterator

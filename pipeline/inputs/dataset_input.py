@@ -57,7 +57,7 @@ class DatasetInput:
         self._quarantine, self._assembly = quarantine, Assembly(records, decoder, quarantine)
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         if read_ahead_bytes < 0:
-            raise OptionError(f"read_ahead_bytes={read_ahead_bytes} must be 0 or more; 0 reads one batch ahead.")
+            raise OptionError(f"read_ahead_bytes={read_ahead_bytes} must be at least 0; 0 reads one batch ahead.")
         # Reading ahead more than the split is never useful.
         split_bytes = records.num_bytes + RECORD_OBJECT_BYTES * records.num_records
         self.read_ahead_bytes = min(read_ahead_bytes, 4 * split_bytes)

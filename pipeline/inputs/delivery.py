@@ -1,4 +1,4 @@
-"""The reading half of an Input: a thread that reads the records of one batch after another, ahead of their use.
+"""The reading half of a DatasetInput: a thread that reads the records of one batch after another, ahead of their use.
 
 Batches are read in groups, so that one request reads neighbouring records. Damaged records are passed on."""
 

@@ -1,6 +1,6 @@
 """The order of records: a pure function of (seed, position), the same for any number of hosts.
 
-An Input asks it for the record ids of any rows of any batch; resuming is free, and the state is two integers.
+A DatasetInput asks it for the record ids of any rows of any batch; resuming is free, and the state is two integers.
 Pure NumPy: no I/O, no manifest, no TensorFlow."""
 
 import math

@@ -1,6 +1,6 @@
 """Opens datasets as records: one or several, a complete split or parts of it.
 
-Recipes read what it returns. It detects what is at a location by looking there."""
+train_dataset and eval_dataset read what it returns. It detects what is at a location by looking there."""
 
 import functools
 from collections.abc import Mapping, Sequence

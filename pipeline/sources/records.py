@@ -1,6 +1,6 @@
 """The interface of every source: a numbered sequence of records that can be read in any order.
 
-An Input reads through it; concatenated, sliced and cached records implement it, too. NumPy only."""
+A DatasetInput reads through it; concatenated, sliced and cached records implement it, too. NumPy only."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable

@@ -1,6 +1,6 @@
 """Checks of a record's contents: does it match the schema, what are its labels, does its image decode?
 
-Used by verify, index and describe. It needs no TensorFlow."""
+Used by verify, index, describe and converters. Needs no TensorFlow."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence

@@ -188,7 +188,7 @@ def test_positions_of_training_and_of_evaluation_are_told_apart(images):
 
 @pytest.mark.parametrize("recipe", [train_dataset, eval_dataset])
 def test_less_than_nothing_is_not_read_ahead(images, recipe):
-    with pytest.raises(OptionError, match="read_ahead_bytes=-1 must be 0 or more"):
+    with pytest.raises(OptionError, match="read_ahead_bytes=-1 must be at least 0"):
         recipe(images, global_batch=8, read_ahead_bytes=-1)
 
 

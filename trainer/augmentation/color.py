@@ -41,7 +41,7 @@ def color_jitter(
     amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
     for name, amount in amounts.items():
         if not 0 <= amount < math.inf:
-            raise OptionError(f"color_jitter: {name}={amount} must be 0 or more, and finite.")
+            raise OptionError(f"color_jitter: {name}={amount} must be at least 0, and finite.")
     pixels = images_of(batch, key, "color_jitter", (3,) if saturation else (1, 3)).astype(jnp.float32)
     drawn = uniform(batch, stream, 3)
     ranges = [(max(0.0, 1 - amount), 1 + amount) for amount in amounts.values()]

@@ -26,7 +26,7 @@ class Devices:
                 "simulate any number of devices; other platforms use all their devices."
             )
         if self.num_devices is not None and self.num_devices < 1:
-            raise OptionError(f"num_devices={self.num_devices} is not allowed. It must be an int above 0.")
+            raise OptionError(f"num_devices={self.num_devices} must be an int above 0.")
 
 
 def choose(devices: Devices) -> None:

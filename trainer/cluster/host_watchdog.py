@@ -46,8 +46,8 @@ class HostWatchdog:
     ) -> None:
         if store.count > 1 and timeout_seconds >= HEARTBEAT_SECONDS:
             raise OptionError(
-                f"host_timeout_seconds={timeout_seconds} is not allowed on several hosts. It must be below "
-                f"{HEARTBEAT_SECONDS}, after which JAX aborts them."
+                f"host_timeout_seconds={timeout_seconds} must be below {HEARTBEAT_SECONDS} on several hosts, "
+                "because JAX aborts them after that time."
             )
         self.registry, self._busy, self._heed = HostRegistry(store, timeout_seconds), busy, heed
         self.alone = store.count == 1

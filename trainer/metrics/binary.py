@@ -65,11 +65,9 @@ class AUC(Metric):
     def __post_init__(self) -> None:
         check_positive_int("bins", self.bins)
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise OptionError(
-                f"low={self.low} and high={self.high} are not allowed. Both must be finite, and low below high."
-            )
+            raise OptionError(f"low={self.low} and high={self.high} must be finite, and low below high.")
         if self.bins > MOST_BINS:
-            raise OptionError(f"bins={self.bins} is not allowed. float32 distinguishes at most {MOST_BINS}.")
+            raise OptionError(f"bins={self.bins} must be at most {MOST_BINS}: float32 distinguishes no more.")
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
         """yes, no int32 [bins]; unscored, strays int32 []."""

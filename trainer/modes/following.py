@@ -41,7 +41,7 @@ class Waits:
     def __post_init__(self) -> None:
         for name, seconds in asdict(self).items():
             if not seconds > 0:
-                raise OptionError(f"{name}={seconds} is not allowed. It must be above 0.")
+                raise OptionError(f"{name}={seconds} must be above 0.")
 
 
 def follow(

@@ -46,7 +46,7 @@ class RecipeConfig:
 
     def __post_init__(self) -> None:
         if not self.follow_seconds > 0:
-            raise OptionError(f"follow_seconds={self.follow_seconds} is not allowed. It must be above 0.")
+            raise OptionError(f"follow_seconds={self.follow_seconds} must be above 0.")
 
     def check(self) -> None:
         """Checks work directory and data. What it opens stays open for the recipe.

@@ -69,13 +69,13 @@ class Config(RecipeConfig):
         if not self.widths or min(self.widths) < 1:
             raise OptionError(f"widths={self.widths} must be one or more numbers above 0.")
         if self.num_classes is not None and self.num_classes < 2:
-            raise OptionError(f"num_classes={self.num_classes} must be 2 or more.")
+            raise OptionError(f"num_classes={self.num_classes} must be at least 2.")
         for name in ("min_area", "color_jitter", "random_erasing", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
-                raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be in 0..1.")
+                raise OptionError(f"{name}={getattr(self, name)} must be in 0..1.")
         for name in ("mixup", "cutmix", "weight_decay", "learning_rate"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise OptionError(f"{name}={getattr(self, name)} is not allowed. It must be 0 or above.")
+                raise OptionError(f"{name}={getattr(self, name)} must be at least 0.")
 
     def check_features(self) -> None:
         _ = self.image_data

@@ -252,7 +252,7 @@ def test_a_file_that_is_no_quarantine_is_not_written_over_and_one_that_cannot_be
     [
         (eval_dataset, {"on_error": "skip"}, r"on_error='skip' would count another record twice .* 'mask' leaves"),
         (train_dataset, {"on_error": "ignore"}, r"on_error='ignore' is not known\. Known: 'raise', 'skip', 'mask'"),
-        (eval_dataset, {"on_error": "mask", "max_bad_records": -1}, "max_bad_records=-1 must be 0 or more"),
+        (eval_dataset, {"on_error": "mask", "max_bad_records": -1}, "max_bad_records=-1 must be at least 0"),
         (
             train_dataset,
             {"quarantine_file": "bad.jsonl"},

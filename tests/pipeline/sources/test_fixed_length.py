@@ -164,7 +164,7 @@ def test_the_fingerprint_is_of_names_sizes_and_format(tmp_path):
         (0, {}, OptionError, r"record=0 must be a number of bytes, 1 to 2\*\*32 - 1, or an np\.dtype"),
         (2**32, {}, OptionError, "record=4294967296 must be"),
         ("u1", {}, OptionError, "record='u1' must be"),
-        (5, {"header_bytes": -1}, OptionError, "header_bytes=-1 must be 0 or more"),
+        (5, {"header_bytes": -1}, OptionError, "header_bytes=-1 must be at least 0"),
         (5, {"footer_bytes": -2}, OptionError, "footer_bytes=-2 must be"),
         (np.dtype("u1"), {}, SchemaError, "the dtype uint8 has no named fields"),
     ],

@@ -65,7 +65,7 @@ def test_what_cannot_be_done_is_one_error(make_batch):
         color_jitter(grey, "imag", brightness=0.1)
     with pytest.raises(InputError, match=r"'labels' is float32 \[16, 5\]; it must be images \[b, height, width, chan"):
         color_jitter(grey, "labels", brightness=0.1)
-    with pytest.raises(OptionError, match="color_jitter: contrast=-1 must be 0 or more, and finite"):
+    with pytest.raises(OptionError, match="color_jitter: contrast=-1 must be at least 0, and finite"):
         color_jitter(grey, contrast=-1)
     with pytest.raises(OptionError, match=r"unknown statistics='imagnet'. Did you mean 'imagenet'"):
         normalize(grey["image"], "imagnet")

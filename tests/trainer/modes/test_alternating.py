@@ -82,7 +82,7 @@ def test_a_name_sets_the_directory_of_its_events(dense_task, vector_input, confi
     trainer.train_and_evaluate(vector_input, vector_input, max_steps=10, name="validation")
     lines = Path(settings.workdir, "eval_validation", "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [5, 10]
-    with pytest.raises(OptionError, match="eval_every_steps=0 is not allowed"):
+    with pytest.raises(OptionError, match="eval_every_steps=0 must be an int above 0"):
         trainer.train_and_evaluate(vector_input, vector_input, max_steps=10, eval_every_steps=0)
 
 

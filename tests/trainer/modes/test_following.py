@@ -195,7 +195,7 @@ def test_a_name_that_cannot_be_a_directorys_is_refused(follower, vector_input, n
 
 
 def test_waits_of_no_time_are_refused(follower, vector_input):
-    with pytest.raises(OptionError, match="poll_seconds=0 is not allowed. It must be above 0"):
+    with pytest.raises(OptionError, match="poll_seconds=0 must be above 0"):
         follower.evaluate_continuously(vector_input, poll_seconds=0)
 
 

@@ -143,7 +143,7 @@ def test_alone_a_watchdog_starts_no_thread_and_compares_nothing(tmp_path):
 
 def test_a_time_out_of_hosts_after_which_jax_would_abort_is_refused_on_several_hosts():
     HostWatchdog(LocalStore(), 900.0)
-    with pytest.raises(OptionError, match=r"host_timeout_seconds=900.0 is not allowed .* below 900, after which JAX"):
+    with pytest.raises(OptionError, match=r"host_timeout_seconds=900.0 must be below 900 on .* JAX aborts"):
         HostWatchdog(LocalStore().view(0, 2), 900.0)
 
 

@@ -60,7 +60,7 @@ def test_where_there_is_a_choice_the_flag_is_named(features, text):
         ({"size": 4}, "size=4 with 4 widths: each width halves the image"),
         ({"size": 16, "widths": (8,) * 5}, "size=16 with 5 widths"),
         ({"widths": ()}, r"widths=\(\) must be one or more"),
-        ({"num_classes": 1}, "num_classes=1 must be 2 or more"),
+        ({"num_classes": 1}, "num_classes=1 must be at least 2"),
     ],
 )
 def test_a_flag_that_cannot_be_is_one_error(flags, text):
