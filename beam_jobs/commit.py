@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from beam_jobs.claims import check_mergeable, renew_claim
-from beam_jobs.completeness import ShardResult, SourceSummary, Whole, check_scanned, check_written, prove
+from beam_jobs.completeness import CompleteSplit, ShardResult, SourceSummary, check_scanned, check_written, prove
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.receipts import Rejected
 from beam_jobs.report import empty_folders, in_words, summarize, write_summary
@@ -73,7 +73,7 @@ def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejecte
     yield f"All are listed in {join(job.output_dir, rejects_file(split))}. Repair them, or allow as many."
 
 
-def _publish_index(storage: Storage, plan: SplitPlan, proven: Whole) -> SplitEntry:
+def _publish_index(storage: Storage, plan: SplitPlan, proven: CompleteSplit) -> SplitEntry:
     data = encode_index(np.concatenate(proven.rows))
     with storage.publish(join(plan.job.output_dir, index_file(plan.split))) as sink:
         sink.write(data)

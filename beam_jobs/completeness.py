@@ -18,7 +18,15 @@ from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import receipt_file
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["ShardResult", "SourceSummary", "Whole", "check_scanned", "check_written", "distrusting_receipts", "prove"]
+__all__ = [
+    "CompleteSplit",
+    "ShardResult",
+    "SourceSummary",
+    "check_scanned",
+    "check_written",
+    "distrusting_receipts",
+    "prove",
+]
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ def _miscounted(what: str, seen: Counter[int], expected: set[int], name: Callabl
 
 
 @dataclass
-class Whole:
+class CompleteSplit:
     """All receipts of a split combined, in shard order."""
 
     shards: list[ShardEntry] = field(default_factory=list)
@@ -152,9 +160,9 @@ class Whole:
         self.largest = max(self.largest, (receipt.largest_bytes, receipt.largest_key))
 
 
-def prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) -> Whole:
+def prove(storage: Storage, plan: SplitPlan, results: Sequence[ShardResult]) -> CompleteSplit:
     """Raises ConversionError unless each shard matches its receipt, and each receipt the result from this run."""
-    whole, output_dir = Whole(), plan.job.output_dir
+    whole, output_dir = CompleteSplit(), plan.job.output_dir
     for result, (receipt, there) in zip(results, read_receipts(storage, plan), strict=True):
         file = plan.shard_file(result.shard)
         if receipt is None or receipt.plan != plan.digest or ShardResult.of(receipt) != result:

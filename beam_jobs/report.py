@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_jobs.completeness import Whole
+from beam_jobs.completeness import CompleteSplit
 from beam_jobs.converter import Source
 from beam_jobs.plausible import empty_shards
 from beam_jobs.shard_plan import SplitPlan
@@ -23,7 +23,12 @@ _LARGE = 4  # a record over a quarter of a shard makes shards differ in size
 
 
 def summarize(
-    plan: SplitPlan, entry: SplitEntry, whole: Whole, fresh: Sequence[ShardEntry], warnings: Sequence[str], now: float
+    plan: SplitPlan,
+    entry: SplitEntry,
+    whole: CompleteSplit,
+    fresh: Sequence[ShardEntry],
+    warnings: Sequence[str],
+    now: float,
 ) -> dict[str, Any]:
     """The report of a complete split, as JSON. Sizes are in bytes, times in seconds.
 

@@ -94,7 +94,7 @@ def unpacked(data: bytes, size: int, crc32: int) -> bytes:
     if magic != b"PK\3\4" or method not in (_STORED, _DEFLATED):
         raise Reject("damaged in its zip: not a header of a stored or deflated file")
     try:
-        content = data[begin : begin + size] if method == _STORED else _inflated(memoryview(data)[begin:], size)
+        content = data[begin : begin + size] if method == _STORED else _decompressed(memoryview(data)[begin:], size)
     except zlib.error as e:
         raise Reject(f"damaged in its zip: {e}") from None
     if len(content) != size or zlib.crc32(content) != crc32:
@@ -102,7 +102,7 @@ def unpacked(data: bytes, size: int, crc32: int) -> bytes:
     return content
 
 
-def _inflated(packed: memoryview, size: int) -> bytes:
+def _decompressed(packed: memoryview, size: int) -> bytes:
     """At most one byte more than the size, so that a decompression bomb takes no memory."""
     return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, size + 1)
 

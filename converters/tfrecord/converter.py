@@ -21,10 +21,10 @@ from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Storage
 from pipeline.tools.record_checks import schema_problems
 
-__all__ = ["CHECKS", "Check", "TfrecordConverter"]
+__all__ = ["CHECKS", "PayloadCheck", "TfrecordConverter"]
 
-Check = Literal["schema", "none"]
-CHECKS: tuple[Check, ...] = ("schema", "none")
+PayloadCheck = Literal["schema", "none"]
+CHECKS: tuple[PayloadCheck, ...] = ("schema", "none")
 
 _ROWS_PER_BATCH = 4096
 _MAX_RECORD_BYTES = 2**31 - 1  # the limit of protobuf; a worker has one record in memory
@@ -38,7 +38,7 @@ class TfrecordConverter:
     name: str
     schema: Schema
     labels: Labels | None = None
-    check: Check = "schema"
+    check: PayloadCheck = "schema"
 
     transforms = False
     worker_files = ()

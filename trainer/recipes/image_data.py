@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.logs import logger
@@ -9,9 +10,8 @@ from pipeline.shards.manifest import find_manifest
 from pipeline.shards.schema import Labels, Schema
 from pipeline.sources.tfds_files import tfds_files, tfds_labels
 from pipeline.storage.schemes import open_storage
-from trainer.recipes.images_config import Config
 
-__all__ = ["ImageData", "find_image_data", "image_data"]
+__all__ = ["Choices", "ImageData", "find_image_data", "image_data"]
 
 log = logger("trainer")
 
@@ -33,57 +33,65 @@ class ImageData:
         return self.names[place] if 0 <= place < len(self.names) else None
 
 
-def find_image_data(config: Config) -> ImageData:
-    """From the flags, or else from the schema and the class names stored with the data.
+class Choices(NamedTuple):
+    """The flags with these names. None: found in the dataset."""
+
+    data_dir: str
+    image_key: str | None = None
+    label_key: str | None = None
+    num_classes: int | None = None
+
+
+def find_image_data(choices: Choices, schema: object) -> ImageData:
+    """From the flags, or else from the records' schema and the class names stored with the data.
 
     Raises OptionError, which names the flag to give, if these are ambiguous."""
-    schema = config.eval_records.layout
     if not isinstance(schema, Schema) or schema.opaque:
-        raise OptionError(f"{config.data_dir} has no schema of its records. Convert them: converters/SOURCES.md.")
-    found = image_data(config, schema, _class_names(config.data_dir))
+        raise OptionError(f"{choices.data_dir} has no schema of its records. Convert them: converters/SOURCES.md.")
+    found = image_data(choices, schema, _class_names(choices.data_dir))
     what = (found.image, found.label, found.num_classes, _some(found.names))
     log.info("images: %r, labels: %r, %d classes%s", *what)
     return found
 
 
-def image_data(config: Config, schema: Schema, labels: Labels | None) -> ImageData:
+def image_data(choices: Choices, schema: Schema, labels: Labels | None) -> ImageData:
     """As find_image_data, from the schema and the class names."""
-    image = _image_key(config, schema)
-    label = _label_key(config, schema, labels)
+    image = _image_key(choices, schema)
+    label = _label_key(choices, schema, labels)
     if labels is None or labels.key != label:
         labels = Labels(label, 0, ())
-    num_classes = config.num_classes or len(labels.names)
+    num_classes = choices.num_classes or len(labels.names)
     if num_classes < 2:
-        raise OptionError(f"{config.data_dir} has no class names for {label!r}. Give --num-classes.")
+        raise OptionError(f"{choices.data_dir} has no class names for {label!r}. Give --num-classes.")
     channels = 1 if schema.features[image].channels == 1 else 3
     return ImageData(image, channels, label, labels.base, num_classes, labels.names)
 
 
-def _image_key(config: Config, schema: Schema) -> str:
+def _image_key(choices: Choices, schema: Schema) -> str:
     bytes_features = {key: feature for key, feature in schema.features.items() if feature.dtype == "bytes"}
-    if config.image_key is not None:
-        return _known("--image-key", config.image_key, bytes_features, "a feature of bytes")
+    if choices.image_key is not None:
+        return _known("--image-key", choices.image_key, bytes_features, "a feature of bytes")
     images = [key for key, feature in bytes_features.items() if feature.content == "image"]
     if len(images) != 1:
         found = ", ".join(map(repr, images)) or "none"
         raise OptionError(
-            f"{config.data_dir}: the image features are {found}; expected exactly one. Give --image-key, one of: "
+            f"{choices.data_dir}: the image features are {found}; expected exactly one. Give --image-key, one of: "
             f"{', '.join(sorted(bytes_features))}."
         )
     return images[0]
 
 
-def _label_key(config: Config, schema: Schema, labels: Labels | None) -> str:
+def _label_key(choices: Choices, schema: Schema, labels: Labels | None) -> str:
     integers = {
         key: feature for key, feature in schema.features.items() if (feature.dtype, feature.shape) == ("int64", ())
     }
-    if config.label_key is not None:
-        return _known("--label-key", config.label_key, integers, "one integer per record")
+    if choices.label_key is not None:
+        return _known("--label-key", choices.label_key, integers, "one integer per record")
     if labels is not None and labels.key in integers:
         return labels.key
     if len(integers) != 1:
         raise OptionError(
-            f"{config.data_dir}: the features with one integer are {', '.join(sorted(integers)) or 'none'}; expected "
+            f"{choices.data_dir}: the features with one integer are {', '.join(sorted(integers)) or 'none'}; expected "
             "exactly one as the label. Give --label-key."
         )
     return next(iter(integers))

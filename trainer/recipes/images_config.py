@@ -83,6 +83,7 @@ class Config(RecipeConfig):
     @cached_property
     def image_data(self) -> "ImageData":
         """See find_image_data."""
-        from trainer.recipes.image_data import find_image_data  # imports this module
+        from trainer.recipes.image_data import Choices, find_image_data
 
-        return find_image_data(self)
+        choices = Choices(self.data_dir, self.image_key, self.label_key, self.num_classes)
+        return find_image_data(choices, self.eval_records.layout)

@@ -4,17 +4,14 @@ import pytest
 
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
-from trainer.config import TrainerConfig
-from trainer.recipes.image_data import image_data
-from trainer.recipes.images_config import Config
+from trainer.recipes.image_data import Choices, image_data
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
 NAMES = Labels("label", 1, ("cat", "dog"))
 
 
 def found(features, labels=NAMES, **flags):
-    config = Config(data_dir="data", trainer=TrainerConfig(workdir="w", global_batch_size=8), **flags)
-    return image_data(config, Schema("pictures", features), labels)
+    return image_data(Choices("data", **flags), Schema("pictures", features), labels)
 
 
 def test_the_only_image_and_the_label_that_has_names_are_taken():
