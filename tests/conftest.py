@@ -177,12 +177,6 @@ def raw_tables(tmp_path):
     return RawTables(tmp_path / "raw")
 
 
-@pytest.fixture(params=[False, True], ids=["cifar-10", "cifar-100"])
-def raw_cifar(request, tmp_path):
-    """A small CIFAR of either kind, not written yet, so that the test may change its `batches` and `names`."""
-    return RawCifar(tmp_path / "raw", request.param)
-
-
 @pytest.fixture
 def raw_imagenet(tmp_path):
     """A small raw data set, written as tars, in a directory of its own."""

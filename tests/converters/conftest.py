@@ -1,6 +1,7 @@
-"""What the converters' tests share: a table to fill."""
+"""What the converters' tests share: a table to fill, and a CIFAR."""
 
 import pytest
+from raw_data.pixels import RawCifar
 
 
 @pytest.fixture
@@ -12,3 +13,9 @@ def table(tmp_path):
         (tmp_path / "raw" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
     return write
+
+
+@pytest.fixture(params=[False, True], ids=["cifar-10", "cifar-100"])
+def raw_cifar(request, tmp_path):
+    """A small CIFAR of either kind, not written yet, so that the test may change its `batches` and `names`."""
+    return RawCifar(tmp_path / "raw", request.param)

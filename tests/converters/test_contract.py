@@ -1,158 +1,29 @@
 """What every converter must hold, one row a layout of raw data: a new source is a new row."""
 
 import dataclasses
-import gzip
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from converter_rows import CONVERTERS
 from rich.console import Console
 from sweep import SWEEP
 
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Converter, Source
+from beam_jobs.converter import Converter
 from beam_jobs.launch import launch
 from beam_jobs.options import beam_options
 from beam_jobs.references import concat
-from beam_jobs.scratch import Scratch
-from converters.cifar.converter import CifarConverter
-from converters.cifar.layouts import find_cifar
-from converters.idx.converter import IdxConverter
-from converters.idx.layouts import find_idx
-from converters.image_folder.converter import ImageFolderConverter
-from converters.image_folder.layouts import find_folders
-from converters.imagenet.converter import ImagenetConverter
-from converters.imagenet.layouts import find_raw
-from converters.imagenet.synsets import read_synsets
-from converters.images.image_files import ToJpeg
-from converters.raw.class_names import read_class_names
-from converters.table.images import ImageTableConverter
-from converters.table.layouts import find_classes, find_tables
-from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
-from converters.table.texts import TextTableConverter
-from converters.tfds import prepared
-from converters.tfrecord import layouts
-from converters.tfrecord.converter import TfrecordConverter
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
-from pipeline.shards.schema import Labels
+from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 from pipeline.storage.schemes import open_storage
 
-SHARDS = {"train": 3, "validation": 2}
 without_beam = pytest.mark.usefixtures("without_beam")
-
-
-@dataclass(frozen=True)
-class Row:
-    """find: what a directory of raw data becomes. changes: fields of the converter that change bytes.
-
-    passed_on: of raw data that are records already, those that are intact; None where records are encoded here.
-    beside: files that a layout allows beside its own; hidden ones are allowed by all."""
-
-    find: Callable[[str], tuple[Converter, tuple[Source, ...]]]
-    changes: tuple[dict[str, Any], ...]
-    shards: Mapping[str, int] = field(default_factory=lambda: SHARDS)
-    passed_on: Callable[[Path], list[bytes]] | None = None
-    beside: tuple[str, ...] = ("readme.html",)
-
-
-def find_imagenet(directory):
-    synsets = tuple(read_synsets(open_storage(directory), f"{directory}/synsets.txt"))
-    raw = find_raw(directory, ["train", "validation"], synsets, None)
-    return ImagenetConverter(synsets, raw.validation_labels), raw.sources
-
-
-def find_image_folder(fraction):
-    def find(directory):
-        raw = find_folders(directory, [], fraction)
-        return ImageFolderConverter(raw.classes, fraction), raw.sources
-
-    return find
-
-
-def find_mnist(directory):
-    raw = find_idx(directory, [], None, Scratch(f"{directory}-scratch"))
-    names = read_class_names(open_storage(directory), f"{directory}/digits.txt")
-    return IdxConverter(names, raw.labels), raw.sources
-
-
-def find_either_cifar(directory):
-    raw = find_cifar(directory, [], Scratch(f"{directory}-scratch"))
-    return CifarConverter(raw.names, raw.coarse_names), raw.sources
-
-
-def find_tfrecords(directory):
-    raw = layouts.find_raw(directory, [], [], Scratch(f"{directory}-scratch"))
-    return TfrecordConverter(raw.name, raw.schema, Labels("label", 0, ("a", "b", "c"))), raw.sources
-
-
-def find_tiny(directory):
-    raw = prepared.find_tfds(prepared.DatasetName("tiny"), directory, [], None)
-    return TfrecordConverter(raw.name, raw.schema, raw.labels), raw.sources
-
-
-def intact_payloads(directory):
-    found = []
-    for path in (path for path in directory.rglob("*") if "tfrecord" in path.name):
-        data, at = path.read_bytes(), 0
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        while at < len(data):
-            end = at + FRAME_BYTES + int.from_bytes(data[at : at + 8], "little")
-            payload = data[at + HEADER_BYTES : end - FOOTER_BYTES]
-            found += [payload] if data[at:end] == frame(payload) else []
-            at = end
-    return found
-
-
-def find_image_tables(directory):
-    tables = find_tables(directory, [], None)
-    classes = find_classes(tables.paths, "animal", None, None)
-    target = SingleLabel("animal", classes, "image/class/label", 1, "image/class/text")
-    return ImageTableConverter("file", target), tables.sources
-
-
-def find_text_tables(directory):
-    tables = find_tables(directory, [], 0.3)
-    target = MultiLabel("about", find_classes(tables.paths, "about", "|", None))
-    return TextTableConverter("text", target, validation_fraction=0.3), tables.sources
-
-
-IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
-IMAGE_FOLDER = (
-    {"classes": ("cat",)},
-    *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),
-)
-IDX = ({"names": ("0", "one")}, {"transpose": True})
-IMAGE_TABLES = (
-    *({"target": SingleLabel(*animal)} for animal in (("kind", ("cat", "dog")), ("animal", ("cat",)))),
-    *({"target": target} for target in (Numbers(("weight",)), Unlabelled())),
-    *({"column": "note"}, {"key_column": "note"}, {"delimiter": ";"}),
-)
-TEXT_TABLES = tuple({"target": MultiLabel(*about)} for about in (("kind", ("x",)), ("about", ("x", "y", "z"), ",")))
-CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
-CONVERTERS = {
-    "imagenet tars": Row(find_imagenet, IMAGENET),
-    "imagenet folders": Row(find_imagenet, IMAGENET),
-    "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
-    "image folder archives": Row(find_image_folder(None), IMAGE_FOLDER),
-    "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER, beside=()),
-    "csv of images": Row(find_image_tables, (*IMAGE_TABLES, *IMAGE_FOLDER[1:])),
-    "jsonl of texts": Row(find_text_tables, TEXT_TABLES),
-    "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
-    "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
-    "cifar-100 folder": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
-    "tfds": Row(find_tiny, ({"check": "none"},), passed_on=intact_payloads),
-    "tfrecord": Row(find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
-    "tfrecord compressed": Row(find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
-}
 
 
 # One of each way to read a source; tests/e2e/test_gcs_conversion.py has ImageNet's tars and folders.

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from converters import imagenet_to_gcs
-from pipeline.errors import ConversionError, InfeedError, LabelError, OptionError, RawDataError
+from pipeline.errors import ConversionError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
@@ -179,98 +179,3 @@ def test_an_empty_member_is_listed_with_the_others_and_counted_once(raw_imagenet
     raw_imagenet.convert(tmp_path / "out", "--splits=train", "--max_bad_records=2")
     entry = read_manifest(str(tmp_path / "out")).split("train")
     assert (entry.num_records, entry.rejected) == (16, 2)
-
-
-BAD_OPTIONS = [
-    ("--raw_data_dir=/nowhere/raw", RawDataError, "--raw_data_dir=/nowhere/raw does not exist"),
-    ("--splits=tarin", OptionError, "unknown split 'tarin'. Did you mean 'train'"),
-    ("--splits=,", OptionError, "nothing to convert"),
-    ("--target_shard_bytes=10 parsecs", OptionError, "is not a size in bytes"),
-    ("--num_train_shards=0", OptionError, "--num_train_shards=0: must be at least 1"),
-    ("--gcs_output_path=", OptionError, r"--gcs_output_path is empty. Give a directory; the current one is '\.'"),
-    ("--seed=-1", OptionError, "--seed=-1: must be at least 0"),
-    ("--max_bad_records=-1", OptionError, "--max_bad_records=-1: must be at least 0"),
-    (
-        "--verfiy=end",
-        OptionError,
-        "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean 'verify'",
-    ),
-    ("--gcs_output_path=s3://bucket", OptionError, "s3:// is not supported"),
-    ("--gcs_output_path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),
-]
-
-
-@pytest.mark.parametrize(("flag", "error", "message"), BAD_OPTIONS)
-def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, message):
-    with pytest.raises(error, match=message):
-        raw_imagenet.convert(tmp_path / "out", flag)
-    assert not (tmp_path / "out").exists()
-
-
-@without_beam
-@pytest.mark.parametrize(
-    ("split", "error", "message"),
-    [
-        ("train", RawDataError, r"train\.tar has no class tars in it"),
-        ("validation", ConversionError, r"split 'validation' has no records: its sources contain nothing to convert"),
-    ],
-)
-def test_an_empty_split_is_one_clear_error(raw_imagenet, tmp_path, split, error, message):
-    raw_imagenet.train, raw_imagenet.validation = {}, {}
-    raw_imagenet.write()
-    with pytest.raises(error, match=message):
-        raw_imagenet.convert(tmp_path / "out", f"--splits={split}")
-    assert not (tmp_path / "out/manifest.json").exists()
-
-
-def test_a_class_that_is_not_in_the_label_list_is_one_clear_error(raw_imagenet, tmp_path):
-    labels = tmp_path / "few.txt"
-    labels.write_text("n00000001\nn00000002\n")
-    with pytest.raises(LabelError, match=r"class 'n00000003' is not in the label list \(2 classes"):
-        raw_imagenet.convert(tmp_path / "out", f"--label_file={labels}")
-    assert not (tmp_path / "out").exists()
-
-
-def test_errors_on_the_command_line_are_one_message_without_a_traceback(raw_imagenet, tmp_path):
-    done = run(*flags_of(raw_imagenet.directory, tmp_path / "out"), "--splits=tarin")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --splits=tarin: unknown split")
-    assert "Traceback" not in done.stderr
-
-
-@without_beam
-def test_flags_of_the_ancestor_are_accepted_with_a_word_on_each(raw_imagenet, tmp_path, capsys):
-    old = ["--project=p", "--local_scratch_dir=/nowhere", "--nogcs_upload"]
-    raw_imagenet.convert(tmp_path / "out", *old, "--splits=train")
-    notes = capsys.readouterr().err
-    assert "note: --local_scratch_dir: ignored: nothing is extracted or staged any more" in notes
-    assert "note: --nogcs_upload: ignored: for shards on disk, give a local directory" in notes
-    assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
-
-
-def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imagenet, tmp_path):
-    flags = flags_of(raw_imagenet.directory, tmp_path / "out")
-    code = (
-        "import sys\n"
-        "sys.modules['apache_beam'] = None\n"
-        "from beam_jobs.launch import exit_with\n"
-        "from converters.imagenet_to_gcs import main\n"
-        f"for flags in (['--help'], {[*flags, '--dry_run']}, {flags}):\n"
-        "    sys.argv[1:] = flags\n"
-        "    try:\n"
-        "        exit_with(main)\n"
-        "        print('ended: 0')\n"
-        "    except SystemExit as e:\n"
-        "        print('ended:', e.code or 0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    help_text, _, rest = done.stdout.partition("ended: 0\n")
-    assert "--raw_data_dir" in help_text
-    dry, _, wet = rest.partition("ended: 0\n")
-    assert "Dry run: nothing was written." in dry
-    assert wet == "ended: 2\n"
-    assert "Install it: pip install 'apache-beam>=" in done.stderr
-
-
-def test_every_error_of_the_command_line_is_in_the_one_tree():
-    assert all(issubclass(error, InfeedError) for _, error, _ in BAD_OPTIONS)

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,46 +93,6 @@ def start(service, place, wheel, fork_server, tmp_path_factory):
     return started
 
 
-@dataclass
-class Story:
-    """One conversion: the job as it was submitted, what was staged, how it went."""
-
-    job: dict
-    staged: dict[str, Path]
-    python: Path  # of the workers
-    ran: subprocess.CompletedProcess
-    printed: str
-    status: int
-
-    @property
-    def pool(self):
-        return self.job["environment"]["workerPools"][0]
-
-    @property
-    def options(self):
-        return self.job["environment"]["sdkPipelineOptions"]["options"]
-
-
-def stage(gcs_server, job, directory):
-    """Everything that the job names, as a worker fetches it."""
-    environment = job["environment"]
-    packages = environment["workerPools"][0]["packages"]
-    urls = {package["name"]: package["location"].replace("storage.googleapis.com/", "gs://") for package in packages}
-    urls["pipeline.pb"] = environment["sdkPipelineOptions"]["options"]["pipelineUrl"]
-    for name, url in urls.items():
-        (directory / name).write_bytes(gcs_server.read(*url.removeprefix("gs://").split("/", 1)))
-    return {name: directory / name for name in urls}
-
-
-def execute(staged, python, directory):
-    """The submitted graph in workers of that Python."""
-    command = [sys.executable, execution.__file__, str(staged["pipeline.pb"]), str(python)]
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
-    directory.mkdir()
-    return subprocess.run(command, cwd=directory, env=kept, capture_output=True, text=True, timeout=120, check=False)
-
-
 COUNTERS = [
     {"name": {"name": "train_records", "context": {"namespace": "infeed", "step": "gather"}}, "scalar": 18},
     {"name": {"name": "train_records", "context": {"namespace": "infeed", "tentative": "true"}}, "scalar": 99},
@@ -148,13 +107,13 @@ def story(service, start, gcs_server, tmp_path_factory):
     service.order(messages=[WARNING | {"messageText": "workers are few"}])
     with start("out", "--label=team=vision") as launcher:
         job = service.wait_for_job(launcher)
-        staged = stage(gcs_server, job, directory)
+        staged = execution.stage(gcs_server, job, directory)
         order = staged["extra_packages.txt"].read_text().split()
         python = execution.fresh_environment(directory / "venv", [staged[name] for name in order])
-        ran = execute(staged, python, directory / "ran")
+        ran = execution.execute(staged, python, directory / "ran")
         service.change(states=["JOB_STATE_DONE"], metrics=COUNTERS)
         status, _ = launcher.wait(45)
-    return Story(job, staged, python, ran, launcher.printed, status)
+    return execution.Story(job, staged, python, ran, launcher.printed, status)
 
 
 def test_the_staged_artifacts_alone_convert_to_the_digests_of_a_local_run(story, place, shard_digests, gcs_server):
@@ -259,7 +218,7 @@ def test_a_detached_job_is_left_to_itself_and_says_how_to_cancel_it(detached):
 def test_credentials_are_used_and_show_in_nothing_that_is_printed_staged_or_submitted(detached, gcs_server, tmp_path):
     (submitted,) = detached.requests["POST"]
     assert submitted["authorization"] == f"Bearer {stand_ins.TOKEN}"
-    staged = stage(gcs_server, submitted["body"], tmp_path)
+    staged = execution.stage(gcs_server, submitted["body"], tmp_path)
     for what in (detached.printed, json.dumps(submitted["body"]), *(path.read_bytes() for path in staged.values())):
         for secret in (SECRET, stand_ins.TOKEN):
             assert (secret.encode() if isinstance(what, bytes) else secret) not in what
@@ -293,4 +252,4 @@ def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submit
     assert service.requests("POST") == []
     template = json.loads(gcs_server.read(BUCKET, "templates/birds"))
     assert template["name"] == "birds"
-    assert {"infeed-0.1.0-py3-none-any.whl", "pipeline.pb"} <= stage(gcs_server, template, tmp_path).keys()
+    assert {"infeed-0.1.0-py3-none-any.whl", "pipeline.pb"} <= execution.stage(gcs_server, template, tmp_path).keys()

@@ -3,21 +3,18 @@
 import itertools
 import json
 import shutil
-from typing import Any, cast
 
 import numpy as np
 import pytest
 from host_batches import assert_same, crc_sum, taken
 
-from pipeline.datasets import Position, eval_dataset, mixture, open_dataset, train_dataset
+from pipeline.datasets import Position, eval_dataset, mixture, train_dataset
 from pipeline.errors import (
     BatchSizeError,
     EmptySplitError,
     FingerprintError,
     OptionError,
-    ShardError,
 )
-from pipeline.formats import TextLines
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.sources.indexed_records import IndexedRecords
@@ -196,26 +193,6 @@ def test_no_streams_are_refused_for_one_source_and_for_a_mixture(images):
     for data in (images, mixture([images], [1.0])):
         with pytest.raises(OptionError, match=r"streams=0 must divide global_batch=8 .* Nearest that do: 1, 2\."):
             train_dataset(data, global_batch=8, streams=0)
-
-
-def test_what_is_nothing_to_read_is_told_what_is(images):
-    nothing: list[Any] = [None, np.zeros(3), 7, (name for name in [images])]
-    for data in nothing:
-        with pytest.raises(OptionError, match="is not a dataset. Give a directory, a file or a pattern; a dict of"):
-            train_dataset(data, global_batch=1)
-    with pytest.raises(OptionError, match=r"TextLines'> is not known\. Known: FixedLength\(\.\.\.\), TextLines\(\)"):
-        open_dataset(images, format=cast(Any, TextLines))
-    with pytest.raises(OptionError, match="split='': '' is not a split"):
-        open_dataset(images, "")
-
-
-def test_a_text_that_is_opened_as_tfrecords_is_told_of_formats(tmp_path):
-    (tmp_path / "lines.txt").write_text("one line of text\n" * 9)
-    with pytest.raises(ShardError, match=r"lines\.txt, record 0 at byte 0") as caught:
-        open_dataset(tmp_path / "lines.txt")
-    assert caught.value.__notes__ == [
-        "If these are not TFRecord files, give a format: TextLines() or FixedLength(...)."
-    ]
 
 
 def test_a_batch_larger_than_the_split_trains_with_span(images):

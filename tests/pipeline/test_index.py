@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tracemalloc
 from hashlib import blake2b
 
 import numpy as np
@@ -21,7 +20,6 @@ from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import crc32c, frame, masked
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.storage.local import LocalStorage
 from pipeline.tools import index_builder
 
 NUMBERS = Schema("numbers", {"i": Feature("int64"), "pair": Feature("float32", (2,))})
@@ -259,20 +257,3 @@ def test_its_digests_are_those_that_the_format_defines(foreign):
     plan = f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}"
     assert entry.plan_digest == blake2b(plan.encode(), digest_size=16).hexdigest()
     assert entry.sources == {"inputs": 3, "bytes": entry.num_bytes}
-
-
-def test_memory_is_eight_bytes_a_record_and_the_index_is_made_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(index_builder, "PIECE_BYTES", 1 << 14)
-    (tmp_path / "train.tfrecord").write_bytes(frame(b"0" * 300) * 5_000)
-    storage = LocalStorage()
-    tracemalloc.start()
-    try:
-        split = index_builder.IndexedSplit(
-            tuple(index_builder.IndexBuilder(storage, str(tmp_path), "train").files(storage.list(str(tmp_path))))
-        )
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert split.num_records == 5_000
-    assert held < 12 * 5_000 + 60_000
-    assert split.index is split.index

@@ -1,48 +1,22 @@
 """Records that are damaged or cannot be decoded: what each `on_error` makes of them, on any hosts, after any resume."""
 
-import json
-import logging
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_pictures import BAD, OPS, N
 from damage import flip_payload_bits
 from host_batches import assert_same, joined, taken
 
-from pipeline.datasets import BadRecord, eval_dataset, mixture, open_dataset, train_dataset
+from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import BadRecordsError, CorruptRecordError, OptionError, SchemaError
 from pipeline.hosts import Hosts
-from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.records import fetch
 from pipeline.tf_cpu import tf
 
-SCHEMA = Schema("pictures", {"image/encoded": Feature("bytes", content="image"), "label": Feature("int64")})
-OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=3))
-N = 24
-UNDECODABLE, FLIPPED = (3, 4, 16), (10, 11, 23)
-BAD = sorted(UNDECODABLE + FLIPPED)
 STAND_INS = {3: 5, 4: 5, 10: 12, 11: 12, 16: 17, 23: 0}
-
-
-@pytest.fixture(scope="module")
-def pictures(write_dataset, tmp_path_factory) -> tuple[str, str]:
-    """(intact, damaged): 24 pictures in shards of 9, 0 and 15; in the second those of BAD are bad."""
-    made = []
-    for name, undecodable in (("intact", ()), ("damaged", UNDECODABLE)):
-        records = []
-        for i in range(N):
-            noise = np.random.default_rng(i).integers(0, 255, (8, 8, 1), np.uint8)
-            jpeg = tf.io.encode_jpeg(noise).numpy()
-            records.append({"image/encoded": jpeg[: 100 if i in undecodable else None], "label": i})
-        shards = [records[:9], [], records[9:]]
-        directory = tmp_path_factory.mktemp(name)
-        made.append(write_dataset(directory, {"train": shards, "validation": shards}, SCHEMA))
-    for split in ("train", "validation"):
-        flip_payload_bits(made[1], split, *FLIPPED)
-    return made[0], made[1]
 
 
 def rows(batches) -> dict[str, np.ndarray]:
@@ -199,52 +173,6 @@ def test_more_bad_records_than_the_budget_are_an_error_that_lists_the_first(pict
     )
     with pytest.raises(BadRecordsError, match=text):
         taken(eval_dataset(pictures[1], max_bad_records=1, **options))
-
-
-def test_each_bad_record_is_listed_once_and_warned_of_once(pictures, tmp_path, caplog):
-    # Data of its own: a batch that the test before left undecoded may still be warned of.
-    directory = str(shutil.copytree(pictures[1], tmp_path / "own"))
-    source = eval_dataset(directory, global_batch=4, ops=OPS, on_error="mask")
-    assert source.quarantine == ()
-    with caplog.at_level(logging.WARNING, "pipeline"):
-        taken(source)
-        taken(source)
-    assert [bad.record_id for bad in source.quarantine] == BAD
-    one = source.quarantine[0]
-    assert isinstance(one, BadRecord)
-    assert one.where.endswith("(record 3 of 'validation')")
-    assert one.reason.startswith(f"{one.where}: the JPEG image is damaged or truncated. Replace it and")
-    warnings = [text for text in caplog.messages if directory in text]
-    assert sorted(warnings) == sorted(f"on_error='mask' leaves out a bad record: {b.reason}" for b in source.quarantine)
-
-
-def test_a_quarantine_file_has_what_all_hosts_and_runs_have_met(pictures, tmp_path):
-    path = tmp_path / "new" / "bad.jsonl"
-    written = []
-    for index in (1, 0, 1):
-        hosts = Hosts(index, 2)
-        options = {"ops": OPS, "on_error": "mask", "quarantine_file": path}
-        taken(eval_dataset(pictures[1], global_batch=4, hosts=hosts, **options))
-        written.append(path.read_bytes())
-    assert len(written[0].splitlines()) == 4  # rows 2 and 3 of every batch: 3, 10, 11, 23
-    assert written[1] == written[2]
-    lines = [json.loads(line) for line in written[1].splitlines()]
-    assert [line["record_id"] for line in lines] == BAD
-    assert [line.keys() for line in lines] == [{"record_id", "where", "reason"}] * len(BAD)
-
-
-def test_a_file_that_is_no_quarantine_is_not_written_over_and_one_that_cannot_be_written_costs_a_warning(
-    pictures, tmp_path, caplog
-):
-    other = tmp_path / "labels.txt"
-    other.write_text("cat\n")
-    refusal = r"quarantine_file='.*labels.txt' .* It is not a quarantine file: .* a new one"
-    with pytest.raises(OptionError, match=refusal):
-        eval_dataset(pictures[1], global_batch=4, on_error="mask", quarantine_file=other)
-    nowhere = other / "inside" / "bad.jsonl"  # inside a file
-    source = eval_dataset(pictures[1], global_batch=4, ops=OPS, on_error="mask", quarantine_file=nowhere)
-    assert len(taken(source)) == 6
-    assert "bad records are only in the log, not in the quarantine_file" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 `fresh_environment` makes their Python. As a program: execution.py pipeline.pb python, which exits 1 and prints the
 error where the graph fails; it is started in an empty directory, so that no checkout is on anybody's path."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -21,6 +23,46 @@ def fresh_environment(directory: Path, wheels: Sequence[Path]) -> Path:
     if wheels:
         subprocess.run([*pip, *map(str, wheels)], check=True, timeout=60)
     return python
+
+
+@dataclass
+class Story:
+    """One conversion: the job as it was submitted, what was staged, how it went."""
+
+    job: dict
+    staged: dict[str, Path]
+    python: Path  # of the workers
+    ran: subprocess.CompletedProcess
+    printed: str
+    status: int
+
+    @property
+    def pool(self):
+        return self.job["environment"]["workerPools"][0]
+
+    @property
+    def options(self):
+        return self.job["environment"]["sdkPipelineOptions"]["options"]
+
+
+def stage(gcs_server, job, directory):
+    """Everything that the job names, as a worker fetches it."""
+    environment = job["environment"]
+    packages = environment["workerPools"][0]["packages"]
+    urls = {package["name"]: package["location"].replace("storage.googleapis.com/", "gs://") for package in packages}
+    urls["pipeline.pb"] = environment["sdkPipelineOptions"]["options"]["pipelineUrl"]
+    for name, url in urls.items():
+        (directory / name).write_bytes(gcs_server.read(*url.removeprefix("gs://").split("/", 1)))
+    return {name: directory / name for name in urls}
+
+
+def execute(staged, python, directory):
+    """The submitted graph in workers of that Python."""
+    command = [sys.executable, __file__, str(staged["pipeline.pb"]), str(python)]
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
+    directory.mkdir()
+    return subprocess.run(command, cwd=directory, env=kept, capture_output=True, text=True, timeout=120, check=False)
 
 
 def run(pipeline: Path, python: str) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import shutil
-import threading
 import time
 
 import jax
@@ -53,10 +52,6 @@ def predicting(trainer):
         return Trainer(task, dataclasses.replace(trainer.config, **settings))
 
     return make
-
-
-def threads():
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("trainer")}
 
 
 @pytest.mark.parametrize("gather", [False, True])
@@ -206,46 +201,6 @@ def test_what_a_dispatch_predicts_fits_the_cap_as_its_batches_do(predicting, vec
         caplog.clear()
         next(trainer.predict(vector_input, gather=True))  # 64 KiB on each
         assert "1 steps per dispatch instead of 3: a step takes 65856 bytes" in caplog.text
-
-
-@pytest.mark.parametrize("taken", [0, 48, 99])
-def test_a_dropped_iterator_ends_its_threads_and_the_next_call_works(trainer, vector_input, taken):
-    found = trainer.predict(vector_input)
-    for _ in range(taken):
-        next(found)
-    found.close()
-    assert not threads()
-    assert next(trainer.predict(vector_input))["_index"] == 0
-
-
-def test_an_iterator_that_is_forgotten_is_dropped(trainer, vector_input):
-    for _ in trainer.predict(vector_input):
-        break
-    assert not threads()
-
-
-def test_dropping_does_not_wait_for_an_input_that_stalls(trainer, vectors, make_input):
-    never = threading.Event()
-
-    def stalling(ctx):
-        source = make_input(vectors, ctx)
-        batches = source.batches
-
-        def stalled(position):
-            for number, batch in enumerate(batches(position)):
-                if number == 6:
-                    never.wait(30)
-                yield batch
-
-        source.batches = stalled
-        return source
-
-    found = trainer.predict(stalling)
-    assert next(found)["_index"] == 0
-    begun = time.monotonic()
-    found.close()
-    assert time.monotonic() - begun < 10
-    never.set()
 
 
 def test_training_and_evaluation_may_go_on_while_predictions_are_taken(trainer, predicting, vector_input, tmp_path):

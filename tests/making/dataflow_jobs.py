@@ -1,0 +1,22 @@
+"""Jobs for Dataflow, and their options, without a service."""
+
+from argparse import Namespace
+
+from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.converter import Source
+from beam_jobs.options import beam_options
+from converters.imagenet.converter import ImagenetConverter
+from pipeline.storage.storage import Stat
+
+PLACE = ["--project=my-project", "--region=us-central1"]
+
+
+def options_of(*flags, output="gs://bucket/out", runner="dataflow"):
+    return beam_options(Namespace(runner=runner, local_processes=1, gcs_output_path=output), flags)
+
+
+def job_of(gigabytes=1, uri="gs://bucket/raw/train.tar", output="gs://bucket/out", **changes):
+    size = int(gigabytes * 10**9)
+    converter = ImagenetConverter(("n00000001",))
+    source = Source("train", uri, Stat(size), 0, size)
+    return ConversionJob(converter, (source,), output, run_id="0123456789abcdef", started=1e9, **changes)
