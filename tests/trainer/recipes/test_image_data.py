@@ -4,7 +4,9 @@ import pytest
 
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
+from trainer.config import TrainerConfig
 from trainer.recipes.image_data import Choices, image_data
+from trainer.recipes.images_config import Config
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
 NAMES = Labels("label", 1, ("cat", "dog"))
@@ -62,4 +64,4 @@ def test_where_there_is_a_choice_the_flag_is_named(features, text):
 )
 def test_a_flag_that_cannot_be_is_one_error(flags, text):
     with pytest.raises(OptionError, match=text):
-        found({}, **flags)
+        Config(data_dir="data", trainer=TrainerConfig(workdir="w", global_batch_size=8), **flags)
