@@ -22,7 +22,7 @@ from trainer.ownership.taking import take
 
 here = replace(this_process(), machine=f"container {this_process().machine.split()[-1]}", namespace="pid:[1]")
 take(sys.argv[1], Times(renew=1e9), here=here)
-if os.fork() > 0:
+if os.fork() == 0:  # the child, which has by now dropped the lock that it inherited
     print("it owns the directory", flush=True)
 sys.stdin.read()
 os._exit(0)"""
