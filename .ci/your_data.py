@@ -1,6 +1,6 @@
 """Small data of the kinds that README's blocks convert, in the current directory.
 
-    python .ci/your_data.py PHOTOS    PHOTOS: where Debian's mate-backgrounds is unpacked
+    PYTHONPATH=tests/making python .ci/your_data.py PACKAGES    PACKAGES: where Debian's mate-backgrounds is unpacked
 
 photos/: folders of tiles cut out of photographs, as JPEG, PNG and WebP. ILSVRC2012/: ImageNet's tars with ten of its
 classes. flowers/: the photos as a table. records/: TFRecord files. tensorflow_datasets/: a dataset prepared by TFDS."""
@@ -18,25 +18,21 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 from sklearn.datasets import load_digits
+from tiles import tiles
 
-TILE, HEIGHT, CLASSES = 128, 1024, 12
+CLASSES = 12
 SYNSETS = Path(__file__).parents[1] / "converters/imagenet/synsets.txt"
 
 
-def write_photos(originals: Path, out: Path) -> None:
+def write_photos(packages: Path, out: Path) -> None:
     """A folder per photograph, with the tiles that it was cut into."""
-    found = sorted(originals.glob("usr/share/backgrounds/mate/nature/*.jpg"))[:CLASSES]
-    assert len(found) == CLASSES, f"{originals} has {len(found)} photographs; {CLASSES} are needed"
-    for number, path in enumerate(found):
-        with Image.open(path) as image:
-            size = (round(image.width * HEIGHT / image.height), HEIGHT)
-            pixels = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+    number = -1
+    for number, row, column, tile in tiles(packages):
         folder = out / f"photo{number:02d}"
-        folder.mkdir(parents=True)
-        boxes = [(x, y, x + TILE, y + TILE) for y in range(0, HEIGHT, TILE) for x in range(0, size[0] - TILE + 1, TILE)]
-        for place, box in enumerate(boxes):
-            suffix = {0: ".png", 1: ".webp"}.get(place % 10, ".jpg")
-            pixels.crop(box).save(folder / f"{place:03d}{suffix}", quality=92)
+        folder.mkdir(parents=True, exist_ok=True)
+        suffix = {0: ".png", 1: ".webp"}.get((row + column) % 10, ".jpg")
+        tile.save(folder / f"{row}_{column}{suffix}", quality=92)
+    assert number + 1 == CLASSES, f"{packages} has {number + 1} photographs; {CLASSES} are needed"
 
 
 def write_table(photos: Path, out: Path) -> None:

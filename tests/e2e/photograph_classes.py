@@ -14,28 +14,19 @@ import sys
 import time
 from pathlib import Path
 
-from PIL import Image
+from tiles import tiles
 
-TILE, HEIGHT = 128, 1024
 AUGMENTED = ["--color-jitter", "0.3", "--cutmix", "1.0", "--label-smoothing", "0.1"]
-# Debian's packages of photographs; their other wallpapers are drawn.
-PATTERNS = ("usr/share/backgrounds/mate/nature/*.jpg", "usr/share/wallpapers/*/contents/images/2560x1600.jpg")
 
 
-def write_tiles(photos: Path, raw: Path) -> int:
+def write_tiles(packages: Path, raw: Path) -> int:
     """Class folders below raw/train and raw/val; how many classes."""
-    originals = [path for pattern in PATTERNS for path in sorted(photos.glob(pattern))]
-    for number, path in enumerate(originals):
-        with Image.open(path) as image:
-            size = (round(image.width * HEIGHT / image.height), HEIGHT)
-            pixels = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-        for row in range(HEIGHT // TILE):
-            for column in range(size[0] // TILE):
-                folder = raw / ("val" if (3 * row + column) % 5 == 0 else "train") / f"photo{number:02d}"
-                folder.mkdir(parents=True, exist_ok=True)
-                x, y = column * TILE, row * TILE
-                pixels.crop((x, y, x + TILE, y + TILE)).save(folder / f"{row}_{column}.jpg", quality=92)
-    return len(originals)
+    number = -1
+    for number, row, column, tile in tiles(packages):
+        folder = raw / ("val" if (3 * row + column) % 5 == 0 else "train") / f"photo{number:02d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        tile.save(folder / f"{row}_{column}.jpg", quality=92)
+    return number + 1
 
 
 def run(*command: str | Path) -> None:
