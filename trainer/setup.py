@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import jax
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, OptionError, did_you_mean
 from pipeline.logs import logger
 from trainer.batch_spec import batch_struct, check_rows
 from trainer.callbacks import Callback
@@ -53,6 +53,13 @@ class Setup:
     config: TrainerConfig
     placement: Placement
     callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a keep_best that no evaluation can have: the first one may be hours away."""
+        wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
+        # A Metric may report several values: "per_class/cat".
+        if wanted is not None and wanted not in names and wanted.split("/")[0] not in names:
+            raise OptionError(f"keep_best={wanted!r} is not a metric of the task.{did_you_mean(wanted, names)}")
 
     def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> Opened:
         """Calls input_fn and checks its spec against the batch size."""

@@ -6,7 +6,7 @@
 
 The command line decides which, because a class may be called train. Ignores hidden names (.name, __MACOSX)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import filterfalse
@@ -146,10 +146,16 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
     if not found:
         raise RawDataError(
             f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of one. "
-            f"It has: {first_few([*names, *files])}. If these are the class folders, give --validation_fraction "
-            f"(0 for train only). {hint_of_tables(raw.storage, raw.path, raw.folder.files)}".rstrip()
+            f"It has: {first_few([*names, *files])}. {_what_to_do(names)} "
+            f"{hint_of_tables(raw.storage, raw.path, raw.folder.files)}".rstrip()
         )
     return {split: found[split] for split in SPLITS if split in found}, notices
+
+
+def _what_to_do(folders: Collection[str]) -> str:
+    if folders:
+        return "If these are the class folders, give --validation_fraction (0 for train only)."
+    return "Put the images of each class into a folder with the name of the class."
 
 
 def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str]:

@@ -33,6 +33,8 @@ def _naming(path: str, action: str) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as e:
+        if isinstance(e, NotADirectoryError) and action == "list" and Path(path).is_file():
+            raise StorageError(f"{path} is a file. Give a directory.") from e
         raise StorageError(f"cannot {action} {path}: {explained(e)}") from e
 
 

@@ -18,6 +18,8 @@ def open_storage(uri: str) -> Storage:
         raise OptionError(
             "a path is empty; perhaps a shell variable has no value. Give a path; the current directory is '.'."
         )
+    if uri.startswith("gs:/") and not uri.startswith("gs://"):
+        raise OptionError(f"{uri!r} is not a path in a bucket. Did you mean gs://{uri.removeprefix('gs:/')}?")
     if not is_remote(uri):
         return LocalStorage()
     scheme, _, _ = uri.partition("://")

@@ -2,11 +2,14 @@
 
 from types import SimpleNamespace
 
+import optax
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
+from trainer.task import Task, Variables
+from trainer.trainer import Trainer
 
 
 def kept(steps, **keep):
@@ -55,6 +58,15 @@ def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(confi
     for step, loss in {1: 2.0, 2: float("nan"), 3: 3.0}.items():
         checkpoints.record(step, {"loss": loss})
     assert checkpoints.best() == 1
+
+
+def test_a_metric_that_no_evaluation_can_have_is_named_before_anything_runs(config):
+    task = Task(lambda rng, spec: Variables({}), lambda *_: None, optax.sgd(0.1), {"accuracy": lambda *_: None})
+    with pytest.raises(
+        OptionError, match=r"keep_best='acuracy' .* task\. Did you mean 'accuracy'\? Known: accuracy, loss"
+    ):
+        Trainer(task, config(keep_best="acuracy"))
+    Trainer(task, config(keep_best="accuracy/cat"))  # a Metric may report it
 
 
 def test_a_metric_that_the_evaluation_does_not_have_is_named(config):
