@@ -14,15 +14,16 @@ from trainer.interruptible import interruptible
 from trainer.loop import program
 from trainer.trainer import Trainer
 
-STEPS, EVERY, RECORDS = 60, 30, 480
+AT = 3  # the step that a signal comes after
+STEPS, EVERY, RECORDS = 40, 20, 480
 
 
-class AtStep13(Callback):
+class AtStep(Callback):
     def __init__(self, number):
         self.number = number
 
     def on_loop_end(self, end):
-        if self.number and end.step >= 13:
+        if self.number and end.step >= AT:
             os.kill(os.getpid(), self.number)
             self.number = 0  # a second SIGINT would not let it save
 
@@ -66,7 +67,7 @@ def preempted(order):
 
     if order.where == "compile":
         slow_compiler()
-    callbacks = [AtStep13(order.number)] if mine and order.where == "train" else []
+    callbacks = [AtStep(order.number)] if mine and order.where == "train" else []
     config = settings(order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY)
     trainer = Trainer(dense_task(), config, callbacks=callbacks)
     try:

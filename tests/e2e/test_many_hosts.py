@@ -1,6 +1,7 @@
 """One truth on any number of hosts, over any mesh: the same records, the same metrics, proven; also after a restart.
 
-Four devices, as one process with four and two with two; with SWEEP=1 in the environment as four with one, too."""
+Four devices, as one process with four and two with two; with SWEEP=1 in the environment as four with one, and one
+alone, too."""
 
 import numpy as np
 import pytest
@@ -12,18 +13,17 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(800)]
 STOP, LATER, STEPS = 8, 12, 16  # multiples of the 4 steps per dispatch: one program fewer to compile
 LAYOUTS = {  # of two processes with two devices each: 0 and 1, 2 and 3
     "data": {"save_every": STOP},
-    "model inside the hosts": {"model": 2, "save_every": STOP},
     "model across the hosts": {"devices": [0, 2, 1, 3], "model": 2, "check_padding": True, "save_every": STOP},
 }
 RESUMED = {  # the step that each of them is restored at
     "2x2": STOP,
     "1x4 from a cut model": STOP,
-    "1x1": STOP,
 }
+MOVED = "data, devices interleaved"
 if SWEEP:
-    LAYOUTS["data, devices interleaved"] = {"devices": [0, 2, 1, 3], "save_every": STOP}
+    LAYOUTS["model inside the hosts"] = {"model": 2}
+    LAYOUTS[MOVED] = {"devices": [0, 2, 1, 3], "save_every": STOP}
     RESUMED |= {"4x1": STOP, "1x1": LATER}  # one model that is trained by 2x2, 4x1 and 1x1, one after the other
-MOVED = "data, devices interleaved" if SWEEP else "model inside the hosts"
 ALL = [*LAYOUTS, *RESUMED]
 
 
@@ -44,8 +44,10 @@ def runs(run_hosts, digits, tmp_path_factory):
     seen = ran(2, 2, LAYOUTS | {"2x2": resumed("2x2", "data")})
     if SWEEP:
         seen |= ran(4, 1, {"4x1": resumed("4x1", MOVED, save_every=LATER)})
-    cut = resumed("1x4 from a cut model", "model across the hosts")
-    return seen | ran(1, 4, {"one host": {}, "1x4 from a cut model": cut, "1x1": resumed("1x1", MOVED, devices=[0])})
+    alone = {"one host": {}, "1x4 from a cut model": resumed("1x4 from a cut model", "model across the hosts")}
+    if SWEEP:
+        alone["1x1"] = resumed("1x1", MOVED, devices=[0])
+    return seen | ran(1, 4, alone)
 
 
 def global_batches(hosts, what):

@@ -12,10 +12,11 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 NUMBER = {("train", 3): signal.SIGINT}  # of the others SIGTERM
 CODE = {signal.SIGTERM: 75, signal.SIGINT: 130}
-ROWS = [("train", 3), ("evaluate", 3), ("compile", 1)]
+K = 7  # divides neither the steps nor the evaluations; 1 and 3 are those of other runs
+ROWS = [("train", 3), ("evaluate", 3), ("compile", K)]
 ROWS += [("train", 1)] if SWEEP else []
-K = 7  # divides neither the steps nor the evaluations; 1 and 3 are those of the rows
 HOST = {"train": 1, "evaluate": 0, "compile": 1}  # which one is asked to end
+AT, EVERY = 3, 20  # as in host_preemption.py: the step that the signal comes after; steps from save to save
 LATE = 4  # dispatches that may still be made
 
 
@@ -25,16 +26,7 @@ def work(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def straight(run_hosts, work):
-    """[{steps per dispatch: report} of each process] of runs that nobody interrupts."""
-    runs = {f"{k}": (k, str(work / f"straight-{k}")) for k in (1, K)}
-    ended = run_hosts("goes_on", 2, 2, runs=runs, host_timeout_seconds=60)
-    assert [process.code for process in ended] == [0, 0], ended[0].printed
-    return [process.report for process in ended]
-
-
-@pytest.fixture(scope="module")
-def preempted(start_hosts, straight, work):
+def preempted(start_hosts, work):
     """{row: [Ended of each process]}. Two rows at a time: half of their time they wait."""
     ended, under_way = {}, None
     for row in [*ROWS, None]:
@@ -52,12 +44,13 @@ def preempted(start_hosts, straight, work):
 
 
 @pytest.fixture(scope="module")
-def resumed(run_hosts, preempted, work):
-    """{row: [report of each process]} of the runs that went on from there."""
-    runs = {f"{where} {k}": (k, workdir_of(work, (where, k))) for where, k in ROWS}
+def reports(run_hosts, preempted, work):
+    """[{"straight" or row: report} of each process] of a run that nobody interrupts, and of those that went on."""
+    runs = {"straight": (1, str(work / "straight"))}
+    runs |= {f"{where} {k}": (k, workdir_of(work, (where, k))) for where, k in ROWS}
     ended = run_hosts("goes_on", 2, 2, runs=runs, host_timeout_seconds=60)
     assert [process.code for process in ended] == [0, 0], ended[0].printed
-    return {row: [process.report["{} {}".format(*row)] for process in ended] for row in ROWS}
+    return [process.report for process in ended]
 
 
 def number_of(row):
@@ -68,11 +61,13 @@ def workdir_of(work, row):
     return str(work / "-".join(map(str, row)))
 
 
-def test_a_dense_model_has_the_same_bits_for_any_steps_per_dispatch_on_two_hosts(straight):
-    for report in straight:
-        assert report[f"{K}"]["state"] == report["1"]["state"]
-        assert report[f"{K}"]["evaluations"] == report["1"]["evaluations"]
-        assert report[f"{K}"]["executables"] <= 2
+def test_a_dense_model_has_the_same_bits_for_any_steps_per_dispatch_on_two_hosts(reports):
+    for report in reports:
+        one, seven = report["straight"], report[f"compile {K}"]  # which began again: nothing had been saved
+        assert (one["start"], seven["start"]) == (0, 0)
+        assert seven["state"] == one["state"]
+        assert seven["evaluations"] == one["evaluations"]
+        assert seven["executables"] <= 2
 
 
 @pytest.mark.parametrize(("where", "k"), ROWS)
@@ -83,7 +78,7 @@ def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_told(preempted, where
         assert "trained" not in process.report
         assert "FATAL" not in process.printed
         if number == signal.SIGINT:
-            step = re.search(r"step (\d+) is saved|$", process.report["error"])[1] or "30"
+            step = re.search(r"step (\d+) is saved|$", process.report["error"])[1] or f"{EVERY}"
             assert re.match(r"Interrupted: SIGINT on host [01] of 2; ", process.report["error"])
             assert process.report["evaluated"] == int(step)
         elif where != "compile":
@@ -95,9 +90,10 @@ def test_a_signal_ends_all_hosts_with_its_exit_code_and_is_told(preempted, where
 
 
 @pytest.mark.parametrize(("where", "k"), ROWS)
-def test_what_was_preempted_resumes_there_and_ends_with_the_bits_of_the_straight_run(resumed, straight, where, k):
-    starts = {"train": range(13, 14 + (LATE + 1) * k), "evaluate": [30], "compile": [0]}[where]
-    for mine, expected in zip(resumed[where, k], (report["1"] for report in straight), strict=True):
+def test_what_was_preempted_resumes_there_and_ends_with_the_bits_of_the_straight_run(reports, where, k):
+    starts = {"train": range(AT, AT + 1 + (LATE + 1) * k), "evaluate": [EVERY], "compile": [0]}[where]
+    for report in reports:
+        mine, expected = report[f"{where} {k}"], report["straight"]
         assert mine["start"] in starts
         assert mine["state"] == expected["state"]
         assert mine["last"] == expected["last"]
