@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_data.archives import streamed_zip_of, zip_of
+from sweep import examples
 
 from beam_jobs.converter import Reject
 from converters.raw.zips import ZipError, unpacked, zip_members
@@ -129,7 +130,7 @@ def test_parts_of_a_zip_are_refused(path):
 WHOLE = zip_of({f"cat/{n}.jpg": bytes(range(256)) * n for n in range(1, 9)})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_a_damaged_zip_is_an_error_or_lists_members_whose_damage_shows(tmp_path_factory, data):
     damaged = bytearray(WHOLE)

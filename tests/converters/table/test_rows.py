@@ -6,6 +6,7 @@ import io
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from converters.table import rows as module
 from converters.table.rows import column_names, parse_row, table_rows
@@ -155,7 +156,7 @@ def slowly(data):
         at += step
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.text(st.sampled_from('"",x\n'), max_size=40)
     | st.lists(st.sampled_from(['"",x",",', '"', 'x,"', "x"])).map("\n".join)
@@ -185,7 +186,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_siz
 cells = st.lists(texts, min_size=2, max_size=2)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(cells, max_size=6), st.sampled_from(["\n", "\r\n"]))
 def test_whatever_pythons_csv_module_writes_is_read_back_row_by_row(tmp_path_factory, table, end):
     text = io.StringIO(newline="")

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.parse import parse_records
@@ -52,7 +53,7 @@ def decoded(decoder: Decoder, records: list[dict], index: list[int]) -> dict[str
     return decoder([encode_example(SCHEMA, r) for r in records], seeds, np.array(index, np.int32))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.fixed_dictionaries(

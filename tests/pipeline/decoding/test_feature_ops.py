@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.padding import PadTo
@@ -133,7 +134,7 @@ def test_nothing_left_is_warned_of(caplog):
 INTEGERS = st.sampled_from(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"]).map(np.dtype)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(INTEGERS, INTEGERS, st.data())
 def test_an_integer_is_cast_to_itself_or_is_an_error(old, new, data):
     values = st.integers(np.iinfo(old).min, np.iinfo(old).max) | st.integers(0, 100)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.datasets import eval_dataset
 from pipeline.decoding.decode import Decoder
@@ -29,7 +30,7 @@ def hot(decoder: Decoder, *records: dict, schema: Schema = SCHEMA) -> list[list[
     return decoder([encode_example(schema, record) for record in records], seeds, index)["labels"].tolist()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 9), st.integers(-3, 3), st.sampled_from(["uint8", "int32", "int64"]), st.data())
 def test_one_label_is_one_and_nothing_else(num_classes, base, dtype, data):
     least = max(base, 0) if dtype == "uint8" else base
@@ -44,7 +45,7 @@ def test_one_label_is_one_and_nothing_else(num_classes, base, dtype, data):
         assert value.numpy().tolist() == [float(base + i == label) for i in range(num_classes)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 9), st.integers(-3, 3), st.data())
 def test_every_label_of_a_record_is_one_and_nothing_else(num_classes, base, data):
     labels = data.draw(st.lists(st.integers(base, base + num_classes - 1), max_size=6))

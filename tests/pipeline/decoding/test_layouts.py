@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.parse import parse_records
@@ -36,7 +37,7 @@ def decoded(decoder: Decoder, payloads: list[bytes], index: list[int]) -> dict[s
     return decoder(payloads, seeds, np.array(index, np.int32))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(structs(), st.data())
 def test_a_struct_parses_to_what_numpy_reads_from_it(dtype, data):
     payloads = data.draw(st.lists(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize), max_size=3))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.decoding.decode import Decoder
@@ -40,7 +41,7 @@ def decoded(decoder: Decoder, records: list[dict], index: list[int]) -> dict[str
 LABELS = Decoder(SCHEMA, 3, pad_to={"label": PadTo(4, value=-1, truncate=True, length_into="count")})
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.lists(st.integers(-9, 9), max_size=7), max_size=3))
 def test_a_row_is_the_records_values_then_the_pad_value(rows):
     index = [*range(len(rows)), *[-1] * (3 - len(rows))]

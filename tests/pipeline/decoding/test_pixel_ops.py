@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.datasets import train_dataset
 from pipeline.decoding.decode import Decoder
@@ -37,7 +38,7 @@ def layout(*shape, dtype="u1"):
     return np.dtype([("image", dtype, shape)])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(0, 4), st.tuples(st.integers(1, 5), st.integers(1, 7)) | st.none(), st.sampled_from(["zero", "edge"]),
     st.sampled_from(list(SEEDS)), st.sampled_from(["u1", "f4", "i4"]), st.sampled_from([1, 3]),

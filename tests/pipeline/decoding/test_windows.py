@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chi2_contingency, ks_2samp
+from sweep import examples
 
 from pipeline.decoding.windows import TRIES, central_square, random_bits, random_window, resized_short
 from pipeline.tf_cpu import tf
@@ -122,7 +123,7 @@ def test_half_of_the_images_are_flipped_whatever_their_window_is(bits):
         assert ks_2samp(value[flips == 0], value[flips == 1]).pvalue > ALPHA
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**32 - 1))
 def test_every_window_is_inside_of_its_image(height, width, seed):
     seeds = np.random.default_rng(seed).integers(-(2**31), 2**31, (8, 2)).astype(np.int32)
@@ -149,7 +150,7 @@ def by_hand(height, width, seed):
     return [(height - h) // 2, (width - w) // 2, h, w]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**32 - 1))
 def test_windows_are_those_of_pythons_own_arithmetic_and_of_philox(height, width, seed):
     """Other windows would be another training for everyone who resumes from a checkpoint."""
@@ -158,7 +159,7 @@ def test_windows_are_those_of_pythons_own_arithmetic_and_of_philox(height, width
     assert ours == [by_hand(height, width, each) for each in seeds]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([128, 160, 192, 224, 299, 331, 600]))
 def test_the_central_square_is_that_of_the_published_code(height, width, crop):
     """tensorflow/tpu, resnet_preprocessing.py: _decode_and_center_crop, with its float32."""
@@ -168,7 +169,7 @@ def test_the_central_square_is_that_of_the_published_code(height, width, crop):
     assert central_square(tf.constant([height, width]), crop, 32).numpy().tolist() == expected
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([64, 182, 256, 257, 384]))
 def test_the_shorter_side_is_resized_as_the_published_code_does_it(height, width, shorter):
     """big_vision, pp/ops_image.py: resize_small, with its float32. Never below: the central crop has to fit."""

@@ -5,6 +5,7 @@ import pytest
 from host_batches import joined, rows_of, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.datasets import eval_dataset, mixture, train_dataset
 from pipeline.hosts import Hosts
@@ -19,7 +20,7 @@ def seeds_by_record(batches):
     return {record: tuple(seed) for record, seed in zip(ids, seeds, strict=True)}
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 2**31), epochs=st.sampled_from(["drop", "span"]), count=st.sampled_from([1, 2, 4]))
 def test_it_is_the_hash_of_seed_epoch_and_record_on_any_hosts(seed, epochs, count):
     hosts = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep import SWEEP
+from sweep import SWEEP, examples
 
 from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import FingerprintError, OptionError
@@ -61,7 +61,7 @@ def test_a_source_of_one_row_in_a_hundred_thousand_comes_now_and_then_and_not_in
 
 
 @given(orders(), st.integers(0, 3000), st.sampled_from([1, 2, 4]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_batch_is_put_together_by_any_hosts(order, records, count):
     position, whole = Position(0, records), range(order.global_batch)
     cuts = [len(whole) * i // count for i in range(count + 1)]
@@ -72,7 +72,7 @@ def test_the_batch_is_put_together_by_any_hosts(order, records, count):
 
 
 @given(orders(), st.integers(0, 50), st.integers(0, 50))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_advancing_equals_stepping_and_another_batch_goes_on_at_the_next_record(order, first, then):
     position = order.advance(order.advance(order.start, first), then)
     assert position == order.advance(order.start, first + then)
@@ -88,7 +88,7 @@ def test_advancing_equals_stepping_and_another_batch_goes_on_at_the_next_record(
 
 
 @given(orders())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_each_source_is_in_each_stream_one_permutation_of_its_records_after_another(order):
     steps = 400 // (order.global_batch // order.streams)
     rows = np.array(straight(order, steps)).reshape(steps, order.streams, -1)

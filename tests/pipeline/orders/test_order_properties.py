@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.hosts import Hosts
 from pipeline.orders.order import Position, TrainOrder, divisors
@@ -61,6 +62,7 @@ def straight(order: TrainOrder, steps: int, position: Position = TrainOrder.star
 
 
 @given(train_orders(st.just("drop")), st.integers(0, 3))
+@settings(max_examples=examples(100))
 def test_an_epoch_has_each_record_at_most_once_and_drops_less_than_a_batch(order, epoch):
     ids = [i for batch in straight(order, order.steps_per_epoch, Position(epoch, 0)) for i in batch]
     assert len(set(ids)) == len(ids) == order.num_records // order.global_batch * order.global_batch
@@ -68,6 +70,7 @@ def test_an_epoch_has_each_record_at_most_once_and_drops_less_than_a_batch(order
 
 
 @given(train_orders(st.just("span")), st.integers(1, 3))
+@settings(max_examples=examples(100))
 def test_span_is_one_permutation_after_another(order, epochs):
     # By stream: each rolls over on its own. In every epoch they share out all records between them.
     N, C = order.num_records, order.streams
@@ -79,6 +82,7 @@ def test_span_is_one_permutation_after_another(order, epochs):
 
 
 @given(with_position())
+@settings(max_examples=examples(100))
 def test_the_global_batch_does_not_depend_on_the_number_of_hosts(order_and_position):
     order, position = order_and_position
     whole = order.rows(position, [range(order.global_batch)])
@@ -89,6 +93,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_hosts(order_and_posit
 
 
 @given(train_orders(st.just("drop")), st.integers(0, 2))
+@settings(max_examples=examples(100))
 def test_no_two_hosts_that_divide_the_streams_read_the_same_record_in_an_epoch(order, epoch):
     steps = [order.advance(Position(epoch, 0), t) for t in range(order.steps_per_epoch)]
     for count in divisors(order.streams):
@@ -98,6 +103,7 @@ def test_no_two_hosts_that_divide_the_streams_read_the_same_record_in_an_epoch(o
 
 
 @given(with_position(), st.data())
+@settings(max_examples=examples(100))
 def test_any_sharding_gives_its_hosts_the_rows_it_names(order_and_position, data):
     order, position = order_and_position
     whole = order.rows(position, [range(order.global_batch)])
@@ -112,6 +118,7 @@ def test_any_sharding_gives_its_hosts_the_rows_it_names(order_and_position, data
 
 
 @given(with_position(), st.data())
+@settings(max_examples=examples(100))
 def test_any_ranges_of_rows_in_any_order_are_those_rows(order_and_position, data):
     order, position = order_and_position
     first = st.integers(0, order.global_batch - 1)
@@ -122,6 +129,7 @@ def test_any_ranges_of_rows_in_any_order_are_those_rows(order_and_position, data
 
 
 @given(with_position(), st.integers(0, 40), st.integers(0, 40))
+@settings(max_examples=examples(100))
 def test_advancing_equals_stepping_from_any_position(order_and_position, first, then):
     order, begin = order_and_position
     position = begin
@@ -131,7 +139,7 @@ def test_advancing_equals_stepping_from_any_position(order_and_position, first, 
 
 
 @given(with_position(), st.integers(0, 40))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_fresh_order_gives_any_batch_without_the_ones_before(order_and_position, before):
     order, position = order_and_position
     fresh = TrainOrder(order.num_records, order.global_batch, **order.settings)
@@ -140,12 +148,13 @@ def test_a_fresh_order_gives_any_batch_without_the_ones_before(order_and_positio
 
 
 @given(train_orders(st.just("span")), st.integers(0, 20), st.integers(1, 8))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_span_goes_on_with_another_batch_size_at_the_very_next_record(order, stop, times):
     assert_goes_on(order, stop, times, steps=10)
 
 
 @given(train_orders(st.just("drop")), st.data())
+@settings(max_examples=examples(100))
 def test_an_epoch_goes_on_with_another_batch_size_at_the_very_next_record(order, data):
     shortest = order.num_records // order.streams
     stop, times = data.draw(st.integers(0, order.steps_per_epoch - 1)), data.draw(st.integers(1, shortest))
@@ -168,6 +177,7 @@ def assert_goes_on(order: TrainOrder, stop: int, times: int, steps: int) -> Trai
 
 
 @given(train_orders(), st.data())
+@settings(max_examples=examples(100))
 def test_a_run_goes_on_at_any_step_on_another_number_of_hosts(order, data):
     counts = st.sampled_from(divisors(order.global_batch))
     position, seen = order.start, []

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.errors import SchemaError
 from pipeline.shards.example import encode_example, example_pieces
@@ -49,14 +50,14 @@ def as_protobuf(schema, values):
     return example
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(schemas_and_values())
 def test_an_encoded_example_is_byte_equal_to_protobufs_deterministic_mode(drawn):
     schema, values = drawn
     assert encode_example(schema, values) == as_protobuf(schema, values).SerializeToString(deterministic=True)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(schemas_and_values())
 def test_decoding_gives_back_what_was_encoded_also_from_protobufs_default_mode(drawn):
     schema, values = drawn
@@ -109,7 +110,7 @@ def test_values_that_do_not_fit_the_schema_are_refused_by_name(values, message):
         encode_example(schema, values)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from(sorted(VALUES)).flatmap(lambda dtype: st.tuples(st.just(dtype), VALUES[dtype])))
 def test_one_value_is_encoded_as_a_list_of_it(case):
     dtype, value = case

@@ -4,12 +4,13 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.errors import CorruptRecordError
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES, crc32c, crc32c_of, frame, proven_crc
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.binary(max_size=2000), max_size=5))
 def test_frames_are_byte_equal_to_tensorflows_writer(tmp_path_factory, payloads):
     path = tmp_path_factory.mktemp("tf") / "records"

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
@@ -32,7 +33,7 @@ def parts(draw, numbers_of) -> tuple[list[Part], list[int]]:
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_records_of_parts_come_in_any_groups_and_order_with_any_look_ahead(numbers_of, data):
     chosen, expected = data.draw(parts(numbers_of))
     records = concatenated(chosen)
@@ -51,7 +52,7 @@ def test_records_of_parts_come_in_any_groups_and_order_with_any_look_ahead(numbe
 
 
 @given(data=st.data(), block=st.integers(1, 9))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_blocks_begin_with_every_part_and_stay_inside_it(numbers_of, data, block):
     chosen, _ = data.draw(parts(numbers_of))
     records = Concatenated(chosen)

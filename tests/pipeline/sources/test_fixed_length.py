@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from pipeline.datasets import eval_dataset, open_dataset, train_dataset
 from pipeline.errors import EmptySplitError, OptionError, SchemaError, ShardError, StorageError
@@ -48,7 +49,7 @@ def test_records_are_those_of_tensorflows_own_reader(tmp_path, header, footer):
     assert records.where(6) == f"{tmp_path}/data_2.bin, record 2 at byte {len(header) + 10}"
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.integers(0, 40), min_size=1, max_size=4).filter(any),
     st.integers(1, 9000),
