@@ -53,9 +53,11 @@ def bits():
 
 
 def test_the_bits_of_many_seeds_are_those_that_an_op_draws(bits):
-    drawn = tf.map_fn(
-        lambda seed: random_bits(seed, 4 * TRIES + 1), seeds_of(COUNT)[:50], fn_output_signature=tf.uint32
-    )
+    @tf.function(autograph=False)
+    def drawn_for(seeds):
+        return tf.map_fn(lambda seed: random_bits(seed, 4 * TRIES + 1), seeds, fn_output_signature=tf.uint32)
+
+    drawn = drawn_for(seeds_of(COUNT)[:50])
     np.testing.assert_array_equal(drawn, bits[:50, : 4 * TRIES + 1])
 
 
@@ -103,8 +105,10 @@ def test_every_window_of_a_small_image_is_as_frequent_as_published(bits, size):
     """A corner that is short by a pixel, or by one too far, is another count at once."""
     ours = windows_of(tf.constant(size), bits[:, : 4 * TRIES]).numpy().T
     theirs = published(*size, COUNT, np.random.default_rng(1))
-    kinds, which = np.unique(np.concatenate([ours, theirs], 1), axis=1, return_inverse=True)
-    counts = np.stack([np.bincount(part, minlength=kinds.shape[1]) for part in np.split(which.ravel(), 2)])
+    sides = (16,) * 4  # one number a window: NumPy takes a second to find what is equal among columns
+    numbers, which = np.unique(np.ravel_multi_index(np.concatenate([ours, theirs], 1), sides), return_inverse=True)
+    kinds = np.array(np.unravel_index(numbers, sides))
+    counts = np.stack([np.bincount(part, minlength=len(numbers)) for part in np.split(which, 2)])
     often = counts.sum(0) >= 20
     assert counts[:, ~often].sum() <= 0.01 * 2 * COUNT
     assert often.sum() == 1 or chi2_contingency(counts[:, often]).pvalue > ALPHA
