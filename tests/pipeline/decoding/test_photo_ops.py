@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pictures import FORMATS, encoded, picture
 from PIL import Image
+from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import OptionError, SchemaError
@@ -166,7 +167,7 @@ def test_crops_are_the_same_on_any_hosts_after_a_resume_and_on_another_pass(imag
 
     straight = batches(Hosts(0, 1))
     assert len({image.tobytes() for _, rows in straight for image in rows}) > 18  # anew in every epoch
-    for count in (2, 4):
+    for count in (2, 4) if SWEEP else (2,):
         parts = [batches(Hosts(index, count)) for index in range(count)]
         for step, (ids, images) in enumerate(straight):
             np.testing.assert_array_equal(np.concatenate([part[step][0] for part in parts]), ids)
