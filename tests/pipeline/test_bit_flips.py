@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from raw_data.imagenet import RawImagenet
+from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import ConversionError, CorruptRecordError, InfeedError, ManifestError, ShardError
@@ -21,7 +22,7 @@ from pipeline.shards.split_index import load_index
 from pipeline.storage.local import LocalStorage
 from pipeline.verify import main as verify_main
 
-PLACES = 100
+PLACES = 100 if SWEEP else 30
 SPLITS = {"train": 18, "validation": 6}
 
 
