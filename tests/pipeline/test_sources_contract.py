@@ -174,7 +174,7 @@ def test_a_run_goes_on_at_any_place_on_other_hosts_and_with_another_batch(source
     streams = first.state(first.start)["streams"]
     straight = trained(data, 1, None, 3 * -(-N // B) + 10)
     rows = by_stream(np.stack([batch["_index"] for batch in straight]), streams)
-    for _ in range(2):
+    for _ in range(4 if SWEEP else 1):
         stop = int(random.integers(0, 3 * -(-N // B)))
         state = json.loads(json.dumps(first.state(first.advance(first.start, stop))))
         counts = [int(count) for count in random.choice(host_counts(data), 2)]
