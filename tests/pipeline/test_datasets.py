@@ -102,8 +102,7 @@ def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of
         assert crc_sum(batches) != source.expected_crc
 
 
-@pytest.mark.parametrize("count", [1, 2, 8])
-@pytest.mark.parametrize("epochs", ["drop", "span"])
+@pytest.mark.parametrize(("count", "epochs"), [(2, "span"), (8, "drop")])
 def test_training_batches_do_not_depend_on_the_hosts(images, count, epochs):
     options = {"ops": OPS, "keys": KEYS, "seed": 3, "epochs": epochs, "block_records": 4, "window_records": 3}
     whole = train_dataset(images, global_batch=8, **options)
@@ -202,8 +201,11 @@ def test_a_batch_larger_than_the_split_trains_with_span(images):
     assert set(taken(source, source.start, 1)[0]["_index"]) == set(range(40))
 
 
-@pytest.mark.parametrize("hosts", [Hosts(), Hosts(1, 2), Hosts(0, 2, rows=(range(6, 8), range(0, 3)))], ids=repr)
-@pytest.mark.parametrize("global_batch", [8, 32])
+@pytest.mark.parametrize(
+    ("hosts", "global_batch"),
+    [(Hosts(), 8), (Hosts(1, 2), 32), (Hosts(0, 2, rows=(range(6, 8), range(0, 3))), 8)],
+    ids=repr,
+)
 def test_batches_and_as_dataset_are_the_same_in_evaluation(images, global_batch, hosts):
     pads = {"image": 255, "image/weight": np.nan}
     source = eval_dataset(images, global_batch=global_batch, ops=OPS, pad_values=pads, hosts=hosts)

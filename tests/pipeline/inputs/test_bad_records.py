@@ -81,8 +81,7 @@ def test_training_past_bad_records_does_not_depend_on_the_hosts(pictures, on_err
     assert_same(global_batches(pictures[1], 4, 7, **options), one)
 
 
-@pytest.mark.parametrize("on_error", ["skip", "mask"])
-@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize(("steps", "on_error"), [(1, "mask"), (4, "skip")])
 def test_a_resumed_run_that_met_nothing_yet_gives_the_batches_of_the_straight_one(pictures, steps, on_error):
     straight = training(pictures[1], on_error=on_error)
     saved = straight.state(straight.advance(straight.start, steps))

@@ -127,8 +127,12 @@ def mixed(numbers_of):
     return make
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8] if SWEEP else [1, 4])
-@pytest.mark.parametrize("position", [0, 3, 1021, 10**9])
+HOSTS_AND_POSITIONS = [*itertools.product([1, 2, 4, 8], [0, 3, 1021, 10**9])]
+
+
+@pytest.mark.parametrize(
+    ("count", "position"), HOSTS_AND_POSITIONS if SWEEP else [(1, 1021), (2, 0), (4, 3), (8, 10**9)]
+)
 def test_a_mixture_goes_on_anywhere_on_any_hosts_and_with_another_batch(mixed, count, position):
     options = {"seed": 2**40, "streams": 8, "keys": ()}
     saved = train_dataset(mixed(), global_batch=8, **options)
