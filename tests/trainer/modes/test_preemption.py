@@ -106,7 +106,6 @@ def assert_same_bits(a, b):
     ("where", "number"),
     [
         ("train", signal.SIGTERM),
-        ("train", signal.SIGINT),
         ("evaluate", signal.SIGINT),
         ("compile", signal.SIGTERM),
     ],
