@@ -3,8 +3,6 @@
 import gc
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -212,6 +210,7 @@ patient, source = [
     eval_dataset(sys.argv[1], global_batch=4, keys=(), read_ahead_bytes=1, stall_seconds=seconds)
     for seconds in (60.0, 3.0)
 ]
+os.setsid()
 os.unlink(sys.argv[2]); os.mkfifo(sys.argv[2])
 kept = [patient.batches(), iter(patient.as_dataset())]
 print([next(batches)["_index"].shape for batches in kept], flush=True)
@@ -220,20 +219,18 @@ for batch in source.batches():
 """
 
 
-def test_a_process_over_a_stalled_disk_says_so_exits_by_itself_and_leaves_no_child(images, tmp_path):
+def test_a_process_over_a_stalled_disk_says_so_exits_by_itself_and_leaves_no_child(images, tmp_path, fork_server):
     # It also holds, to its end, batches and an iterator of a tf.data dataset over the same disk.
     directory = shutil.copytree(images, tmp_path / "stalled")
-    command = [sys.executable, "-c", UNCAUGHT, str(directory), str(directory / RECIPES[1][1])]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 1, err
-    assert "[(4,), TensorShape([4])]" in out
-    assert "Thread infeed-read:\n" in err  # nothing configured the log
-    assert err.splitlines()[-1].startswith("pipeline.errors.StallError: waited 3 s for input from")
+    process = fork_server.start(["-c", UNCAUGHT, str(directory), str(directory / RECIPES[1][1])], tmp_path / "printed")
+    try:
+        code, _ = process.wait(60)
+    finally:
+        process.kill()
+    printed = process.printed
+    assert code == 1, printed
+    assert "[(4,), TensorShape([4])]" in printed
+    assert "Thread infeed-read:\n" in printed  # nothing configured the log
+    assert printed.splitlines()[-1].startswith("pipeline.errors.StallError: waited 3 s for input from")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
