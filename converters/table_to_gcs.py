@@ -28,7 +28,7 @@ __all__ = ["EXAMPLES", "main"]
 
 EXAMPLES = (
     "--raw_data_dir=tables --output=shards --image_column=file --label_column=animal",
-    "--raw_data_dir=reviews --output=shards --text_column=text --label_column=stars --validation_fraction=0.1",
+    "--raw_data_dir=reviews --output=texts --text_column=text --label_column=stars --validation_fraction=0.1",
 )
 
 

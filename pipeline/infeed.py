@@ -58,10 +58,11 @@ def _run(arguments: Sequence[str]) -> int:
 def _find(words: str) -> Command:
     """Raises OptionError for words that are no command; names the nearest."""
     known = {command.words: command for group in COMMANDS.values() for command in group}
-    if words.startswith(f"{_CONVERT} "):
-        known = {name: command for name, command in known.items() if name.startswith(f"{_CONVERT} ")}
     if words not in known:
-        raise OptionError(f"there is no command 'infeed {words}'.{did_you_mean(words, known)}")
+        kind = words.removeprefix(f"{_CONVERT} ")
+        kinds = [name.removeprefix(f"{_CONVERT} ") for name in known if name.startswith(_CONVERT)]
+        hint = did_you_mean(words, known) if kind == words else did_you_mean(kind, kinds)
+        raise OptionError(f"there is no command 'infeed {words}'.{hint}")
     return known[words]
 
 

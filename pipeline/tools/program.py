@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         Command(
             "convert images",
             "converters.image_folder_to_gcs",
-            "Converts folders of images, one per class; also in zip or tar.",
+            "Converts folders of images, one per class; also zip and tar.",
         ),
         Command("convert table", "converters.table_to_gcs", "Converts csv, tsv or jsonl tables of images or texts."),
         Command("convert idx", "converters.idx_to_gcs", "Converts MNIST and its family, as downloaded."),
@@ -54,7 +54,7 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         Command("index", "pipeline.index", "Makes TFRecord files readable as a dataset where they are."),
     ),
     "Look at shards": (
-        Command("describe", "pipeline.describe", "Shows a dataset: schema, splits, shards, labels, some records."),
+        Command("describe", "pipeline.describe", "Shows a dataset: schema, splits, shards, labels, records."),
         Command("verify", "pipeline.verify", "Reads every byte of a dataset and lists all that is damaged."),
     ),
     "Train": (
@@ -62,7 +62,7 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         Command("checkpoints", "trainer.checkpoints", "Lists the checkpoints of a work directory."),
     ),
     "Try infeed": (
-        Command("digits", "converters.digits_raw", "Writes real handwritten digits as raw data of ImageNet's layout."),
+        Command("digits", "converters.digits_raw", "Writes real handwritten digits as raw data of ImageNet."),
     ),
 }
 

@@ -9,7 +9,7 @@ from pipeline.tools.program import help_end
 
 __all__ = ["EXAMPLES", "end_of_help", "join_lines"]
 
-EXAMPLES = ("--data-dir=shards --workdir=model --fast-dev-run=1", "--data-dir=shards --workdir=model --mode=evaluate")
+EXAMPLES = ("--data-dir=shards --workdir=model --fast-dev-run=1", "--data-dir=shards --workdir=model --max-steps=20")
 _SEE_ALSO = ("trainer.checkpoints", "pipeline.describe")
 
 
