@@ -81,7 +81,7 @@ def run_command(run_forked, raw, tmp_path, among_own_files):
         command = ["-c", BY_INFEED, str(among_own_files), f"--raw_data_dir={raw.directory}", *SHARDS]
         command += [f"--gcs_output_path={tmp_path / 'out'}", f"--label_file={raw.directory}/synsets.txt", *flags]
         kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
-        status, output = run_forked(command, timeout=60, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)})
+        status, output = run_forked(command, timeout=120, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)})
         assert (tmp_path / "killed").exists()
         return status, output
 
