@@ -57,7 +57,7 @@ def check(args: Namespace, options: Any) -> None:
         raise OptionError(
             f"--job_name={google.job_name}: must start with a-z, contain only a-z, 0-9 and -, and not end in -."
         )
-    _check_in_bucket("gcs_output_path", args.gcs_output_path)
+    _check_in_bucket("output", args.gcs_output_path)
     for name in ("temp_location", "staging_location"):
         _check_in_bucket(name, getattr(google, name))
     for package in options.view_as(SetupOptions).extra_packages or ():

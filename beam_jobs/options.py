@@ -124,6 +124,5 @@ def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[
     for unknown in known.parse_known_args(list(rest))[1]:
         if unknown.startswith("-"):
             name = unknown.lstrip("-").split("=")[0]
-            raise OptionError(
-                f"--{name} is neither an option of this converter nor of Apache Beam.{did_you_mean(name, vars(args))}"
-            )
+            hint = did_you_mean(name, {"output", *vars(args)})
+            raise OptionError(f"--{name} is neither an option of this converter nor of Apache Beam.{hint}")

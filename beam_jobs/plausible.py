@@ -20,15 +20,15 @@ def check_places(raw_data: str, output_dir: str) -> None:
     """Raises OptionError if one directory is the other or is inside it. Follows symbolic links on a disk.
 
     The next run would take shards for raw data, and removing one directory would remove the other."""
-    for option, place in (("--raw_data_dir", raw_data), ("--gcs_output_path", output_dir)):
+    for option, place in (("--raw_data_dir", raw_data), ("--output", output_dir)):
         if not place:
             raise OptionError(f"{option} is empty. Give a directory; the current one is '.'.")
     raw, output = _parts(raw_data), _parts(output_dir)
     if raw[: len(output)] == output and len(raw) > len(output):
-        problem = f"--gcs_output_path={output_dir} contains the raw data ({raw_data}): shards would be mixed with it"
+        problem = f"--output={output_dir} contains the raw data ({raw_data}): shards would be mixed with it"
     elif output[: len(raw)] == raw:
         where = "is the directory of" if output == raw else "is inside"
-        problem = f"--gcs_output_path={output_dir} {where} the raw data ({raw_data}): a second run would convert shards"
+        problem = f"--output={output_dir} {where} the raw data ({raw_data}): a second run would convert shards"
     else:
         return
     if not _is_file(raw_data) and not _begun(output_dir, "*"):

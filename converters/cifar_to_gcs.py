@@ -1,6 +1,6 @@
 """python -m converters.cifar_to_gcs: CIFAR-10 or CIFAR-100, the binary version as downloaded -> TFRecord shards.
 
-Runs on Apache Beam. The same command resumes an interrupted conversion."""
+Images become lossless PNGs. Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -14,14 +14,20 @@ from converters.cifar.converter import CifarConverter
 from converters.cifar.layouts import SPLITS, find_cifar
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
 
-__all__ = ["main"]
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = (
+    "--raw_data_dir=cifar-10 --output=shards",
+    "--raw_data_dir=cifar-10 --output=test_shards --splits=test",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
     parser = conversion_parser(
         "cifar_to_gcs",
-        "Converts CIFAR-10 or CIFAR-100, in the binary version, into shards of lossless PNGs.",
+        __doc__,
+        EXAMPLES,
         SPLITS,
         "directory of cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or of their unpacked files",
     )

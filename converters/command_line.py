@@ -16,24 +16,39 @@ from beam_jobs.runners import find_runner
 from beam_jobs.scratch import Scratch
 from pipeline.errors import OptionError, did_you_mean, printable
 from pipeline.sizes import parse_bytes
-from pipeline.tools.command import Console
+from pipeline.tools.command import Console, Parser
 
-__all__ = ["chosen_splits", "conversion_parser", "run", "scratch_of"]
+__all__ = ["add_output_option", "chosen_splits", "conversion_parser", "run", "scratch_of"]
 
 
-def conversion_parser(command: str, description: str, splits: Sequence[str], raw_data: str) -> argparse.ArgumentParser:
-    """The parser of a command, with the options that all commands share. raw_data: help for --raw_data_dir."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m converters.{command}", description=description, allow_abbrev=False
-    )
-    parser.add_argument("--raw_data_dir", required=True, help=raw_data)
-    parser.add_argument("--gcs_output_path", required=True, help="directory for the shards")
+def conversion_parser(
+    command: str, doc: str | None, examples: Sequence[str], splits: Sequence[str], raw_data: str
+) -> argparse.ArgumentParser:
+    """The parser of a command, with the options that all commands share. raw_data: help for --raw_data_dir.
+
+    doc and examples: as for Parser."""
+    usage = "%(prog)s --raw_data_dir DIR --output DIR [options]"
+    parser = Parser(f"converters.{command}", doc, examples, usage=usage)
+    parser.add_argument("--raw_data_dir", required=True, metavar="DIR", help=raw_data)
+    add_output_option(parser)
     known = f" subset of {', '.join(splits)}" if splits else ""
     parser.add_argument("--splits", help=f"comma-separated{known} (default: all that are found)")
     for split in splits:
         parser.add_argument(f"--num_{split}_shards", type=int, help="overrides --target_shard_bytes")
     add_options(parser)
     return parser
+
+
+def add_output_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --output, which is also called --gcs_output_path as in tensorflow/tpu."""
+    parser.add_argument(
+        "--output",
+        "--gcs_output_path",
+        dest="gcs_output_path",
+        required=True,
+        metavar="DIR",
+        help="directory for the shards: local, or gs://bucket/dir",
+    )
 
 
 def chosen_splits(args: argparse.Namespace, known: Sequence[str] = ()) -> list[str]:

@@ -26,8 +26,9 @@ from pipeline.errors import InfeedError
 from pipeline.installing import how_to_install
 from pipeline.tools.command import Console, Parser, say
 
-__all__ = ["IMAGE_SIDE", "LABEL_FILE", "SYNSETS", "main", "write_raw"]
+__all__ = ["EXAMPLES", "IMAGE_SIDE", "LABEL_FILE", "SYNSETS", "main", "write_raw"]
 
+EXAMPLES = ("raw", "raw --seed=1")
 IMAGE_SIDE = 32  # pixels; the originals are 8x8
 LABEL_FILE = "synsets.txt"
 SYNSETS = tuple(f"n{digit:08d}" for digit in range(10))
@@ -36,7 +37,7 @@ _VALIDATION_PERCENT = 20
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the raw dataset. Raises InfeedError."""
-    parser = Parser(prog="python -m converters.digits_raw", description=__doc__)
+    parser = Parser("converters.digits_raw", __doc__, EXAMPLES, ("converters.imagenet_to_gcs",))
     parser.add_argument("out", type=Path, help="directory for the tars and label files")
     parser.add_argument("--seed", type=int, default=0, help="determines the validation images (default: 0)")
     args = parser.parse_args(argv)

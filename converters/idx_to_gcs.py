@@ -1,6 +1,7 @@
 """python -m converters.idx_to_gcs: MNIST, Fashion-MNIST, KMNIST or EMNIST as downloaded -> TFRecord shards.
 
-Runs on Apache Beam. The same command resumes an interrupted conversion."""
+Reads idx files; images become lossless PNGs. Runs on Apache Beam. The same command resumes an interrupted
+conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -17,7 +18,12 @@ from converters.idx.layouts import SPLITS, find_idx
 from converters.raw.class_names import read_class_names
 from pipeline.storage.schemes import open_storage
 
-__all__ = ["class_names", "main"]
+__all__ = ["EXAMPLES", "class_names", "main"]
+
+EXAMPLES = (
+    "--raw_data_dir=mnist --output=shards",
+    "--raw_data_dir=emnist --output=letters --prefix=emnist-letters --transpose",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +45,8 @@ def class_names(labels: Iterable[bytes]) -> tuple[str, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser(
         "idx_to_gcs",
-        "Converts idx files, the format of MNIST and its family, into shards of lossless PNGs.",
+        __doc__,
+        EXAMPLES,
         SPLITS,
         "directory of train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., or their .gz",
     )

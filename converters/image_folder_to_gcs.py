@@ -1,6 +1,7 @@
 """python -m converters.image_folder_to_gcs: folders of images, one per class -> ~100 MB TFRecord shards.
 
-Runs on Apache Beam. The same command resumes an interrupted conversion."""
+Reads JPEG, PNG, WebP and GIF files; every image becomes a JPEG. Runs on Apache Beam. The same command resumes an
+interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -17,7 +18,12 @@ from converters.image_folder.layouts import SPLITS, find_folders
 from converters.images.options import add_image_options, to_jpeg_of
 from pipeline.tools.command import Console
 
-__all__ = ["main"]
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = (
+    "--raw_data_dir=photos --output=shards --validation_fraction=0.2",
+    "--raw_data_dir=photos --output=small --validation_fraction=0.2 --max_side=256",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser(
         "image_folder_to_gcs",
-        "Converts folders of JPEG, PNG, WebP and GIF files, one folder per class, into shards.",
+        __doc__,
+        EXAMPLES,
         SPLITS,
         "directory of train/, validation/ (or val/) and test/, or of the class folders; or of .zip, .tar or .tar.gz "
         "files that contain them, one per split or one for all",

@@ -1,7 +1,7 @@
 """python -m converters.imagenet_to_gcs: ImageNet as it was downloaded or extracted -> ~100 MB TFRecord shards.
 
-Accepts the command lines of tensorflow/tpu's program of this name. Runs on Apache Beam. The same command resumes an
-interrupted conversion."""
+The shards have tensorflow/tpu's schema, and every image is a JPEG. Accepts the command lines of tensorflow/tpu's
+program of this name. Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -26,7 +26,12 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console
 
-__all__ = ["main"]
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = (
+    "--raw_data_dir=ILSVRC2012 --output=shards --dry_run",
+    "--raw_data_dir=ILSVRC2012 --output=tensorflow_datasets --schema=tfds",
+)
 
 _ORIGINAL_SHARDS = {"train": 1024, "validation": 128}
 
@@ -34,8 +39,8 @@ _ORIGINAL_SHARDS = {"train": 1024, "validation": 128}
 _ANCESTOR = {
     "--local_scratch_dir": "ignored: nothing is extracted or staged any more. Records are read inside the tars, and "
     "shards are written to their final place.",
-    "--gcs_upload": "ignored: only --gcs_output_path decides where shards are written.",
-    "--nogcs_upload": "ignored: for shards on disk, give a local directory as --gcs_output_path.",
+    "--gcs_upload": "ignored: only --output decides where shards are written.",
+    "--nogcs_upload": "ignored: for shards on disk, give a local directory as --output.",
 }
 
 
@@ -91,7 +96,8 @@ def _set_original_shards(args: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser(
         "imagenet_to_gcs",
-        "Converts ImageNet (original tars or extracted folders) into shards in tensorflow/tpu's schema.",
+        __doc__,
+        EXAMPLES,
         SPLITS,
         "directory of the original tars or of train/ and validation/, and of synset_labels.txt",
     )
@@ -105,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=("tpu", "tfds"),
         default="tpu",
         help="tensorflow/tpu's keys, or TFDS's imagenet2012, which tfds.load('imagenet2012', data_dir=...) reads: its "
-        f"shards are in {TFDS_DIRECTORY} under --gcs_output_path (default: tpu)",
+        f"shards are in {TFDS_DIRECTORY} under --output (default: tpu)",
     )
     parser.add_argument(
         "--bounding_boxes",
@@ -122,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     old.add_argument("--project", help="Google Cloud project; only Google Cloud runners use it")
     old.add_argument("--local_scratch_dir", help="ignored: nothing is staged")
     for flag in ("--gcs_upload", "--nogcs_upload"):
-        old.add_argument(flag, action="store_true", help="ignored: --gcs_output_path decides")
+        old.add_argument(flag, action="store_true", help="ignored: --output decides")
     return parser
 
 

@@ -1,6 +1,7 @@
 """python -m converters.table_to_gcs: csv, tsv or jsonl tables of images or texts -> ~100 MB TFRecord shards.
 
-Runs on Apache Beam. The same command resumes an interrupted conversion."""
+Each row becomes a record, with a label, labels, numbers or nothing. Runs on Apache Beam. The same command resumes an
+interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -23,7 +24,12 @@ from pipeline.errors import OptionError
 from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console
 
-__all__ = ["main"]
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = (
+    "--raw_data_dir=tables --output=shards --image_column=file --label_column=animal",
+    "--raw_data_dir=reviews --output=texts --text_column=text --label_column=stars --validation_fraction=0.1",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,7 +104,8 @@ def _target(args: argparse.Namespace, numbers: Sequence[str], paths: Sequence[st
 def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser(
         "table_to_gcs",
-        "Converts csv, tsv or jsonl tables of images or texts, with labels or numbers, into shards.",
+        __doc__,
+        EXAMPLES,
         SPLITS,
         "directory of train.csv, validation.jsonl, test-1.csv, ...",
     )

@@ -1,6 +1,6 @@
 """python -m converters.tfrecord_to_gcs: existing TFRecord files -> ~100 MB shards of the same records.
 
-Runs on Apache Beam. The same command resumes an interrupted conversion."""
+Records are copied byte for byte. Runs on Apache Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -22,7 +22,12 @@ from pipeline.sources.merged_schemas import read_labels
 from pipeline.sources.named_splits import parse_assignment
 from pipeline.tools.command import Console
 
-__all__ = ["main", "report_schema"]
+__all__ = ["EXAMPLES", "main", "report_schema"]
+
+EXAMPLES = (
+    "--raw_data_dir=tfrecords --output=shards --dry_run",
+    "--raw_data_dir=tfrecords --output=shards --pattern='train=train-*'",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +60,8 @@ def report_schema(schema: Schema, whole: bool) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser(
         "tfrecord_to_gcs",
-        "Re-shards TFRecord files, compressed or not. Records are copied byte for byte.",
+        __doc__,
+        EXAMPLES,
         (),
         "directory of the files, and of a manifest or TFDS's features.json if there is one",
     )

@@ -33,7 +33,9 @@ from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console, Parser, exit_with
 from pipeline.tools.record_checks import label_name, labels_of
 
-__all__ = ["main"]
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = ("shards", "shards --all --samples=5")
 
 SAMPLED_RECORDS = 200  # per split: ~22 MB of ImageNet
 _RECORDS_PER_READ = 64
@@ -43,7 +45,7 @@ _ALIKE = 1.02  # shards within 2 % count as equally large
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints the description. Raises InfeedError."""
-    parser = Parser(prog="python -m pipeline.describe", description=__doc__, allow_abbrev=False)
+    parser = Parser("pipeline.describe", __doc__, EXAMPLES, ("pipeline.verify", "pipeline.index"))
     parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
     parser.add_argument("--all", action="store_true", help=f"count the labels of all records, not of {SAMPLED_RECORDS}")
     parser.add_argument("--samples", type=int, default=2, help="number of records to show per split (default: 2)")

@@ -29,7 +29,9 @@ from pipeline.storage.storage import Stat, Storage, join
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.index_builder import IndexBuilder, IndexedSplit
 
-__all__ = ["main"]
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = ("tfrecords", "'tfrecords/train-*' --split=train")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if damaged:
         say(console, f"Nothing was written: {len(damaged):,} problems were found. Copy these files again; or leave the "
             f"records out: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} "
-            f"--max_bad_records={len(damaged)} --gcs_output_path=...")  # fmt: skip
+            f"--max_bad_records={len(damaged)} --output=...")  # fmt: skip
         return 1
     _publish(storage, directory, splits, args, schema)
     for split, indexed in splits.items():
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m pipeline.index", description=__doc__, allow_abbrev=False)
+    parser = Parser("pipeline.index", __doc__, EXAMPLES, ("converters.tfrecord_to_gcs", "pipeline.verify"))
     parser.add_argument("pattern", metavar="PATTERN", help="files of one directory ('data/train-*'), or a directory")
     parser.add_argument("--split", help="the split of all files (default: the split in each file's name)")
     parser.add_argument("--name", help="name of the dataset (default: tfrecord, or its name in an earlier index)")
@@ -112,7 +114,7 @@ def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:
         if compression := compression_of(head):
             raise OptionError(
                 f"{path} is compressed ({compression}): finding a record in it means reading everything before it. "
-                f"Re-shard: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} --gcs_output_path=..."
+                f"Re-shard: python -m converters.tfrecord_to_gcs --raw_data_dir={directory} --output=..."
             )
 
 

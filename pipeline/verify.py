@@ -28,7 +28,9 @@ from pipeline.tools.record_checks import label_name
 from pipeline.tools.repairs import repairs
 from pipeline.tools.split_verifier import Problem, SplitVerifier, check_sidecars
 
-__all__ = ["main"]
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = ("shards", "shards --split validation --decode")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m pipeline.verify", description=__doc__, allow_abbrev=False)
+    parser = Parser("pipeline.verify", __doc__, EXAMPLES, ("pipeline.describe", "pipeline.index"))
     parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
     parser.add_argument("--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)")
     parser.add_argument("--decode", action="store_true", help="also decode every image (~1 ms for 500x375)")

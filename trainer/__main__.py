@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from pipeline.errors import HostError, InfeedError, OptionError, did_you_mean, printable
 from pipeline.installing import how_to_install
+from pipeline.tools.program import command_of, ends_when_not_read, help_end, program
 from trainer.exits import (
     EXIT_HOST_FAILED,
     EXIT_INTERRUPTED,
@@ -35,7 +36,7 @@ RECIPES = {"digits": "trainer.recipes.digits", "images": "trainer.recipes.images
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
     """Runs the recipe named by the first argument; returns the exit code. interrupts: listens to Ctrl-C, if given."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: python -m trainer RECIPE [--help] [options]\n\nRecipes: {', '.join(RECIPES)}")
+        print(_help())
         return 0
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     for ours in ("trainer", "pipeline"):
@@ -66,6 +67,13 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
     return 0
 
 
+def _help() -> str:
+    examples = [f"{name} --data-dir=shards --workdir=model --fast-dev-run=1" for name in RECIPES]
+    lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose]
+    lines += ["", f"Recipes: {', '.join(RECIPES)}. RECIPE --help lists the options of a recipe.", ""]
+    return "\n".join([*lines, help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.describe"))])
+
+
 def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> None:
     if name not in RECIPES:
         raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
@@ -76,7 +84,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
     config = importlib.import_module(f"{RECIPES[name]}_config").Config
     fields = [("recipe", config), ("devices", Devices, Devices())]
     fields += [("distributed", Distributed, Distributed())]
-    given = parsed(make_dataclass("Flags", fields), options, f"python -m trainer {name}", config.__doc__ or "")
+    given = parsed(make_dataclass("Flags", fields), options, f"{program('trainer')} {name}", config.__doc__ or "")
     alone = given.distributed.coordinator_address is None
     if alone:  # one of several hosts may fail alone, and has to tell the others
         given.recipe.check()
@@ -102,7 +110,8 @@ def start(arguments: list[str]) -> NoReturn:
     words = "interrupted; run the same command again"
     interrupts = Interrupts(FirstOne.LEAVES, words, error=lambda: Interrupted(NOTHING_LOST))
     interrupts.__enter__()
-    code = main(arguments, interrupts)
+    with ends_when_not_read():
+        code = main(arguments, interrupts)
     interrupts.first = FirstOne.LEAVES
     end(code)
 

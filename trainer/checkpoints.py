@@ -25,7 +25,9 @@ from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_director
 from trainer.checkpointing.numbers import read_array
 from trainer.checkpointing.retention import Evaluations, Metrics, best_step
 
-__all__ = ["latest_checkpoint", "main"]
+__all__ = ["EXAMPLES", "latest_checkpoint", "main"]
+
+EXAMPLES = ("model", "model --tree")
 
 
 def latest_checkpoint(workdir: str) -> int | None:
@@ -35,7 +37,7 @@ def latest_checkpoint(workdir: str) -> int | None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
-    parser = Parser(prog="python -m trainer.checkpoints", description=__doc__, allow_abbrev=False)
+    parser = Parser("trainer.checkpoints", __doc__, EXAMPLES, ("trainer",))
     parser.add_argument("directory", metavar="DIR", help="a work directory, local or gs://bucket/dir")
     parser.add_argument("--tree", action="store_true", help="list the arrays of one checkpoint")
     parser.add_argument("--print", metavar="NAME", dest="name", help="print the values of one of its arrays")

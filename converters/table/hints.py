@@ -23,7 +23,7 @@ def hint_of_tables(storage: Storage, directory: str, files: Iterable[str]) -> st
     columns = f"--image_column={shlex.quote(image)} --label_column={shlex.quote(label)}{fraction}"
     return (
         f"If the rows of {join(directory, tables[0])} name the images, run: python -m converters.table_to_gcs "
-        f"--raw_data_dir={shlex.quote(directory)} {columns} --gcs_output_path=..."
+        f"--raw_data_dir={shlex.quote(directory)} {columns} --output=..."
     )
 
 

@@ -86,7 +86,7 @@ def _refuse_own_place(directory: str, files: Files, scratch: Scratch | None) -> 
     folders = {join(directory, path).rpartition("/")[0] or "/" for named in files.values() for path in named}
     if scratch and any(_same_place(folder, scratch.output_dir) for folder in {directory, *folders}):
         raise OptionError(
-            f"--gcs_output_path={scratch.output_dir} is the directory of the raw data: shards and "
+            f"--output={scratch.output_dir} is the directory of the raw data: shards and "
             "dataset_info.json would replace raw files. Give another directory."
         )
 

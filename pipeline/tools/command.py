@@ -3,8 +3,10 @@
 They print only through this Console, so that control characters in raw data never reach a terminal."""
 
 import argparse
+import shutil
 import sys
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 import rich.console
@@ -14,6 +16,7 @@ from rich.segment import Segment
 
 from pipeline.ctrl_c import EXIT_INTERRUPTED, as_usual, leave_at_once
 from pipeline.errors import InfeedError, printable
+from pipeline.tools.program import command_of, ends_when_not_read, help_end, program
 
 __all__ = ["Console", "Parser", "byte_bar", "exit_with", "say"]
 
@@ -27,9 +30,37 @@ class Console(rich.console.Console):
             lines = segment.text.split("\n")
             yield segment if segment.control else segment._replace(text="\n".join(map(printable, lines)))
 
+    def on_broken_pipe(self) -> None:
+        """Raises BrokenPipeError, for `ends_when_not_read`. rich exits with 1, which has other meanings here."""
+        raise BrokenPipeError
+
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, but escapes control characters in its messages: a shell's `*` may pass file names that have some."""
+    """argparse's for the options of a module. Its help starts with the purpose of the command and ends with examples.
+
+    doc: the module's docstring, of which the help leaves out the first paragraph. examples: the options of two commands
+    that work. see_also: modules of related commands. Escapes control characters in its messages: a shell's `*` may pass
+    file names that have some."""
+
+    def __init__(
+        self,
+        module: str,
+        doc: str | None,
+        examples: Sequence[str],
+        see_also: Sequence[str] = ("pipeline.describe", "pipeline.verify"),
+        usage: str | None = None,
+    ) -> None:
+        width = shutil.get_terminal_size().columns - 2
+        details = (doc or "").split("\n\n")[1:]
+        paragraphs = (textwrap.fill(text, width) for text in (command_of(module).purpose, *details))
+        super().__init__(
+            prog=program(module),
+            usage=usage,
+            description="\n\n".join(paragraphs),
+            epilog=help_end(program(module), examples, see_also),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
 
     def error(self, message: str) -> NoReturn:
         """Like argparse's."""
@@ -37,11 +68,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:
-    """Runs a command line's main. Exits with what it returns, 2 on an InfeedError, 130 on Ctrl-C."""
+    """Runs a command line's main. Exits with what it returns, 2 on an InfeedError, 130 on Ctrl-C, 141 if nobody reads
+    what it prints, as after `| head`."""
     status, command = None, False
     try:
         command = as_usual()
-        status = main()
+        with ends_when_not_read():
+            status = main()
     except InfeedError as e:
         print(f"error: {e}", file=sys.stderr)
         status = 2

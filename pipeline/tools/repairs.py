@@ -36,7 +36,7 @@ def _splits(found: Found, cause: Cause) -> str:
 
 
 def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]:
-    again = f"run the conversion again, its command with --gcs_output_path={_output_path(manifest)} --splits="
+    again = f"run the conversion again, its command with --output={_output_path(manifest)} --splits="
     if changed:
         yield (
             f"To repair {changed}: {again}{changed} --verify_existing (it rewrites only what is damaged); or copy the "
@@ -61,7 +61,7 @@ def _of_indexed(changed: str, wrong: str) -> Iterator[str]:
 
 
 def _output_path(manifest: Manifest) -> str:
-    """--gcs_output_path of the conversion: --schema=tfds writes to a subdirectory of it, where TFDS looks."""
+    """--output of the conversion: --schema=tfds writes to a subdirectory of it, where TFDS looks."""
     directory = manifest.directory
     if manifest.schema.files == SHARD_FILES:
         return shlex.quote(directory)

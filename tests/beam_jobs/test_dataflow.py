@@ -43,7 +43,7 @@ def test_options_that_the_service_would_refuse_are_named(flags, message):
 
 
 def test_a_local_output_is_refused():
-    with pytest.raises(OptionError, match="--gcs_output_path=/data/out: the workers .* share no disk. Give gs://"):
+    with pytest.raises(OptionError, match="--output=/data/out: the workers .* share no disk. Give gs://"):
         options_of(*PLACE, output="/data/out")
 
 

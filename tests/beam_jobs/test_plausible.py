@@ -73,9 +73,7 @@ def test_an_output_that_shares_a_place_with_the_raw_data_is_refused(tmp_path, ra
     (tmp_path / raw).mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "raw")
     for written in (f"{tmp_path}/{out}", f"{tmp_path}/{out}".replace("raw", "link"), f"{tmp_path}/raw/../{out}"):
-        with pytest.raises(
-            OptionError, match=rf"--gcs_output_path=.*{message}.*an output directory outside the raw data"
-        ):
+        with pytest.raises(OptionError, match=rf"--output=.*{message}.*an output directory outside the raw data"):
             check_places(f"{tmp_path}/{raw}", written)
 
 

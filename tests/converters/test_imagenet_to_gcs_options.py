@@ -26,7 +26,7 @@ BAD_OPTIONS = [
     ("--splits=,", OptionError, "--splits=,: no split was chosen. Known: train, validation"),
     ("--target_shard_bytes=10 parsecs", OptionError, "is not a size in bytes"),
     ("--num_train_shards=0", OptionError, "--num_train_shards=0: must be at least 1"),
-    ("--gcs_output_path=", OptionError, r"--gcs_output_path is empty. Give a directory; the current one is '\.'"),
+    ("--gcs_output_path=", OptionError, r"--output is empty. Give a directory; the current one is '\.'"),
     ("--seed=-1", OptionError, "--seed=-1: must be at least 0"),
     ("--max_bad_records=-1", OptionError, "--max_bad_records=-1: must be at least 0"),
     (

@@ -17,7 +17,6 @@ from apache_beam.pipeline import PTransformOverride
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from dask.bag import Bag
 from distributed import LocalCluster
-from kills import CONVERT
 from raw_data.imagenet import RawImagenet
 from sweep import SWEEP
 
@@ -26,6 +25,13 @@ from pipeline.errors import ConversionError
 
 ROOT = Path(__file__).parents[2]
 FAULTS = ROOT / "tests/beam_jobs/faults"
+BY_INFEED = """
+import os, sitecustomize, sys
+from pipeline.infeed import main
+os.chdir(sys.argv[1])
+sys.argv[1:2] = ["convert", "imagenet"]
+main()
+"""
 SHARDS = ("--num_train_shards=5", "--num_validation_shards=2")
 
 pytestmark = pytest.mark.long
@@ -58,14 +64,24 @@ def converted(raw, tmp_path, shard_digests):
 
 
 @pytest.fixture
-def run_command(run_forked, raw, tmp_path):
-    """run_command(flag, ..., kill_at=""): (status, output) of the real command; the first process there is killed."""
+def among_own_files(tmp_path):
+    """A directory whose files have the names of our packages."""
+    (tmp_path / "own").mkdir()
+    for name in ("pipeline", "converters", "beam_jobs"):
+        (tmp_path / "own" / f"{name}.py").write_text("raise RuntimeError('a file of the user was imported')")
+    return tmp_path / "own"
+
+
+@pytest.fixture
+def run_command(run_forked, raw, tmp_path, among_own_files):
+    """run_command(flag, ..., kill_at=""): (status, output) of `infeed` among the user's own files, which no process may
+    import; the first process at kill_at is killed."""
 
     def run(*flags, kill_at=""):
-        command = ["-c", CONVERT, f"--raw_data_dir={raw.directory}", *SHARDS]
+        command = ["-c", BY_INFEED, str(among_own_files), f"--raw_data_dir={raw.directory}", *SHARDS]
         command += [f"--gcs_output_path={tmp_path / 'out'}", f"--label_file={raw.directory}/synsets.txt", *flags]
         kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
-        status, output = run_forked(command, timeout=60, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)})
+        status, output = run_forked(command, timeout=120, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)})
         assert (tmp_path / "killed").exists()
         return status, output
 

@@ -74,7 +74,7 @@ def test_verify_proves_what_was_indexed_and_says_how_to_repair_it(foreign, verif
     status, printed, _ = verify(foreign)
     assert status == 1
     assert "To repair validation: copy the files named above again; or, if they were replaced" in printed
-    assert "gcs_output_path" not in printed
+    assert "--output" not in printed
 
 
 def test_splits_indexed_one_by_one_and_again_give_the_same_bytes(foreign):

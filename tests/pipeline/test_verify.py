@@ -83,7 +83,7 @@ def test_every_flipped_bit_is_named_by_shard_record_and_offset(directory, verify
         assert (AT[part][1] if part in AT else "not the one stored after it") in line
     assert f"{directory}/{SHARD}: has " in damage[2]
     assert "11 of 13" in printed
-    assert f"--gcs_output_path={directory} --splits=train --verify_existing" in printed  # validation is intact
+    assert f"--output={directory} --splits=train --verify_existing" in printed  # validation is intact
 
 
 def test_an_intact_record_in_the_wrong_place_is_named(directory, verify):
@@ -216,7 +216,7 @@ def test_the_command_that_it_prints_repairs(raw_imagenet, tmp_path, verify):
     edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))
     status, printed, damage = verify(out)
     assert (status, len(damage)) == (1, 4)
-    assert f"--gcs_output_path={out} --splits=train,validation --verify_existing" in printed
+    assert f"--output={out} --splits=train,validation --verify_existing" in printed
     raw_imagenet.convert(out, "--num_train_shards=3", "--splits=train,validation", "--verify_existing")
     assert verify(out, "--decode")[::2] == (0, [])
     edit_manifest(out, lambda data: data["splits"]["validation"].update(key_digest="0" * 32))

@@ -14,6 +14,7 @@ import tyro
 
 from pipeline.errors import InfeedError, OptionError
 from trainer.config import TrainerConfig
+from trainer.recipes.flag_help import end_of_help, join_lines
 
 if TYPE_CHECKING:
     from pipeline.sources.records import Records
@@ -91,6 +92,7 @@ def parsed(flags: type, options: Sequence[str], program: str, description: str) 
     Raises InfeedError for a value that a dataclass refuses; SystemExit, after tyro's help or error on stderr, for
     --help and for unknown or malformed options."""
     said = io.StringIO()
+    join_lines(flags)
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(tyro.conf.OmitArgPrefixes[flags], args=options, prog=program, description=description)
@@ -99,6 +101,8 @@ def parsed(flags: type, options: Sequence[str], program: str, description: str) 
             if isinstance(cause, InfeedError):
                 raise cause from None  # tyro would print it in a box, folded into several lines
         print(said.getvalue(), file=sys.stderr, end="")
+        if not left.code:
+            print(end_of_help(program))
         raise
 
 

@@ -158,7 +158,7 @@ def test_a_moved_directory_of_schema_tfds_is_repaired_where_the_conversion_can_w
     moved = dataset.directory.rename(tmp_path / "moved")
     flip(next(moved.glob("*train*")), -100)
     _, printed, _ = verify(moved)
-    assert f"--gcs_output_path=PARENT (after moving {moved} to PARENT/imagenet2012/5.1.0) --splits=train" in printed
+    assert f"--output=PARENT (after moving {moved} to PARENT/imagenet2012/5.1.0) --splits=train" in printed
 
 
 @pytest.fixture

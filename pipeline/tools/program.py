@@ -1,0 +1,113 @@
+"""The commands of infeed, and how the user started this one: `infeed verify` or `python -m pipeline.verify`.
+
+Usage lines, errors and help name commands in the same way. Depends only on the standard library."""
+
+import contextlib
+import os
+import select
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "COMMANDS",
+    "EXIT_NOT_READ",
+    "Command",
+    "command_of",
+    "ends_when_not_read",
+    "help_end",
+    "program",
+    "started_by_infeed",
+]
+
+EXIT_NOT_READ = 141  # what shells report for a process ended by SIGPIPE
+
+_by_infeed = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """`infeed <words>` runs `module`. purpose: one line of help."""
+
+    words: str
+    module: str
+    purpose: str
+
+
+COMMANDS: Mapping[str, Sequence[Command]] = {
+    "Convert raw data to shards": (
+        Command(
+            "convert imagenet",
+            "converters.imagenet_to_gcs",
+            "Converts ImageNet: original tars, extracted, or from Kaggle.",
+        ),
+        Command(
+            "convert images",
+            "converters.image_folder_to_gcs",
+            "Converts folders of images, one per class; also zip and tar.",
+        ),
+        Command("convert table", "converters.table_to_gcs", "Converts csv, tsv or jsonl tables of images or texts."),
+        Command("convert idx", "converters.idx_to_gcs", "Converts MNIST and its family, as downloaded."),
+        Command("convert cifar", "converters.cifar_to_gcs", "Converts CIFAR-10 or CIFAR-100, the binary version."),
+        Command("convert tfds", "converters.tfds_to_gcs", "Re-shards a dataset of TensorFlow Datasets."),
+        Command("convert tfrecord", "converters.tfrecord_to_gcs", "Re-shards TFRecord files, compressed or not."),
+        Command("index", "pipeline.index", "Makes TFRecord files readable as a dataset where they are."),
+    ),
+    "Look at shards": (
+        Command("describe", "pipeline.describe", "Shows a dataset: schema, splits, shards, labels, records."),
+        Command("verify", "pipeline.verify", "Reads every byte of a dataset and lists all that is damaged."),
+    ),
+    "Train": (
+        Command("train", "trainer", "Runs a recipe: trains, evaluates or predicts."),
+        Command("checkpoints", "trainer.checkpoints", "Lists the checkpoints of a work directory."),
+    ),
+    "Try infeed": (
+        Command("digits", "converters.digits_raw", "Writes real handwritten digits as raw data of ImageNet."),
+    ),
+}
+
+
+def command_of(module: str) -> Command:
+    """The command that a module is. KeyError if it is none."""
+    return {command.module: command for group in COMMANDS.values() for command in group}[module]
+
+
+def started_by_infeed() -> None:
+    """From now on `program` names commands of `infeed`."""
+    global _by_infeed
+    _by_infeed = True
+
+
+def program(module: str) -> str:
+    """How the user of this process starts a module: `infeed verify`, or `python -m pipeline.verify`."""
+    return f"infeed {command_of(module).words}" if _by_infeed else f"python -m {module}"
+
+
+def help_end(command: str, examples: Sequence[str], see_also: Sequence[str]) -> str:
+    """The last lines of help. command: how it is started. examples: options that work. see_also: modules."""
+    lines = [f"  {command} {options}".rstrip() for options in examples]
+    return "\n".join(["examples:", *lines, "", f"see also: {', '.join(map(program, see_also))}"])
+
+
+@contextlib.contextmanager
+def ends_when_not_read() -> Iterator[None]:
+    """The block ends in SystemExit(EXIT_NOT_READ), without a traceback, if nobody reads stdout, as after `| head`."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # or the interpreter would, where nothing can catch the error
+    except BrokenPipeError:
+        if not _is_closed(sys.stdout.fileno()):
+            raise  # another pipe is meant
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # for what stdout still holds
+        os.close(nowhere)
+        sys.exit(EXIT_NOT_READ)
+
+
+def _is_closed(descriptor: int) -> bool:
+    """Whether it is a pipe or socket without a reader."""
+    state = select.poll()
+    state.register(descriptor, 0)  # errors are always reported
+    return bool(state.poll(0))

@@ -1,0 +1,25 @@
+"""The command `infeed` in this process, as tests run it."""
+
+import sys
+
+from pipeline import infeed
+from pipeline.tools import program
+
+__all__ = ["SCRIPT", "run_infeed"]
+
+SCRIPT = "import sys\nfrom pipeline.infeed import main\nsys.exit(main())\n"  # what pip writes
+
+
+def run_infeed(monkeypatch, capsys, *arguments):
+    """(exit code, stdout, stderr) of `infeed *arguments`, which does not stay started."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", ["infeed", *arguments])
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(program, "_by_infeed", False)
+        patch.setenv("PYTHONSAFEPATH", "1")
+        patch.setenv("COLUMNS", "80")
+        try:
+            status = infeed.main()
+        except SystemExit as left:
+            status = left.code or 0
+    return status, *capsys.readouterr()

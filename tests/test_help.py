@@ -1,0 +1,211 @@
+"""The help of every command: what it is for, and two examples, which are run."""
+
+import contextlib
+import functools
+import os
+import re
+import shlex
+import shutil
+
+import pytest
+from infeed_door import SCRIPT, run_infeed
+from raw_data.folders import RawImageFolder
+from raw_data.imagenet import RawImagenet
+from raw_data.pixels import RawCifar, RawMnist
+from raw_data.tables import RawTables
+from stages import Stages
+from sweep import SWEEP
+
+from beam_jobs import graph
+from converters import imagenet_to_gcs
+from pipeline.tools import program
+from pipeline.tools.program import COMMANDS
+from trainer.__main__ import RECIPES
+from trainer.__main__ import main as trainer_main
+
+PURPOSES = {command.words: command.purpose for group in COMMANDS.values() for command in group}
+SYNSETS = ["n01440764", "n01443537", "n01484850"]  # of ILSVRC2012
+IN = f"import os, sys\nos.chdir(sys.argv.pop(1))\n{SCRIPT}"
+NOT_READ = """
+import os, sys, warnings
+warnings.simplefilter("ignore")  # runpy's, in a forked process
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 1)
+sys.stdout.reconfigure(line_buffering=False, write_through=False)
+"""
+# runpy warns of modules that tests of this process have imported before.
+pytestmark = [pytest.mark.filterwarnings("ignore:.*found in sys.modules"), pytest.mark.usefixtures("without_beam")]
+
+
+@pytest.fixture
+def infeed(monkeypatch, capsys):
+    """infeed("verify", "DIR"): (exit code, stdout, stderr) of the command in this process."""
+    return functools.partial(run_infeed, monkeypatch, capsys)
+
+
+def imagenet(directory):
+    raw = RawImagenet(directory / "ILSVRC2012")
+    named = dict(zip(raw.synsets, SYNSETS, strict=True))
+    raw.train = {
+        named[synset]: {name.replace(synset, named[synset]): data for name, data in images.items()}
+        for synset, images in raw.train.items()
+    }
+    raw.validation_labels = [named[synset] for synset in raw.validation_labels]
+    raw.write()
+
+
+def images(directory):
+    raw = RawImageFolder(directory / "photos")
+    for files in raw.files.values():
+        del files["notes.txt"]
+    raw.write()
+
+
+def tables(directory):
+    raw = RawTables(directory / "tables")
+    raw.tables = {name: lines for name, lines in raw.tables.items() if name == "val.csv"}
+    raw.write()
+    (directory / "reviews").mkdir()
+    rows = [f"It was number {i},{i % 5}" for i in range(20)]
+    (directory / "reviews/reviews.csv").write_text("\n".join(["text,stars", *rows]) + "\n")
+
+
+def idx(directory):
+    for place, prefix in (("mnist", ""), ("emnist", "emnist-letters-")):
+        raw = RawMnist(directory / place)
+        raw.labels["train"] %= 10
+        raw.write()
+        for path in [*raw.directory.glob("*ubyte*")]:
+            path.rename(path.with_name(prefix + path.name.replace("t10k", "test" if prefix else "t10k")))
+
+
+def cifar(directory):
+    raw = RawCifar(directory / "cifar-10")
+    for records in raw.batches.values():
+        records[:, 0] %= 10
+    raw.write()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Shards of ImageNet's schema in "shards", and as TFDS has them in "tensorflow_datasets". Do not change them."""
+    directory = tmp_path_factory.mktemp("shards")
+    imagenet(directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph, "pipeline_of", Stages)
+        for options in (["shards"], ["tensorflow_datasets", "--schema=tfds"]):
+            raw = f"--raw_data_dir={directory}/ILSVRC2012"
+            imagenet_to_gcs.main([raw, f"--output={directory}/{options[0]}", *options[1:]])
+    return directory
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch, shards):
+    """work(words): changes to a directory with all that the examples of a command name."""
+    write = {"imagenet": imagenet, "images": images, "table": tables, "idx": idx, "cifar": cifar}
+
+    def change(words):
+        monkeypatch.chdir(tmp_path)
+        if (kind := words.removeprefix("convert ")) in write:
+            write[kind](tmp_path)
+        elif words in ("describe", "verify"):
+            shutil.copytree(shards / "shards", tmp_path / "shards")
+        elif words == "convert tfds":
+            shutil.copytree(shards / "tensorflow_datasets", tmp_path / "tensorflow_datasets")
+        elif words in ("convert tfrecord", "index"):
+            (tmp_path / "tfrecords").mkdir()
+            for path in (shards / "shards").glob("*-of-*"):
+                shutil.copy(path, tmp_path / "tfrecords")
+        return tmp_path
+
+    return change
+
+
+def examples_of(shown):
+    """The two commands in a help, and the commands that it names below them."""
+    assert shown.count("\nexamples:\n") == 1, shown
+    lines = shown.partition("\nexamples:\n")[2].splitlines()
+    assert len(lines) == 4, lines
+    assert lines[2] == "", lines
+    assert lines[3].startswith("see also: infeed "), lines
+    return [shlex.split(line) for line in lines[:2]], lines[3].removeprefix("see also: ").split(", ")
+
+
+@pytest.mark.parametrize("words", [words for words in PURPOSES if words not in ("train", "checkpoints")])
+def test_the_help_of_a_command_says_its_purpose_first_and_both_of_its_examples_work(infeed, work, words):
+    status, shown, _ = infeed(*words.split(), "--help")
+    assert status == 0
+    assert shown.startswith(f"usage: infeed {words}")
+    assert shown.split("\n\n")[1] == PURPOSES[words]
+    examples, others = examples_of(shown)
+    assert {other.removeprefix("infeed ") for other in others} <= {*PURPOSES}
+    work(words)
+    for example in examples:
+        status, printed, failed = infeed(*example[1:])
+        assert status == 0, (example, printed, failed)
+
+
+@pytest.mark.parametrize("words", [[], ["convert"]])
+def test_the_lists_of_commands_end_with_examples_that_work(infeed, work, digits, tmp_path, words):
+    _, shown, _ = infeed(*words, "--help")
+    assert infeed(*words)[1] == shown
+    listed = {line.split("  ")[1] for line in shown.splitlines() if re.match("  [a-z]", line)}
+    assert {each for each in listed if not each.startswith("infeed ")} == {
+        each for each in PURPOSES if each.startswith(" ".join(words))
+    }
+    assert max(len(line) for line in shown.partition("\nexamples:")[0].splitlines()) <= 80
+    work("convert images" if words else "")
+    (tmp_path / "raw").symlink_to(digits[0])
+    for example in examples_of(shown)[0]:
+        assert example == ["infeed", "digits", "raw"] or infeed(*example[1:])[0] == 0, example
+
+
+@pytest.fixture
+def train_help(monkeypatch, capsys):
+    """train_help("digits", "--help"): what `infeed train digits --help` shows."""
+
+    def shown(*arguments):
+        monkeypatch.setattr(program, "_by_infeed", True)
+        monkeypatch.setenv("COLUMNS", "80")
+        with contextlib.suppress(SystemExit):
+            assert trainer_main([*arguments]) == 0
+        return capsys.readouterr().out
+
+    return shown
+
+
+@pytest.mark.long
+def test_the_examples_of_the_trainer_work_and_then_those_of_checkpoints(
+    train_help, infeed, digits, run_forked, tmp_path, monkeypatch
+):
+    (tmp_path / "shards").symlink_to(digits[1])
+    env = {**os.environ, "JAX_PLATFORMS": "cpu"}  # with XLA_FLAGS of the tests, which make it compile faster
+    recipes = RECIPES if SWEEP else ["digits"]
+    examples = {shlex.join(each): each for recipe in recipes for each in examples_of(train_help(recipe, "--help"))[0]}
+    both = examples_of(train_help("--help"))[0]
+    assert all(shlex.join(each) in examples for each in both if each[2] in recipes)
+    for example in examples.values():
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        status, printed = run_forked(["-c", IN, str(tmp_path), *example[1:]], timeout=200, env=env)
+        assert status == 0, printed
+    monkeypatch.chdir(tmp_path)
+    for example in examples_of(infeed("checkpoints", "--help")[1])[0]:
+        assert infeed(*example[1:])[0] == 0
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_flags_of_recipes_are_described_in_sentences_that_only_the_width_breaks(train_help, recipe):
+    shown = train_help(recipe, "--help")
+    assert shown.startswith(f"usage: infeed train {recipe} ")
+    words = " ".join(re.sub("[│╭╮╰╯─]", " ", shown).split())
+    joined = "A run that finds a checkpoint there resumes from it. One training run owns it"
+    assert joined in words
+    assert "there resumes from it. One training run owns it at" in shown  # the source has a line break after "from"
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["train", "--help"], ["train", "digits", "--help"], ["verify", "--help"], ["describe", "."]]
+)
+def test_output_that_nobody_reads_any_more_ends_a_command_with_141_and_no_traceback(run_forked, shards, words):
+    assert run_forked(["-c", NOT_READ + IN, str(shards / "shards"), *words], timeout=60) == (141, "")

@@ -1,0 +1,91 @@
+"""The command `infeed`: lists the other commands, runs them by name, and is not misled by the user's own files."""
+
+import functools
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from infeed_door import SCRIPT, run_infeed
+
+from converters import idx_to_gcs
+from pipeline.tools.program import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+MODULES = [command.module for group in COMMANDS.values() for command in group]
+# runpy warns of modules that tests of this process have imported before.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+
+
+@pytest.fixture
+def infeed(monkeypatch, capsys):
+    """infeed("verify", "DIR"): (exit code, stdout, stderr) of the command in this process."""
+    return functools.partial(run_infeed, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["verfy"], "there is no command 'infeed verfy'. Did you mean 'verify'? Known: checkpoints, convert cifar, "),
+        (["imagenet"], "there is no command 'infeed imagenet'. Did you mean 'convert imagenet'? Known: "),
+        (
+            ["convert", "image", "--raw_data_dir=x"],
+            "there is no command 'infeed convert image'. Did you mean 'images'? Known: cifar, idx, imagenet, images, "
+            "table, tfds, tfrecord.\n",
+        ),
+        (["convert", "a\x1b"], r"there is no command 'infeed convert a\x1b'. Known: cifar, "),
+    ],
+)
+def test_an_unknown_command_is_one_line_with_the_nearest_and_exit_code_2(infeed, words, error):
+    status, shown, failed = infeed(*words)
+    assert (status, shown, failed.count("\n")) == (2, "", 1)
+    assert failed.startswith(f"error: {error}")
+
+
+def test_errors_name_a_command_as_the_user_started_it(infeed, monkeypatch, capsys):
+    status, _, failed = infeed("verify")
+    assert status == 2
+    assert failed.startswith("usage: infeed verify [-h]")
+    assert "infeed verify: error: the following arguments are required: DIR" in failed
+    with pytest.raises(SystemExit):
+        idx_to_gcs.main(["--output=x"])
+    assert capsys.readouterr().err == (
+        "usage: python -m converters.idx_to_gcs --raw_data_dir DIR --output DIR [options]\n"
+        "python -m converters.idx_to_gcs: error: the following arguments are required: --raw_data_dir\n"
+    )
+
+
+def test_every_command_is_listed_and_every_module_that_is_listed_is_there():
+    ours = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+        for package in ("pipeline", "trainer", "converters")
+        for path in (ROOT / package).rglob("*.py")
+        if '\nif __name__ == "__main__":\n' in path.read_text() and path.name != "service.py"  # process 0 starts it
+    }
+    assert {*MODULES} == ours
+
+
+def test_the_version_is_that_of_the_package(infeed):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"infeed": "pipeline.infeed:main"}
+    assert infeed("--version")[:2] == (0, f"infeed {version('infeed')}\n")
+
+
+def test_the_users_own_files_replace_none_of_our_modules(tmp_path):
+    for name in ("pipeline", "trainer", "converters", "beam_jobs"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a file of the user was imported')")
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin/infeed"
+    script.write_text(SCRIPT)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def run(*command):
+        options = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
+        return subprocess.run([sys.executable, *command], timeout=60, check=False, **options)
+
+    shown = run(str(script), "verify", "--help")
+    assert (shown.returncode, shown.stdout[:20]) == (0, "usage: infeed verify"), shown.stderr
+    assert "a file of the user was imported" in run("-m", "pipeline.verify", "--help").stderr
