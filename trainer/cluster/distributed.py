@@ -58,7 +58,8 @@ def join(settings: Distributed) -> None:
     """Connects this process with the others; call it before anything else of jax. A single process skips it.
 
     If not all processes connect in time, prints one line and ends the process with exit code 2; from then on, with one
-    line and exit code 3 when another process dies. Raises: OptionError if process 0 cannot listen at the address."""
+    line and exit code 3 when another process dies. Raises: OptionError if process 0 cannot listen at the address, or if
+    "auto" finds no cluster."""
     if settings.coordinator_address is None:
         return
     if settings.process_id == 0:
@@ -80,6 +81,14 @@ def join(settings: Distributed) -> None:
     try:
         with in_own_process():
             jax.distributed.initialize(**options, initialization_timeout=settings.connect_seconds + JAX_GRACE_SECONDS)
+    except ValueError as error:
+        if settings.coordinator_address != AUTO or isinstance(error, OptionError):
+            raise
+        raise OptionError(
+            "coordinator_address=auto: JAX finds no TPU pod, Slurm, Open MPI or Kubernetes around this process "
+            f"({str(error).rstrip('.')}). Start it with srun or mpirun, or give coordinator_address=host:port, "
+            "num_processes and process_id."
+        ) from error
     finally:
         timer.cancel()
     keep_beating()

@@ -44,17 +44,39 @@ def port():
         return free.getsockname()[1]
 
 
+def slurm_task(port):
+    """The environment of a Slurm job's only task, whose service listens on loopback; by default it would everywhere."""
+    slurm = {"JOB_ID": "7", "STEP_NODELIST": "localhost", "STEP_NUM_NODES": "1", "NTASKS": "1", "PROCID": "0"}
+    task = {f"SLURM_{name}": value for name, value in slurm.items()} | {"SLURM_LOCALID": "0"}
+    return task | {"JAX_COORDINATOR_PORT": str(port), "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}"}
+
+
 def test_auto_takes_the_coordinator_and_the_place_from_the_cluster(port):
     code = "import jax; from trainer.cluster.distributed import *; join(Distributed(coordinator_address='auto')); "
     code += "print(jax._src.distributed.global_state.coordinator_address, jax.process_index(), jax.process_count())"
-    slurm = {"JOB_ID": "7", "STEP_NODELIST": "localhost", "STEP_NUM_NODES": "1", "NTASKS": "1", "PROCID": "0"}
-    task = {f"SLURM_{name}": value for name, value in slurm.items()} | {"SLURM_LOCALID": "0", "JAX_PLATFORMS": "cpu"}
-    # JAX would listen on every interface.
-    task |= {"JAX_COORDINATOR_PORT": str(port), "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}"}
+    task = slurm_task(port) | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60, env=os.environ | task
     )
     assert done.stdout == f"localhost:{port} 0 1\n", done.stderr
+
+
+def test_auto_without_a_cluster_says_what_to_give_instead(monkeypatch):
+    for name in ("KUBERNETES_SERVICE_HOST", "JAX_COORDINATOR_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(OptionError, match=r"auto: JAX finds no .*Slurm.* give coordinator_address=host:port, num_proc"):
+        join(Distributed(coordinator_address="auto"))
+
+
+def test_a_port_in_use_is_named_with_auto_too(monkeypatch):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        for name, value in slurm_task(port).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(OptionError, match=f"^coordinator port {port} cannot be used"):
+            join(Distributed(coordinator_address="auto"))
 
 
 def joining(address):
