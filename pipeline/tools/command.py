@@ -63,8 +63,8 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Like argparse's."""
-        super().error(printable(message))
+        """Exits with 2 and one line. argparse would print the usage first, which may be longer than a screen."""
+        self.exit(2, f"error: {printable(message)}. See {self.prog} --help.\n")
 
 
 def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:
