@@ -69,7 +69,8 @@ def buffer_of_an_upload():
     from google.cloud.storage.fileio import BlobWriter
 
     # Called, as we do: otherwise the writer uploads when it is collected, and Python 3.13 reports that it cannot.
-    BlobWriter(Blob("object", Bucket(Client, "bucket")))._buffer.close()
+    writer = BlobWriter(Blob("object", Bucket(Client, "bucket")))
+    writer._buffer.close()
 
 
 def clients_of_dataflow():
