@@ -20,16 +20,20 @@ _BYTES_PER_FOLDER = 10**8  # a guess: the sizes of a folder's files are unknown 
 
 @dataclass(frozen=True)
 class Source:
-    """One unit of scanning: a raw file, a byte range of a file (a class tar inside the train tar), or a folder."""
+    """One unit of scanning: a raw file, a byte range of a file (a class tar inside the train tar), or a folder.
+
+    split: that its records belong to. uri, stat: of the entire file; a change between scan and gather is an error.
+    offset, bytes: of the range. tag: for the converter, such as the class. kind: a folder has no bytes of its own.
+    origin: of a temporary file, the compressed file it was made from, whose stamp is in `stat`."""
 
     split: str
     uri: str
-    stat: Stat  # of the entire file: a change between scan and gather is an error
+    stat: Stat
     offset: int = 0
-    bytes: int = 0  # of the range
-    tag: str = ""  # for the converter, such as the class
-    kind: Literal["tar", "zip", "folder", "file"] = "tar"  # a folder has no bytes of its own
-    origin: str = ""  # of a temporary file: the compressed file it was made from, whose stamp is in `stat`
+    bytes: int = 0
+    tag: str = ""
+    kind: Literal["tar", "zip", "folder", "file"] = "tar"
+    origin: str = ""
 
     @property
     def name(self) -> str:
@@ -49,9 +53,10 @@ class Reject(Exception):  # noqa: N818 - an outcome of a record, not an error of
 
 @dataclass(frozen=True)
 class Converted:
-    """A record's features, and the kinds of repair that its raw bytes needed.
+    """A converted record.
 
     features: or the serialized record, if the raw data already contains it.
+    fixups: the kinds of repair that its raw bytes needed.
     notes: remarks for the user, which are counted. Each follows the words "in 3 of 10 records"."""
 
     features: Mapping[str, Value] | bytes

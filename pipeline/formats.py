@@ -16,7 +16,8 @@ class FixedLength:
     """Records of equal length, between a header and a footer of each file.
 
     record: the number of bytes in a record, which is then one opaque value; or a NumPy dtype with named fields, each a
-    feature. For CIFAR-10: np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))])."""
+    feature. For CIFAR-10: np.dtype([("label", "u1"), ("image", "u1", (3, 32, 32))]).
+    header_bytes, footer_bytes: to skip at the beginning and the end of each file."""
 
     record: int | np.dtype
     header_bytes: int = 0
@@ -55,3 +56,4 @@ class TextLines:
 
 
 Format = FixedLength | TFRecords | TextLines
+"""What `open_dataset` takes for files that no manifest describes."""

@@ -12,14 +12,16 @@ __all__ = ["ONE_HOST", "Hosts"]
 
 @dataclass(frozen=True)
 class Hosts:
-    """One host's index, the number of hosts, and the number of devices that a batch is split over.
+    """One host of those that share a batch.
 
+    index: its number, from 0. count: of hosts. devices: over all hosts, the number that a batch is split over; devices
+    with the same rows count once.
     rows: the ranges of global batch rows on this host (a sharding may assign any rows to any process, and the same rows
     to several). None: host i takes the i-th equal slice."""
 
     index: int = 0
     count: int = 1
-    devices: int = 1  # over all hosts; devices with the same rows count once
+    devices: int = 1
     rows: tuple[range, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -60,3 +62,4 @@ class Hosts:
 
 
 ONE_HOST = Hosts()
+"""A single host with one device."""

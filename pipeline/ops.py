@@ -1,4 +1,6 @@
-"""All ops: frozen dataclasses. train_dataset takes a list of them; your own must implement `Op`."""
+"""All ops: frozen dataclasses. train_dataset takes a list of them; your own must implement `Op`.
+
+`Features` is a dict with one tensor per key, `Specs` a mapping from keys to `pipeline.datasets.ArraySpec`."""
 
 from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
 from pipeline.decoding.image_ops import DecodeJpeg, DecodePng

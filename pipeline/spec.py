@@ -31,9 +31,10 @@ NUMBERS = tuple(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape, dtype (object for bytes), and two values: `pad` fills padding rows, `missing` replaces absent values.
+    """The shape and dtype of a feature in one example, and two values: `pad` fills padding rows, `missing` replaces
+    absent values.
 
-    missing is None if no value can be absent."""
+    shape: None is an unknown length. dtype: object for bytes. missing: None if no value can be absent."""
 
     shape: tuple[int | None, ...]
     dtype: np.dtype

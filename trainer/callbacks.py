@@ -18,7 +18,8 @@ Stop = Callable[[str], None]
 class LoopEnd:
     """The host has read the results of a dispatch. The next one is already running, so the state is not available.
 
-    step: number of finished steps. scalars: name -> float32 [n], the values of the last n steps."""
+    step: number of finished steps. scalars: name -> float32 [n], the values of the last n steps. reports, stop: see
+    Callback."""
 
     step: int
     scalars: Mapping[str, np.ndarray]
@@ -28,7 +29,9 @@ class LoopEnd:
 
 @dataclass(frozen=True)
 class CheckpointEnd:
-    """A checkpoint is being written. The state's arrays are on the devices; the next step consumes them."""
+    """A checkpoint is being written. The state's arrays are on the devices; the next step consumes them.
+
+    step: number of finished steps. reports, stop: see Callback."""
 
     step: int
     state: TrainState
@@ -38,7 +41,9 @@ class CheckpointEnd:
 
 @dataclass(frozen=True)
 class EvaluationEnd:
-    """An evaluation has finished. name: the one given to the call."""
+    """An evaluation has finished, with this result.
+
+    name: the one given to the call. reports, stop: see Callback."""
 
     name: str | None
     result: EvalResult

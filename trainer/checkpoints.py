@@ -28,6 +28,7 @@ from trainer.checkpointing.retention import Evaluations, Metrics, best_step
 __all__ = ["EXAMPLES", "latest_checkpoint", "main"]
 
 EXAMPLES = ("model", "model --tree")
+"""The command lines at the end of its help."""
 
 
 def latest_checkpoint(workdir: str) -> int | None:

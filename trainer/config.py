@@ -10,7 +10,9 @@ from pipeline.errors import OptionError
 __all__ = ["LoopMode", "OnNan", "TrainerConfig", "check_positive_int", "seconds_of"]
 
 LoopMode = Literal["auto", "scan", "step"]
+"""See TrainerConfig.loop_mode."""
 OnNan = Literal["raise", "skip", "ignore"]
+"""See TrainerConfig.on_nan."""
 TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 STEPS_PER_LOOP = 100

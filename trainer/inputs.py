@@ -27,12 +27,23 @@ __all__ = [
     "as_input",
 ]
 
-MASK, INDEX, CRC, SEED = "_mask", "_index", "_crc", "_seed"
+MASK = "_mask"
+"""The key of the mask in a batch: float32 [b], 0 on padding."""
+INDEX = "_index"
+"""The key of the records' numbers: int32 [b], -1 on padding."""
+CRC = "_crc"
+"""The key of the records' checksums: uint32 [b], 0 on padding."""
+SEED = "_seed"
+"""The key of the records' seeds in training: uint32 [b, 2], 0 on padding."""
 
 
 @dataclass(frozen=True)
 class InputContext:
-    """Tells an input_fn which rows of which batches to make."""
+    """Tells an input_fn which rows of which batches to make.
+
+    mode: what the batches are for. global_batch_size, per_host_batch_size, per_device_batch_size: in records. hosts:
+    which rows this host delivers. seed: TrainerConfig.seed. start_step: the first step to train; 0 in evaluation.
+    stall_seconds: how long a batch may take before the run ends with an error."""
 
     mode: Literal["train", "eval", "predict"]
     global_batch_size: int
@@ -40,8 +51,8 @@ class InputContext:
     per_device_batch_size: int
     hosts: Hosts
     seed: int
-    start_step: int  # the first step to train; 0 in evaluation
-    stall_seconds: float  # how long a batch may take before the run ends with an error
+    start_step: int
+    stall_seconds: float
 
 
 @runtime_checkable
@@ -51,8 +62,9 @@ class Input(Protocol):
     spec: key -> object with .shape (host batch first) and .dtype; `_mask` float32 [b], `_index` int32 [b] (-1 on
     padding) and `_crc` uint32 [b] (0 on padding) are part of it, in training also `_seed` uint32 [b, 2] (different for
     each record and epoch, 0 on padding), from which Task.augment draws. num_records: of one epoch, over all hosts.
-    steps_per_epoch: batches of one. expected_crc: sum of the crcs of the records due in one exact epoch, mod 2**32;
-    None where it cannot be proven. Positions are opaque; an array once yielded is not written again.
+    steps_per_epoch: batches of one. fingerprint: identifies the data. expected_crc: sum of the crcs
+    of the records due in one exact epoch, mod 2**32; None where it cannot be proven. start: the position of the first
+    batch. Positions are opaque; an array once yielded is not written again.
 
     An Input may also have the attributes of CompleteInput; `as_input` adds those it lacks."""
 
@@ -102,13 +114,17 @@ class CompleteInput(Input, Protocol):
 
 
 InputFn = Callable[[InputContext], Input | Iterable[Mapping[str, Any]]]
+"""What a Trainer takes as input: a function, called on every host, of the context."""
 
 
 class IterableInput:
     """An iterable of dicts of NumPy arrays (or trees of them) as an Input that can be neither resumed nor proven.
 
     A missing `_mask` is all ones. 64-bit values are narrowed, as JAX computes in 32 bits; integers that do not fit are
-    an InputError. Arrays are copied, so the iterable may reuse its own."""
+    an InputError. Arrays are copied, so the iterable may reuse its own.
+
+    spec: of the first batch. num_records, steps_per_epoch, expected_crc, start and verify_command are None, because
+    nothing is known; fingerprint, on_error and quarantine never change."""
 
     num_records = None
     steps_per_epoch = None

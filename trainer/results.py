@@ -14,6 +14,7 @@ __all__ = ["EvalResult", "TrainResult"]
 class EvalResult:
     """The metrics of one epoch: means over its records, and the scalars of each Metric, "name/key" if it has several.
 
+    step: of the checkpoint. seconds: that the epoch took, without compilation.
     arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows that
     counted. masked: bad records that the input left out, over all hosts; the log of each host names its own.
     num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
@@ -43,7 +44,8 @@ class TrainResult:
     """A call of train, from `start_step` to `step`, with the metrics of the last step.
 
     state and speed are None if there was nothing to do. The speed is that of the loop, without compilation. stopped:
-    why it ended before its goal; None if it did not. evaluations: those of train_and_evaluate."""
+    why it ended before its goal; None if it did not. evaluations: those of train_and_evaluate.
+    executables: number of programs compiled for the loop."""
 
     start_step: int
     step: int

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 Batch = Mapping[str, Any]
+"""An array, or a tree of them, per key; [b, ...] with a row per record."""
 RESERVED = ("loss", "grad_norm")
 
 
@@ -43,14 +44,19 @@ class Variables(NamedTuple):
 
 
 LossFn = Callable[[Variables, Batch, jax.Array, bool], tuple[jax.Array, Variables, Any]]
+"""(variables, batch, rng, train) -> losses, variables, outputs: see Task."""
 PerRecord = Callable[[Any, Batch], jax.Array]
+"""A metric that is a mean: (outputs, batch) -> values [b]."""
 PredictFn = Callable[[Variables, Batch], Mapping[str, Any]]
-Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]  # of training, evaluation or prediction
+"""(variables, batch) -> predictions by name: see Task."""
+Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
+"""A step of training, evaluation or prediction: (state, batch) -> the new state, and scalars or predictions."""
 Partition = Callable[[str, tuple[int, ...]], PartitionSpec]
+"""(path of a parameter, its shape) -> how to split it over the mesh: see Task."""
 Augment = Callable[[Batch], Batch]
-
-
+"""Changes the batches of training: see Task."""
 Computed = float | np.ndarray | Mapping[str, float | np.ndarray]
+"""The value of a Metric, or several by name."""
 
 
 class Metric(ABC):
@@ -81,9 +87,11 @@ class Metric(ABC):
 
 
 Metrics = Mapping[str, Metric | PerRecord]
+"""Metrics by name, as a Task lists them."""
 
 
 def _copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
+    """A complete copy on every device."""
     del name, shape
     return PartitionSpec()
 

@@ -39,11 +39,11 @@ log = logger("trainer")
 class Trainer:
     """Trains, evaluates and predicts with `task` on these jax devices (default: all).
 
-    All state between calls is in the work directory, so each call resumes from the newest checkpoint. When a process of
-    the run receives SIGTERM, the call ends on all hosts with Preempted, a SystemExit of code 75: all progress is saved,
-    and the same program resumes from there. SIGINT (Ctrl-C) ends a call in the same way with KeyboardInterrupt, after
-    which further calls are possible; a second one exits immediately with code 130. A program's own handlers of these
-    signals are kept, and outside of the main thread none are installed."""
+    config: its work directory has all state between calls, so each call resumes from the newest checkpoint. When a
+    process of the run receives SIGTERM, the call ends on all hosts with Preempted, a SystemExit of code 75: all
+    progress is saved, and the same program resumes from there. SIGINT (Ctrl-C) ends a call in the same way with
+    KeyboardInterrupt, after which further calls are possible; a second one exits immediately with code 130. A program's
+    own handlers of these signals are kept, and outside of the main thread none are installed."""
 
     def __init__(
         self,

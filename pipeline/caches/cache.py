@@ -48,7 +48,9 @@ def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedReco
 
 
 class CachedRecords:
-    """The Records of a source, read through a store. Errors of the source are passed on, every time."""
+    """The Records of a source, read through a store. Errors of the source are passed on, every time.
+
+    Its attributes are those of the source, such as name, num_records and verify_command: see Records."""
 
     def __init__(self, source: Records, store: Store) -> None:
         self.source, self.store = source, store

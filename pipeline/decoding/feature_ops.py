@@ -16,6 +16,8 @@ __all__ = ["Cast", "Drop", "Keep", "Rename"]
 
 @dataclass(frozen=True)
 class _Choice:
+    """Common part of both. keys: names of features."""
+
     keys: Iterable[str]
 
     def __post_init__(self) -> None:
@@ -25,9 +27,11 @@ class _Choice:
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """See Op."""
         return ()
 
     def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
         for key in self.keys:
             spec_of(self, key, specs)
         return {}
@@ -42,9 +46,11 @@ class Keep(_Choice):
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """See Op."""
         return tuple(self.keys)
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
+        """See DropsFeatures."""
         return specs.keys() - set(self.keys)
 
 
@@ -52,6 +58,7 @@ class Drop(_Choice):
     """Drops the features `keys`. Features that no other op reads are not parsed."""
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
+        """See DropsFeatures."""
         del specs
         return tuple(self.keys)
 
@@ -71,9 +78,11 @@ class Rename:
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """See Op."""
         return tuple(dict(self.names))
 
     def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
         renamed = {new: spec_of(self, old, specs) for old, new in dict(self.names).items()}
         if taken := sorted(renamed.keys() & (specs.keys() - set(self.reads))):
             raise OptionError(f"{self!r}: a feature {taken[0]!r} already exists. Drop([{taken[0]!r}]) before it, or "
@@ -81,6 +90,7 @@ class Rename:
         return renamed
 
     def dropped_features(self, specs: Specs) -> Collection[str]:
+        """See DropsFeatures."""
         del specs
         return self.reads
 
@@ -91,7 +101,7 @@ class Rename:
 
 @dataclass(frozen=True)
 class Cast:
-    """Changes the dtype of a numeric feature: "float32", "int32", "uint8", "bool" and so on, or a NumPy dtype.
+    """Changes the dtype of the numeric feature `key`: "float32", "int32", "uint8", "bool" and so on, or a NumPy dtype.
 
     Floats are rounded to the nearest integer, ties to even. A value out of range is an error that names the record:
     nothing wraps around. In a batch, 64 bits become 32."""
@@ -110,9 +120,11 @@ class Cast:
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """See Op."""
         return (self.key,)
 
     def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
         spec, dtype = spec_of(self, self.key, specs), np.dtype(self.dtype)
         if spec.dtype == BYTES:
             raise SchemaError(f"{self!r}: {self.key!r} is bytes; it must be numeric. Decode it in an earlier op.")

@@ -17,9 +17,11 @@ class ImageOp:
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """See Op."""
         return (self.key,)
 
     def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
         return {self._sets: self._spec(specs)}
 
     def __call__(self, features: Features, seed: Any) -> Features:

@@ -15,7 +15,7 @@ __all__ = ["MultiHot", "OneHot"]
 
 @dataclass(frozen=True)
 class _Hot:
-    """Common part of both: float32 [num_classes] in `into`; [0] is label `base`."""
+    """Common part of both: sets `into` to float32 [num_classes] from the labels in `key`; [0] is label `base`."""
 
     key: str
     num_classes: int
@@ -28,9 +28,11 @@ class _Hot:
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """See Op."""
         return (self.key,)
 
     def output_spec(self, specs: Specs) -> Specs:
+        """See Op."""
         spec = spec_of(self, self.key, specs)
         self._check(spec)
         if spec.missing is not None and spec.missing in self._classes:

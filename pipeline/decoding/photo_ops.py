@@ -23,7 +23,8 @@ class _Photo(ImageOp):
     """Common part of the ops: sets `into` to uint8 [*size, channels], 1 channel (grey) or 3 (RGB).
 
     Takes JPEG with any subsampling, grey, CMYK or progressive, PNG and WebP. EXIF is ignored, including its rotation.
-    Other data, a damaged image or more than max_pixels pixels is an error that names the record."""
+    Other data, a damaged image or more than max_pixels pixels is an error that names the record. method, antialias: as
+    in Resize."""
 
     key: str = "image/encoded"
     _: KW_ONLY
@@ -55,7 +56,8 @@ class _Photo(ImageOp):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRandomResizedCrop(_Photo):
-    """Decodes a random window of an image, resizes it to `size` and flips it half of the time: the usual training op.
+    """Decodes a random window of an image and resizes it to `size`: the usual training op. flip: mirrors half of the
+    images.
 
     area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its logarithm. If none
     of ten draws fits, takes the largest central window with a ratio within the bounds, like torchvision's

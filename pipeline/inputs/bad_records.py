@@ -25,7 +25,9 @@ OnError = Literal["raise", "skip", "mask"]
 
 @dataclass(frozen=True, order=True)
 class BadRecord:
-    """A record that is damaged or cannot be decoded: its number, its place, and the error that "raise" would raise."""
+    """A record that is damaged or cannot be decoded.
+
+    record_id: its number in the source. where: its file and place. reason: the error that "raise" would raise."""
 
     record_id: int
     where: str

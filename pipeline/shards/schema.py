@@ -13,10 +13,13 @@ from pipeline.shards.typed_json import REQUIRED, Count, JsonFile
 __all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
 
 Dtype = Literal["bytes", "int64", "float32"]
-Content = Literal["raw", "text", "image"]  # of a bytes feature: opaque, UTF-8, an encoded image file
-
-SHARD_FILES = "{SPLIT}-{SHARD_X_OF_Y}"  # in TFDS notation
-PASSED_ON = "tfrecord"  # schema name of records that infeed did not encode; they do not contain their keys
+"""The kinds of values in a record."""
+Content = Literal["raw", "text", "image"]
+"""The meaning of a bytes feature: opaque, UTF-8, an encoded image file."""
+SHARD_FILES = "{SPLIT}-{SHARD_X_OF_Y}"
+"""The usual names of shards, in TFDS notation."""
+PASSED_ON = "tfrecord"
+"""The schema name of records that infeed did not encode; they do not contain their keys."""
 _TFDS_VERSION = "1.0.0"  # TFDS requires one; the manifest's fingerprint identifies the data
 
 
@@ -24,8 +27,8 @@ _TFDS_VERSION = "1.0.0"  # TFDS requires one; the manifest's fingerprint identif
 class Feature:
     """One feature of a record.
 
-    shape: () is one value, (n,) n values, (a, b) a*b values in row-major order, (None,) any number.
-    optional: the feature may be absent. content: the meaning of bytes. doc: a one-line description.
+    dtype: of its values. shape: () is one value, (n,) n values, (a, b) a*b values in row-major order, (None,) any
+    number. optional: the feature may be absent. content: the meaning of bytes. doc: a one-line description.
     channels: number of channels of an image if equal in all records. TFDS decodes to this number."""
 
     dtype: Dtype
@@ -57,7 +60,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of the numbers in a label feature: label `base + i` is names[i]."""
+    """The names of the numbers in the label feature `key`: label `base + i` is names[i]."""
 
     key: str
     base: int

@@ -12,7 +12,8 @@ from pipeline.spec import Layout
 
 __all__ = ["RECORD_OBJECT_BYTES", "Group", "Proven", "Reading", "Record", "Records", "fetch", "intact", "weighed"]
 
-RECORD_OBJECT_BYTES = 250  # Python's overhead per record in memory: most of what short records take
+RECORD_OBJECT_BYTES = 250
+"""Python's overhead per record in memory: most of what short records take."""
 
 
 class Proven(NamedTuple):
@@ -22,7 +23,8 @@ class Proven(NamedTuple):
     crc: int
 
 
-Record = Proven | CorruptRecordError  # the caller decides whether one damaged record is fatal
+Record = Proven | CorruptRecordError
+"""A damaged record is returned as its error: the caller decides whether it is fatal."""
 
 
 class Group(NamedTuple):

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from raw_data.imagenet import RawImagenet
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+OUR_WHEEL = f"infeed-{VERSION}-py3-none-any.whl"
 BUCKET = "dataflow"
 SECRET = "a-planted-secret-that-must-not-show"
 FLAGS = ["--runner=dataflow", "--project=my-project", "--region=us-central1"]
@@ -170,7 +173,7 @@ def test_it_is_staged_beside_the_output_under_its_own_name(story):
 
 def test_the_staged_wheel_holds_our_packages_alone_and_the_users_comes_after_it(story):
     order = story.staged["extra_packages.txt"].read_text().split()
-    assert order == ["infeed-0.1.0-py3-none-any.whl", "birds-1.0-py3-none-any.whl"]
+    assert order == [OUR_WHEEL, "birds-1.0-py3-none-any.whl"]
     names = zipfile.ZipFile(story.staged[order[0]]).namelist()
     top = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert top == {"pipeline", "trainer", "converters", "beam_jobs"}
@@ -252,4 +255,4 @@ def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submit
     assert service.requests("POST") == []
     template = json.loads(gcs_server.read(BUCKET, "templates/birds"))
     assert template["name"] == "birds"
-    assert {"infeed-0.1.0-py3-none-any.whl", "pipeline.pb"} <= execution.stage(gcs_server, template, tmp_path).keys()
+    assert {OUR_WHEEL, "pipeline.pb"} <= execution.stage(gcs_server, template, tmp_path).keys()

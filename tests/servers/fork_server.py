@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import types
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,10 @@ def serve(listening: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
                 with contextlib.suppress(OSError):  # it has gone
                     _send(client, {"ended": pid, "code": code, "at": time.time()})
             elif (ordered := _ordered(client := key.fileobj)) is not None:
-                if not (pid := os.fork()):
+                # Python 3.12 warns of OpenBLAS's and jemalloc's threads, which are prepared for a fork.
+                with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+                    pid = os.fork()
+                if not pid:
                     return ordered
                 for descriptor in ordered[1]:
                     os.close(descriptor)

@@ -150,6 +150,7 @@ def test_a_handler_that_the_program_sets_meanwhile_stays(default_handler):
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, if another test has used it in this process
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # the same of Python 3.12
 def test_a_forked_process_has_pythons_handler_again(default_handler):
     with Interrupts(FirstOne.WAITS, "heard") as interrupts:
         if not (pid := os.fork()):

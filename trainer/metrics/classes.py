@@ -47,7 +47,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Whether a record's class has the highest logit: TopK(1)."""
+    """Whether a record's class has the highest logit: TopK(1, labels, logits)."""
 
     labels: FromBatch
     logits: FromOutputs = None

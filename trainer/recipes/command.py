@@ -20,6 +20,7 @@ from trainer.trainer import Trainer
 __all__ = ["Predicted", "batch_options", "run_command"]
 
 Predicted = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""Maps a record's predictions to the values to write."""
 
 
 def batch_options(ctx: InputContext) -> dict[str, Any]:

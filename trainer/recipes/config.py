@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL_BATCHES", "RecipeConfig", "parsed"]
 
-# The defaults of recipes for small images.
 SMALL_BATCHES = TrainerConfig(workdir=tyro.MISSING, global_batch_size=64, eval_batch_size=128, iterations_per_loop=20)
+"""The defaults of recipes for small images."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,150 @@
+"""Typical mistakes of a first day: each is exit code 2 and one line, which states the remedy. Nothing is written."""
+
+import importlib
+import logging
+import re
+import shutil
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+from raw_data.folders import RawImageFolder
+from raw_data.records import write_tfrecords
+
+from pipeline import infeed
+from pipeline.datasets import eval_dataset, open_dataset, train_dataset
+from pipeline.errors import InfeedError
+from pipeline.formats import FixedLength
+from pipeline.hosts import Hosts
+from pipeline.ops import DecodeJpeg
+from pipeline.tools.command import exit_with
+from pipeline.tools.program import COMMANDS
+from trainer.config import TrainerConfig
+from trainer.task import Task
+
+OUT = "--output=out"
+FOLDERS = f"convert images --raw_data_dir=classes {OUT}"
+TABLE = f"convert table --raw_data_dir=table {OUT}"
+IMAGES = "train images --data-dir shards --workdir work"
+
+COMMAND_LINES = {
+    # the command itself
+    "convrt images": r"there is no command 'infeed convrt images'\.",
+    "convert image": r"there is no command 'infeed convert image'\. Did you mean 'images'\?",
+    "verfy shards": r"there is no command 'infeed verfy'\. Did you mean 'verify'\?",
+    "verify": r"the following arguments are required: DIR\. See infeed verify --help",
+    "convert images --raw_data_dir=classes": r"arguments are required: --output.* See infeed convert images --help",
+    # raw data
+    f"convert imagenet --raw_data_dir=nowhere {OUT}": r"--raw_data_dir=nowhere does not exist",
+    f"convert imagenet --raw_data_dir=empty {OUT}": r"needs ILSVRC2012_img_train\.tar .* It has: nothing",
+    f"convert imagenet --raw_data_dir=file {OUT}": r"file is a file\. Give a directory",
+    f"convert images --raw_data_dir=gs:/bucket/raw {OUT}": r"Did you mean gs://bucket/raw\?",
+    f"convert images --raw_data_dir=s3://bucket/raw {OUT}": r"s3:// is not supported\. Allowed: .* gs://",
+    f"convert images --raw_data_dir=flat {OUT}": r"Put the images of each class into a folder",
+    FOLDERS: r"If these are the class folders, give --validation_fraction",
+    "convert images --raw_data_dir=classes --output=classes/shards --validation_fraction=0": r"outside the raw data",
+    f"{FOLDERS} --validation_fraction=1.5": r"--validation_fraction=1\.5: must be at least 0 and less than 1",
+    f"{FOLDERS} --validation_fraction=0 --splits=tain": r"unknown split 'tain'\. Did you mean 'train'\?",
+    f"{FOLDERS} --validation_fraction=0 --target_shard_byte=5MB": r"Did you mean 'target_shard_bytes'\?",
+    f"{FOLDERS} --validation_fraction=0 --target_shard_bytes=big": r"'big' is not a size in bytes\. .* 100MB",
+    f"{FOLDERS} --validation_fraction=0 --local_processes=0": r"--local_processes=0: must be at least 1",
+    f"{FOLDERS} --validation_fraction=0 --runner=dataflw": r"no such runner\. Did you mean 'dataflow'\?",
+    f"{FOLDERS} --validation_fraction=0 --verify=al": r"invalid choice: 'al'.* See infeed convert images --help",
+    f"convert table --raw_data_dir=empty {OUT} --image_column=file": r"empty has no tables \(\.csv",
+    f"convert table --raw_data_dir=table/train.csv {OUT} --image_column=file": r"is a file\. Give a directory",
+    TABLE: r"give either --image_column or --text_column",
+    f"{TABLE} --image_column=flie --label_column=label": r"no column 'flie'\. Did you mean 'file'\?",
+    f"{TABLE} --image_column=file --label_column=lable": r"no column 'lable'\. Did you mean 'label'\?",
+    f"convert idx --raw_data_dir=empty {OUT}": r"no file of images like train-images-idx3-ubyte",
+    f"convert cifar --raw_data_dir=empty {OUT}": r"none of cifar-10-batches-bin",
+    f"convert tfds --dataset=mnist --data_dir=empty {OUT}": r"mnist is not prepared.* Give --download",
+    f"convert tfrecord --raw_data_dir=empty {OUT}": r"Name them: --pattern train=PATTERN",
+    # shards
+    "verify nowhere": r"there is no such directory\. Give the output of a conversion",
+    "verify shards --split tain": r"no split 'tain'\. Did you mean 'train'\?",
+    "describe file": r"file is a file\. Give its directory",
+    "index nothing-*": r"nothing-\* matches no file",
+    # training
+    "train": r"",
+    "train imags": r"there is no recipe 'imags'\. Did you mean 'images'\?",
+    "train images": r"--data-dir.*--workdir.* See infeed train images --help",
+    "train images --data-dir nowhere --workdir work": r"there is no such directory\. Give the output of a conversion",
+    f"{IMAGES} --train-split tain": r"no split 'tain'\. Did you mean 'train'\?",
+    f"{IMAGES} --max-step 5": r"--max-step.* --max-steps.* See infeed train images --help",
+    f"{IMAGES} --max-steps five": r"five.* See infeed train images --help",
+    f"{IMAGES} --mode evalute": r"'evalute'.*'evaluate'.* See infeed train images --help",
+    f"{IMAGES} --mode evaluate": r"has no checkpoint\. Train first, or give the right workdir",
+    f"{IMAGES} --size 4": r"size=4 with 4 widths.* Give a larger size or fewer widths",
+    f"{IMAGES} --global-batch-size 0": r"global_batch_size=0 must be an int above 0",
+    f"{IMAGES} --label-key label": r"--label-key=label is not one integer per record\. Known: .*image/class/label",
+    f"{IMAGES} --keep-best acuracy --max-steps 1": r"keep_best='acuracy' .* Did you mean 'accuracy'\?",
+    "train images --data-dir records --workdir work": r"no class names for 'label'\. Give --num-classes",
+    "train images --data-dir shards --workdir file --max-steps 1": r"A file has this name; choose another place",
+    "train digits --data-dir texts --workdir work": r"no feature 'image/encoded'.* use the images recipe",
+    "checkpoints nowhere": r"nowhere",
+}
+
+
+def task(**given):
+    return Task(**{"init": lambda *_: None, "loss_fn": lambda *_: None, "optimizer": None} | given)
+
+
+IN_PYTHON = {
+    "a directory that is not there": (lambda: open_dataset("nowhere"), r"there is no such directory"),
+    "a split": (lambda: open_dataset("shards", "tain"), r"no split 'tain'\. Did you mean 'train'\?"),
+    "a part of a split": (lambda: open_dataset("shards", "train[:50%"), r"train\[:50%"),
+    "a key": (lambda: train_dataset("shards", global_batch=2, keys=["image/label"]), r"Did you mean 'image/\w+"),
+    "an op's key": (lambda: train_dataset("shards", global_batch=2, ops=[DecodeJpeg("jpeg")]), r"'jpeg'.* Known: "),
+    "a batch of nothing": (lambda: train_dataset("shards", global_batch=0), r"global_batch=0"),
+    "a batch for three hosts": (lambda: train_dataset("shards", global_batch=4, hosts=Hosts(0, 3)), r"4 .*3 hosts"),
+    "more rows than records": (lambda: train_dataset("shards", global_batch=10**6), r"1000000|1,000,000"),
+    "a value for data": (lambda: open_dataset(17), r"int is not a dataset\. Give a directory"),
+    "a format": (lambda: open_dataset("file", format="tfrecord"), r"format='tfrecord' is not known\. Known:"),
+    "a file of another length": (
+        lambda: open_dataset("file", format=FixedLength(np.dtype([("x", "u1", 5)]))),
+        r"\bfile\b.*\b5\b",
+    ),
+    "a shape": (
+        lambda: next(iter(eval_dataset("shards", global_batch=2, ops=[DecodeJpeg(shape=(9, 9, 3))]).batches())),
+        r"expected 9x9",
+    ),
+    "steps per dispatch": (lambda: TrainerConfig("work", 8, iterations_per_loop=0), r"iterations_per_loop=0 must be"),
+    "a metric's name": (lambda: task(metrics={"loss": lambda *_: None}), r"'loss'.* reserved; choose another"),
+    "a metric": (lambda: task(metrics={"accuracy": 1}), r"Allowed: a function\(outputs, batch\)"),
+}
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory, digits):
+    """A directory of a first day."""
+    here = tmp_path_factory.mktemp("first") / "day"
+    (here / "empty").mkdir(parents=True)
+    (here / "file").write_text("not a dataset")
+    RawImageFolder(here / "classes").write()
+    folder = next(path for path in sorted((here / "classes").rglob("*")) if path.is_dir() and any(path.glob("*.jpg")))
+    shutil.copytree(folder, here / "flat")
+    (here / "table").mkdir()
+    (here / "table/train.csv").write_text("file,label\nnone.jpg,cat\n")
+    shutil.copytree(digits[1], here / "shards")
+    return here
+
+
+@pytest.mark.parametrize("words", COMMAND_LINES)
+def test_a_mistake_in_a_command_is_one_line_with_a_remedy(words, things, monkeypatch, capsys):
+    monkeypatch.chdir(things)
+    before = sorted(things.rglob("*"))
+    monkeypatch.setattr(sys, "argv", ["infeed", *words.split()])
+    assert _status(words.split()) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ") and re.search(COMMAND_LINES[words], line), line
+    assert sorted(things.rglob("*")) == before
+
+
+@pytest.mark.parametrize("mistake", IN_PYTHON)
+def test_a_mistake_in_python_is_one_line_with_a_remedy(mistake, things, monkeypatch):
+    call, text = IN_PYTHON[mistake]
+    monkeypatch.chdir(things)
+    with pytest.raises(InfeedError, match=text) as caught:
+        call()
+    assert len(str(caught.value).splitlines()) == 1
