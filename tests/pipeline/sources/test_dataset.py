@@ -206,9 +206,9 @@ FIELDS = np.dtype([("b", "?"), ("big", ">i4", (2,)), ("s", "S3"), ("many", "V2",
 
 
 def test_fields_of_a_struct_are_in_native_order_and_bytes_keep_their_zeros():
-    payload = struct.pack(">?ii3s4sB", 2, 7, -1, b"a", b"wxyz", 255)
+    payload = struct.pack(">Bii3s4sB", 2, 7, -1, b"a", b"wxyz", 255)
     found = ExampleParser(FIELDS, None).parse(payload, lambda: "here")
-    assert (found["b"], found["s"], found["u"], found["many"].tolist()) == (True, b"a\0\0", 255, [b"wx", b"yz"])
+    assert (found["b"], found["s"], found["u"], found["many"].tolist()) == (np.True_, b"a\0\0", 255, [b"wx", b"yz"])
     assert found["big"].tolist() == [7, -1]
     assert found["big"].dtype == np.dtype("=i4")
     found["big"][0] = 1  # may be written to
