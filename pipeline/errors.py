@@ -26,6 +26,7 @@ __all__ = [
     "OptionError",
     "OwnerError",
     "RawDataError",
+    "RecordNumberError",
     "SchemaError",
     "ShardError",
     "StallError",
@@ -66,6 +67,10 @@ class StorageError(InfeedError, OSError):
 
 class StallError(InfeedError, TimeoutError):
     """A wait for data exceeded its limit. The log has the stacks of all threads."""
+
+
+class RecordNumberError(InfeedError, IndexError):
+    """A dataset has no record of this number."""
 
 
 class ManifestError(InfeedError):

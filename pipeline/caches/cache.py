@@ -6,6 +6,7 @@ yourself. Independent of orders and TensorFlow."""
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -37,29 +38,33 @@ def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedReco
     The size it may reach is logged first. Raises OptionError if that exceeds the free space, or, for a directory, if
     lengths and checksums are not known in advance; StorageError if the directory cannot be written."""
     if where == "ram":
-        return CachedRecords(records, RamStore(records, share))
+        return CachedRecords(records, RamStore(records, share), (where, share))
     directory = os.fspath(where)
     if "://" in directory or (isinstance(where, str) and "/" not in directory):
         raise OptionError(
             f"cache={directory!r} is not known. Known: 'ram'; a directory on a local disk, with a slash in it; for "
             "eval_dataset also 'decoded'."
         )
-    return CachedRecords(records, DiskStore(records, directory, share))
+    return CachedRecords(records, DiskStore(records, directory, share), (where, share))
 
 
 class CachedRecords:
     """The Records of a source, read through a store. Errors of the source are passed on, every time.
 
-    Its attributes are those of the source, such as name, num_records and verify_command: see Records."""
+    Its attributes are those of the source, such as name, num_records and verify_command: see Records.
+    reopen: the arguments of `cached`. A pickled copy has its own store: the same folder, or an empty one in RAM."""
 
-    def __init__(self, source: Records, store: Store) -> None:
-        self.source, self.store = source, store
+    def __init__(self, source: Records, store: Store, reopen: tuple[Cache, float]) -> None:
+        self.source, self.store, self._reopen = source, store, reopen
         self.name, self.fingerprint, self.layout = source.name, source.fingerprint, source.layout
         self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
         self.remote, self.whole_files = source.remote, source.whole_files
         self.lengths, self.source_starts = source.lengths, source.source_starts
         self.verify_command = source.verify_command
         self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _cached_again, (self.source, *self._reopen)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
         """See Records. Reads from the source what is not in the store."""
@@ -90,6 +95,10 @@ class CachedRecords:
             for i, record in zip(lost, self._kept(ids, fetch(self.source, ids)), strict=True):
                 records[i] = record
         return records
+
+
+def _cached_again(records: Records, where: Cache, share: float) -> CachedRecords:
+    return cached(records, where, share=share)
 
 
 class _Followed:

@@ -13,7 +13,7 @@ from pipeline.formats import FixedLength
 from pipeline.shards.record import crc32c
 from pipeline.shards.split_index import Location
 from pipeline.sources.indexed_reading import IndexedReading
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage
 
@@ -63,6 +63,11 @@ class FixedLengthRecords:
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_FixedLengthReading":
         """See Records. The only damage detected here is a file that has become shorter, as a StorageError."""
         return _FixedLengthReading(self._storage, self._paths, self, groups, ahead_bytes)
+
+    def place_of(self, record_id: int) -> Place:
+        """Where a payload is, for reading a single one."""
+        place = self.locate(np.array([record_id]))
+        return Place(self._paths[place.shard.item()], place.offset.item(), self._format.record_bytes, None)
 
     def where(self, record_id: int) -> str:
         place = self.locate(np.array([record_id]))

@@ -10,10 +10,11 @@ import numpy as np
 from pipeline.errors import InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest
+from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.split_index import load_index
 from pipeline.sources.indexed_reading import IndexedReading
 from pipeline.sources.keys import key_of
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, fetch, intact
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place, fetch, intact
 from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["IndexedRecords"]
@@ -51,6 +52,11 @@ class IndexedRecords:
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> IndexedReading:
         """See Records. A damaged record is returned as a CorruptRecordError naming shard, record and offset."""
         return IndexedReading(self._storage, self._paths, self.index, groups, ahead_bytes)
+
+    def place_of(self, record_id: int) -> Place:
+        """Where a payload is, for reading a single one."""
+        shard, offset, length, crc = self.index.locate_one(record_id)
+        return Place(self._paths[shard], offset + HEADER_BYTES, length, crc)
 
     def where(self, record_id: int) -> str:
         """The location of a record, for messages: shard, record within it, offset, and its key if it is known."""

@@ -13,6 +13,7 @@ from pipeline.shards.manifest import find_manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.sources.arrays import ArrayRecords
 from pipeline.sources.concatenated import Part, concatenated
+from pipeline.sources.dataset import Dataset
 from pipeline.sources.file_patterns import is_directory, matching_files
 from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.foreign_splits import Splits, foreign_splits
@@ -33,7 +34,7 @@ def open_dataset(
     *,
     format: Format | None = None,
     default_split: str = "train",
-) -> Records:
+) -> Dataset:
     """The records of one dataset, or of several concatenated, after checking that all files are there.
 
     data: a directory, on a disk or gs://, with a converted or indexed dataset, a dataset prepared by TFDS, or TFRecord
@@ -52,7 +53,8 @@ def open_dataset(
     if not isinstance(format, Format | None):
         raise OptionError(f"format={format!r} is not known. Known: FixedLength(...), TextLines(), TFRecords().")
     several = [data] if isinstance(data, str | PathLike) or not isinstance(data, Sequence) else data
-    return concatenated([part for one in several for part in _parts(one, split, format, default_split)])
+    opened = concatenated([part for one in several for part in _parts(one, split, format, default_split)])
+    return opened if isinstance(opened, Dataset) else Dataset(opened)
 
 
 def _parts(data: Data, split: str | None, format: Format | None, default_split: str) -> list[Part]:

@@ -10,7 +10,18 @@ import numpy as np
 from pipeline.errors import CorruptRecordError
 from pipeline.spec import Layout
 
-__all__ = ["RECORD_OBJECT_BYTES", "Group", "Proven", "Reading", "Record", "Records", "fetch", "intact", "weighed"]
+__all__ = [
+    "RECORD_OBJECT_BYTES",
+    "Group",
+    "Place",
+    "Proven",
+    "Reading",
+    "Record",
+    "Records",
+    "fetch",
+    "intact",
+    "weighed",
+]
 
 RECORD_OBJECT_BYTES = 250
 """Python's overhead per record in memory: most of what short records take."""
@@ -32,6 +43,15 @@ class Group(NamedTuple):
 
     record_ids: np.ndarray  # int64 [n], in any order, repeats allowed
     num_bytes: int  # of everything requested at that time; these records may be a part of it
+
+
+class Place(NamedTuple):
+    """Where the bytes of a payload are."""
+
+    path: str
+    offset: int
+    length: int
+    crc: int | None  # crc32c that they must have; None if not known
 
 
 class Reading(Protocol):

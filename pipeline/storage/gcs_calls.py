@@ -80,6 +80,10 @@ def client() -> Any:
     return made
 
 
+# A forked process must not share connections with its parent: each would read the other's responses.
+os.register_at_fork(after_in_child=client.cache_clear)
+
+
 def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = None) -> Retry:
     """The policy of one call. tried: called with every transient failure. left: set once no caller waits for the
     result; failures are then final."""

@@ -69,8 +69,8 @@ def bare(directory: Path) -> Run:
     from pipeline.sources.open_dataset import open_dataset
 
     records = open_dataset(str(directory), "train")
-    where = records.index.locate(np.random.default_rng(0).permutation(records.num_records))
-    files = [os.open(directory / shard.file, os.O_RDONLY) for shard in records.entry.shards]
+    where = records.source.index.locate(np.random.default_rng(0).permutation(records.num_records))
+    files = [os.open(directory / shard.file, os.O_RDONLY) for shard in records.source.entry.shards]
     columns = (where.shard, where.offset + HEADER_BYTES, where.length, where.crc)
     places = list(zip(*(column.tolist() for column in columns), strict=True))
 

@@ -28,6 +28,8 @@ def test_records_of_fixed_length_are_read_from_a_bucket_and_replaced_files_are_o
     gcs_server.reset()
     assert [intact(record).payload for record in fetch(records, np.arange(5, 30))] == written[5:]
     assert len(gcs_server.requests("alt=media")) == 3
+    assert [records[0], *records.take([29, 3])] == [written[0], written[29], written[3]]
+    assert len(gcs_server.requests("alt=media")) == 6
     prints = [open_dataset(f"{directory}/{names}", format=format).fingerprint for names in ("*.bin", "[01].bin")]
     assert prints[0] == records.fingerprint != prints[1]
     assert open_dataset(f"{directory}/2.bin", format=format).num_records == 10

@@ -11,7 +11,7 @@ __all__ = ["flip_payload_bits"]
 
 def flip_payload_bits(directory: str, split: str, *record_ids: int) -> None:
     """Flips a bit in the middle of the payload of each of these records."""
-    reader = open_dataset(directory, split)
+    reader = open_dataset(directory, split).source
     place = reader.index.locate(np.array(record_ids))
     for shard, offset, length in zip(place.shard, place.offset, place.length, strict=True):
         with Path(directory, reader.entry.shards[shard].file).open("r+b") as file:

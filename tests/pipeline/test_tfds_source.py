@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import re
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from pipeline.errors import EmptySplitError, InfeedError, OptionError, ShardErro
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.records import fetch
+from pipeline.sources.tfds_features import described_by_tfds
 
+READING = Path(__file__).parents[2] / "pipeline/READING.md"
 NUMBER = Schema("number", {"number": Feature("int64")})
 
 
@@ -88,3 +92,27 @@ def test_several_files_and_none_that_are_empty(tmp_path):
     write_tfds_by_hand(tmp_path / "none", [[]], {"number": "int64"})
     with pytest.raises(EmptySplitError, match="nothing to read"):
         open_dataset(tmp_path / "none")
+
+
+def documented_features():
+    """TFDS feature -> the features that READING.md says it is stored as."""
+    _, _, section = READING.read_text().partition("### Features of TFDS")
+    rows = re.findall(r"^\| (`.*?`) \| (`.*?`) \|", section.partition("\n## ")[0], re.MULTILINE)
+    return {code: re.findall("`(.*?)`", stored) for codes, stored in rows for code in re.findall("`(.*?)`", codes)}
+
+
+def test_the_documents_say_what_each_feature_of_tfds_is_stored_as(tmp_path):
+    documented = documented_features()
+    assert len(documented) == 22
+    names = {f"{i}": eval(code, {**vars(tfds.features), "np": np}) for i, code in enumerate(documented)}
+    tfds.features.FeaturesDict(names).save_config(tmp_path)
+    files = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    files["dataset_info.json"] = json.dumps({"name": "all", "version": "1.0.0", "fileFormat": "tfrecord", "splits": []})
+    found = described_by_tfds(str(tmp_path), files).schema.features
+    for i, (code, stored) in enumerate(documented.items()):
+        due = [
+            f"x{key.removeprefix(str(i))} {feature.dtype} {list(feature.shape)}"
+            for key, feature in sorted(found.items())
+            if key.partition("/")[0] == str(i)
+        ]
+        assert due == stored, code

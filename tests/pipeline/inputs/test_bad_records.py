@@ -41,7 +41,7 @@ def test_masked_rows_keep_their_number_and_their_promised_crc_and_hold_pads(pict
         hosts = Hosts(index, count)
         intact = eval_dataset(pictures[0], hosts=hosts, **options)
         source = eval_dataset(pictures[1], hosts=hosts, on_error="mask", **options)
-        promised = open_dataset(pictures[1], "validation").index.crcs
+        promised = open_dataset(pictures[1], "validation").crcs
         batches = taken(source)
         assert_same(batches, list(source.as_dataset().as_numpy_iterator()))
         whole, got = rows(taken(intact)), rows(batches)

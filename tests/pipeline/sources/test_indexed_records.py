@@ -67,14 +67,14 @@ def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
 def test_neighbours_cost_one_read(numbers_of, monkeypatch):
     reader = open_dataset(numbers_of(*SIZES), "train")
     asked = []
-    read_ranges = type(reader._storage).read_ranges
+    read_ranges = type(reader.source._storage).read_ranges
 
     def counting(self, ranges):
         ranges = list(ranges)
         asked.extend(ranges)
         return read_ranges(self, ranges)
 
-    monkeypatch.setattr(type(reader._storage), "read_ranges", counting)
+    monkeypatch.setattr(type(reader.source._storage), "read_ranges", counting)
     read(reader, np.array([11, 4, 0, 2, 6, 5]))
     assert [Path(path).name for path, _, _ in asked] == ["train-00000-of-00005", "train-00002-of-00005"]
 
@@ -149,7 +149,7 @@ def flip(path: Path, byte: int) -> None:
 @pytest.mark.parametrize("byte", [0, 9, -1], ids=["length", "length crc", "payload crc"])
 def test_a_flipped_bit_of_a_frame_changes_no_record(directory, byte):
     reader = open_dataset(str(directory), "train")
-    before, begins = read(reader, np.arange(12)), reader.index.locate(np.array([8, 9])).offset
+    before, begins = read(reader, np.arange(12)), reader.source.index.locate(np.array([8, 9])).offset
     flip(directory / "train-00002-of-00005", begins[int(byte < 0)] + byte)
     assert read(reader, np.arange(12)) == before
 
@@ -158,7 +158,7 @@ def test_a_flipped_bit_of_a_frame_changes_no_record(directory, byte):
 def test_a_flipped_bit_of_a_payload_names_shard_record_and_offset(directory, byte):
     shard = directory / "train-00002-of-00005"
     reader = open_dataset(str(directory), "train")
-    place = reader.index.locate(np.array([8, 9]))
+    place = reader.source.index.locate(np.array([8, 9]))
     begin, end = place.offset.tolist()
     flip(shard, begin + byte if byte >= 0 else end + byte)
     text = rf"train-00002-of-00005, record 3 at byte {begin}: .* the index says"

@@ -1,0 +1,190 @@
+"""What open_dataset returns: Records that are also a sequence of payloads, for NumPy, PyTorch, grain and plain loops.
+
+It wraps any Records, so a source needs nothing for it. Independent of orders and TensorFlow."""
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+
+from pipeline.errors import OptionError, RecordNumberError
+from pipeline.sources.concatenated import Concatenated, Part
+from pipeline.sources.examples import ExampleParser
+from pipeline.sources.payloads import payload_reader
+from pipeline.sources.records import Group, Reading, Records, fetch, intact, weighed
+from pipeline.storage.open_files import OpenFiles
+
+__all__ = ["Dataset", "Examples"]
+
+ITERATED_RECORDS = 64  # read together when iterating
+AHEAD_BYTES = 32 * 1024**2
+
+
+class Dataset:
+    """Records of one or several sources, opened: see Records. Also a sequence of their payloads, as bytes.
+
+    dataset[i]: payload i, checked against the index; i may be negative. dataset[a:b]: a Dataset of these records,
+    numbered from 0. Iterating reads in order and ahead. `take` reads several at once, `examples` parses them.
+
+    Threads may share it. It can be pickled if the source can; the copy, like a forked process, opens files of its own
+    or reads through inherited descriptors. A pickle contains the index, 8 bytes per record, and arrays completely.
+
+    Reading raises RecordNumberError, an IndexError; OptionError for a record of files that can only be read from their
+    front; CorruptRecordError naming the record; StorageError."""
+
+    def __init__(self, source: Records) -> None:
+        self.source = source
+        self.name, self.fingerprint, self.layout = source.name, source.fingerprint, source.layout
+        self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
+        self.remote, self.whole_files = source.remote, source.whole_files
+        self.source_starts, self.verify_command = source.source_starts, source.verify_command
+        self._payload = payload_reader(source, OpenFiles())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dataset, (self.source,)
+
+    def __repr__(self) -> str:
+        return f"<Dataset of {self.num_records} records: {self.name}>"
+
+    def __len__(self) -> int:
+        return self.num_records
+
+    @overload
+    def __getitem__(self, number: SupportsIndex) -> bytes: ...
+    @overload
+    def __getitem__(self, number: slice) -> "Dataset": ...
+    def __getitem__(self, number: SupportsIndex | slice) -> "bytes | Dataset":
+        if isinstance(number, slice):
+            return self._part(number)
+        number = self._checked(number)
+        if self.whole_files is not None:
+            raise self._front_only(number)
+        return self._payload(number)
+
+    def __iter__(self) -> Iterator[bytes]:
+        firsts = range(0, self.num_records, ITERATED_RECORDS)
+        groups = (np.arange(first, min(first + ITERATED_RECORDS, self.num_records)) for first in firsts)
+        for found in self.source.read(weighed(self.source, groups), AHEAD_BYTES):
+            for record in found:
+                yield intact(record).payload
+
+    def take(self, numbers: Iterable[SupportsIndex]) -> list[bytes]:
+        """The payloads with these numbers. From a bucket, up to 64 requests at a time instead of one."""
+        ids = [self._checked(number) for number in numbers]
+        if ids and self.whole_files is not None:
+            raise self._front_only(ids[0])
+        if not self.remote:
+            return [self._payload(number) for number in ids]
+        return [intact(record).payload for record in fetch(self.source, np.array(ids, np.int64))] if ids else []
+
+    __getitems__ = take  # PyTorch's DataLoader calls it with the numbers of a batch
+
+    def examples(self, keys: Iterable[str] | None = None) -> "Examples":
+        """The records as a sequence of dicts with these features. None: with all that the records have.
+
+        Raises OptionError for an unknown key."""
+        return Examples(self, keys)
+
+    @property
+    def lengths(self) -> np.ndarray | None:
+        """See Records. Not every source keeps a copy."""
+        return self.source.lengths
+
+    def block_starts(self, block_records: int) -> np.ndarray:
+        """See Records."""
+        return self.source.block_starts(block_records)
+
+    def weigh(self, record_ids: np.ndarray) -> int:
+        """See Records."""
+        return self.source.weigh(record_ids)
+
+    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> Reading:
+        """See Records."""
+        return self.source.read(groups, ahead_bytes)
+
+    def where(self, record_id: int) -> str:
+        """See Records."""
+        return self.source.where(record_id)
+
+    def _part(self, numbers: slice) -> "Dataset":
+        first, stop, step = numbers.indices(self.num_records)
+        if step != 1:
+            raise OptionError(
+                f"a slice of records has step {step}; it must be 1. For other selections use take(numbers)."
+            )
+        if stop <= first:
+            raise OptionError(
+                f"[{first}:{stop}] selects none of {self.num_records} records, and a dataset cannot be empty."
+            )
+        return Dataset(Concatenated([Part(self.source, range(first, stop))]))
+
+    def _checked(self, number: SupportsIndex) -> int:
+        try:
+            found = operator.index(number)
+        except TypeError:
+            raise OptionError(
+                f"{number!r:.60} is not a record's number. Use records[i] with an integer, records[a:b], or "
+                "records.take([i, j]); records.examples()[i]['key'] is a feature."
+            ) from None
+        if not -self.num_records <= found < self.num_records:
+            raise RecordNumberError(
+                f"record {found} does not exist: {self.name} has {self.num_records} records, "
+                f"{-self.num_records} to {self.num_records - 1}."
+            )
+        return found + self.num_records if found < 0 else found
+
+    def _front_only(self, number: int) -> OptionError:
+        return OptionError(
+            f"{self.name}: record {number} cannot be read directly, because the files have no index and can only be "
+            "read from their front. Write an index: python -m pipeline.index 'DIR/PATTERN' (compressed files must be "
+            "rewritten first: python -m converters.tfrecord_to_gcs). Or iterate over the records in order; "
+            "list(records) keeps all of them in memory."
+        )
+
+
+class Examples:
+    """The records of a Dataset as a sequence of dicts: key -> value as stored, without TensorFlow.
+
+    Numbers are NumPy arrays of the feature's shape and stored dtype, int64 or float32 (a scalar for shape ()), or of
+    the field's dtype in the machine's byte order; a feature of variable length is a one-dimensional array. Bytes are
+    bytes for shape (), or an object array of bytes. An optional feature that is absent is 0 or b"", or an empty array.
+
+    Indexing, slicing, take, iterating, threads, processes and errors are those of the Dataset; also SchemaError naming
+    a record that does not match the layout."""
+
+    def __init__(self, dataset: Dataset, keys: Iterable[str] | None = None) -> None:
+        self.dataset, self._parser = dataset, ExampleParser(dataset.layout, keys)
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The features of each dict, in order."""
+        return self._parser.keys
+
+    def __repr__(self) -> str:
+        return f"<Examples of {self.dataset.name}: {', '.join(self.keys)}>"
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @overload
+    def __getitem__(self, number: SupportsIndex) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, number: slice) -> "Examples": ...
+    def __getitem__(self, number: SupportsIndex | slice) -> "dict[str, Any] | Examples":
+        if isinstance(number, slice):
+            return Examples(self.dataset[number], self.keys)
+        return self._parsed(number, self.dataset[number])
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(self._parsed, range(len(self)), self.dataset)
+
+    def take(self, numbers: Iterable[SupportsIndex]) -> list[dict[str, Any]]:
+        """The dicts with these numbers. See Dataset.take."""
+        numbers = list(numbers)
+        return list(map(self._parsed, numbers, self.dataset.take(numbers)))
+
+    __getitems__ = take
+
+    def _parsed(self, number: SupportsIndex, payload: bytes) -> dict[str, Any]:
+        return self._parser.parse(payload, lambda: self.dataset.where(operator.index(number) % len(self)))
