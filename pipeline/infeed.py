@@ -61,7 +61,7 @@ def _find(words: str) -> Command:
     if words not in known:
         kind = words.removeprefix(f"{_CONVERT} ")
         kinds = [name.removeprefix(f"{_CONVERT} ") for name in known if name.startswith(_CONVERT)]
-        hint = did_you_mean(words, known) if kind == words else did_you_mean(kind, kinds)
+        hint = did_you_mean(words, [*known, _CONVERT]) if kind == words else did_you_mean(kind, kinds)
         raise OptionError(f"there is no command 'infeed {words}'.{hint}")
     return known[words]
 

@@ -29,7 +29,7 @@ def infeed(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["verfy"], "there is no command 'infeed verfy'. Did you mean 'verify'? Known: checkpoints, convert cifar, "),
+        (["verfy"], "there is no command 'infeed verfy'. Did you mean 'verify'? Known: checkpoints, convert, "),
         (["imagenet"], "there is no command 'infeed imagenet'. Did you mean 'convert imagenet'? Known: "),
         (
             ["convert", "image", "--raw_data_dir=x"],
