@@ -8,6 +8,6 @@ SWEEP = os.environ.get("SWEEP") == "1"
 def examples(full: int) -> int:
     """hypothesis's max_examples: `full` in a sweep, else a third of it, but at least fifteen.
 
-    Each example traces a graph of TensorFlow, or reads a data set. hypothesis tries the smallest and the largest values
-    first, so most mutants of our code fall within the first dozen; the rest is for what nobody has thought of."""
+    For tests that trace a graph or read a data set in each example. A test whose mutants a third of the examples
+    misses, or whose examples cost next to nothing, keeps them all."""
     return full if SWEEP else min(full, max(15, full // 3))

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from sweep import examples
 
 from converters.images.exif import ORIENTATION, orientation
 
@@ -41,7 +40,7 @@ def test_where_nothing_sensible_is_said_the_image_is_upright(data):
     assert orientation(data) == 1
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=80), st.integers(0, 100), st.integers(0, 200))
 def test_no_bytes_make_it_fail(noise, at, cut):
     data = bytearray(jpeg(exif_of(6)))

@@ -156,7 +156,7 @@ def slowly(data):
         at += step
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=500, deadline=None)  # a third of them misses a wrong end of what is doomed
 @given(
     st.text(st.sampled_from('"",x\n'), max_size=40)
     | st.lists(st.sampled_from(['"",x",",', '"', 'x,"', "x"])).map("\n".join)

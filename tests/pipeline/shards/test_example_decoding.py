@@ -4,7 +4,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep import examples
 
 from pipeline.errors import SchemaError
 from pipeline.shards.example import encode_example
@@ -124,7 +123,7 @@ def test_an_example_that_is_cut_is_none(cut, read):
         read(data[:cut])
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_damaged_bytes_are_refused_as_such_or_decoding_and_layout_agree(data):
     damaged = bytearray(encode_example(LISTS, {"b": [b"xy", b""], "f": [1.5, 2.5], "i": [-1, 300]}))
