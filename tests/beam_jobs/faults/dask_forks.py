@@ -2,7 +2,7 @@
 
 from multiprocessing import forkserver
 
-import dask
+import dask.config
 from distributed.utils import get_mp_context
 
 PRELOAD = ["distributed", "beam_jobs.dask_runner", "beam_jobs.graph"]
