@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import fork_server as forks
 import pytest
 from rich.progress import Progress
 
@@ -39,6 +40,7 @@ def test_the_summary_says_what_is_in_the_manifest_and_how_fast_it_came(raw_image
     assert read_summary(tmp_path / "out", "validation")["records"] == 4
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_a_second_run_counts_what_the_first_had_finished(raw_imagenet, tmp_path, capsys):
     raw_imagenet.convert(tmp_path / "out", "--num_train_shards=4", "--splits=train")
     entry = read_manifest(str(tmp_path / "out")).split("train")
@@ -51,12 +53,14 @@ def test_a_second_run_counts_what_the_first_had_finished(raw_imagenet, tmp_path,
     assert "in 4 shards (3 of them finished before)" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_shards_that_were_verified_and_found_intact_count_as_finished_before(raw_imagenet, tmp_path, capsys):
     for flags in ([], ["--verify_existing"]):
         raw_imagenet.convert(tmp_path / "out", "--splits=train", *flags)
     assert "in 1 shards, all finished before" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_a_record_of_a_quarter_of_a_shard_is_named(raw_imagenet, tmp_path, capsys, make_large):
     key = "train/n00000002/n00000002_1.JPEG"
     raw_imagenet.train["n00000002"]["n00000002_1.JPEG"] = make_large
@@ -75,6 +79,7 @@ def make_large(raw_imagenet):
     return next(iter(raw_imagenet.train["n00000002"].values())).ljust(30_000, b"\0")
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_an_overwrite_that_fails_leaves_no_summary_of_what_is_gone(raw_imagenet, tmp_path):
     raw_imagenet.convert(tmp_path / "out", "--splits=train")
     assert read_summary(tmp_path / "out")["records"] == 18
@@ -85,6 +90,7 @@ def test_an_overwrite_that_fails_leaves_no_summary_of_what_is_gone(raw_imagenet,
     assert not (tmp_path / "out/_summary/train.json").exists()
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_overwriting_shards_with_names_of_their_own_leaves_none_of_them(raw_imagenet, tmp_path):
     flags = ("--schema=tfds", "--splits=train", "--overwrite")
     raw_imagenet.convert(tmp_path, *flags, "--num_train_shards=4")
@@ -93,6 +99,7 @@ def test_overwriting_shards_with_names_of_their_own_leaves_none_of_them(raw_imag
     assert names == [f"imagenet2012-train.tfrecord-0000{shard}-of-00002" for shard in range(2)]
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_a_name_that_would_move_the_cursor_is_printed_as_an_escape(raw_imagenet, tmp_path, capsys, make_large):
     raw_imagenet.train["n00000002"]["\x1b[2J.JPEG"] = make_large
     raw_imagenet.write().convert(tmp_path / "out", "--target_shard_bytes=20KB", "--splits=train")
@@ -216,7 +223,8 @@ def test_workers_of_this_machine_add_up_what_they_do_and_others_count_nowhere(tm
 
 def test_on_a_terminal_a_bar_shows_shards_and_speed(digits, tmp_path):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "converters.imagenet_to_gcs", f"--raw_data_dir={digits[0]}"]
+    command = [sys.executable, forks.__file__, os.environ["FORK_SERVER"], "-u"]
+    command += ["-m", "converters.imagenet_to_gcs", f"--raw_data_dir={digits[0]}"]
     command += [f"--label_file={digits[0]}/synsets.txt", f"--gcs_output_path={tmp_path}/out"]
     command += ["--target_shard_bytes=100KB", "--splits=train"]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "160"}

@@ -1,6 +1,7 @@
 """kill -9 of the whole process group at placed moments: the same command again ends with the same bytes.
 
-A handful of the kills in `kills`; .ci/sweep runs all of them."""
+A handful of the kills in `kills`, each followed by a run in one process; .ci/sweep runs all of them, and each command
+again as it was."""
 
 import fnmatch
 
@@ -40,11 +41,11 @@ def reference(raw, tmp_path_factory, run):
 def strike_one(raw, gcs_server, tmp_path, request, run):
     def one(kill):
         if kill.on == "disk":
-            return strike(kill, str(raw), OnDisk(str(tmp_path / "out")), run)
+            return strike(kill, str(raw), OnDisk(str(tmp_path / "out")), run, 1)
         bucket = request.getfixturevalue("bucket").removeprefix("gs://")
         for file in raw.iterdir():
             gcs_server.write(bucket, f"raw/{file.name}", file.read_bytes())
-        return strike(kill, f"gs://{bucket}/raw", InBucket(gcs_server, bucket, "out"), run)
+        return strike(kill, f"gs://{bucket}/raw", InBucket(gcs_server, bucket, "out"), run, 1)
 
     return one
 

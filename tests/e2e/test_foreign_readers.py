@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from sidecar_mutants import Judge, mutants
-from stages import Stages
 
-from beam_jobs import graph
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.manifest import read_manifest
+
+pytestmark = pytest.mark.usefixtures("without_beam")
 
 # The keys of tensorflow/tpu's ImageNet input, as its readers parse them.
 TPU_KEYS = {
@@ -97,9 +97,8 @@ def test_images_that_came_as_png_webp_or_in_grey_are_decoded_by_every_reader(raw
     assert {e["image"]["encoded"].shape[1:] for e in examples} == {(16, 3)}
 
 
-def test_no_mutant_of_sidecars_and_index_changes_what_is_read_unless_verify_says_so(dataset, monkeypatch):
+def test_no_mutant_of_sidecars_and_index_changes_what_is_read_unless_verify_says_so(dataset):
     raw, out = dataset
-    monkeypatch.setattr(graph, "pipeline_of", Stages)
 
     def convert(*flags):
         raw.convert(out, "--num_train_shards=4", "--num_validation_shards=2", *flags)

@@ -7,6 +7,7 @@ import tarfile
 import pytest
 from fake_gcs import stand_ins
 from fake_gcs.server import Stall, Status
+from stages import without_beam
 from sweep import SWEEP
 
 from converters import imagenet_to_gcs
@@ -48,6 +49,7 @@ def test_raw_data_and_shards_in_a_bucket_give_the_bytes_of_a_local_run(
     assert shard_digests(f"{bucket}/out") == expected
 
 
+@pytest.mark.usefixtures("without_beam")
 def test_extracted_folders_in_a_bucket_give_the_shards_of_the_tars(
     raw, bucket, photos, gcs_server, expected, shard_digests
 ):
@@ -96,7 +98,8 @@ def test_killed_between_a_shard_and_its_receipt_it_goes_on_and_sends_no_finished
     assert "out/train-00007-of-00015" in shards
     assert "out/manifest.json" not in gcs_server.objects(name)
     gcs_server.reset()
-    imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
+    with without_beam():
+        imagenet_to_gcs.main(flags(raw, f"{bucket}/out"))
     assert shard_digests(f"{bucket}/out") == expected
     after = gcs_server.objects(name, "out/train-")
     assert {shard: after[shard] for shard in shards} == shards  # generations, too

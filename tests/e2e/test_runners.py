@@ -1,23 +1,24 @@
 """One conversion on every runner that runs here: the same bytes, whoever dies on the way; and one that loses data."""
 
 import contextlib
-import ipaddress
 import os
+import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import apache_beam as beam
+import dask_forks
 import psutil
 import pytest
 from apache_beam.pipeline import PTransformOverride
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from dask.bag import Bag
 from distributed import LocalCluster
+from listeners import exposed, listeners
 from raw_data.imagenet import RawImagenet
+from stages import without_beam
 from sweep import SWEEP
 
 from beam_jobs.completeness import SourceSummary
@@ -32,6 +33,7 @@ os.chdir(sys.argv[1])
 sys.argv[1:2] = ["convert", "imagenet"]
 main()
 """
+FORKED_WORKERS = "import atexit, dask_forks; dask_forks.import_once(); atexit.register(dask_forks.stop); "
 SHARDS = ("--num_train_shards=5", "--num_validation_shards=2")
 
 pytestmark = pytest.mark.long
@@ -77,8 +79,8 @@ def run_command(run_forked, raw, tmp_path, among_own_files):
     """run_command(flag, ..., kill_at=""): (status, output) of `infeed` among the user's own files, which no process may
     import; the first process at kill_at is killed."""
 
-    def run(*flags, kill_at=""):
-        command = ["-c", BY_INFEED, str(among_own_files), f"--raw_data_dir={raw.directory}", *SHARDS]
+    def run(*flags, kill_at="", program=BY_INFEED):
+        command = ["-c", program, str(among_own_files), f"--raw_data_dir={raw.directory}", *SHARDS]
         command += [f"--gcs_output_path={tmp_path / 'out'}", f"--label_file={raw.directory}/synsets.txt", *flags]
         kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
         status, output = run_forked(command, timeout=120, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)})
@@ -86,32 +88,6 @@ def run_command(run_forked, raw, tmp_path, among_own_files):
         return status, output
 
     return run
-
-
-@contextlib.contextmanager
-def listeners():
-    """The (address, port) of all that this process and its children listen on while the block runs."""
-    found, ended, ours = set(), threading.Event(), psutil.Process()
-
-    def look():
-        while not ended.wait(0.3):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for process in (ours, *ours.children(recursive=True)):
-                    there = process.net_connections("tcp")
-                    found.update(tuple(each.laddr) for each in there if each.status == psutil.CONN_LISTEN)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        thread.join()
-
-
-def exposed(found):
-    hosts = {ipaddress.ip_address(host) for host, _ in found}
-    return {host for host in hosts if not (getattr(host, "ipv4_mapped", None) or host).is_loopback}
 
 
 def test_worker_processes_write_the_same_bytes_and_listen_on_loopback_alone(converted, golden):
@@ -130,7 +106,8 @@ def test_a_worker_process_that_dies_ends_the_command_and_the_next_goes_on(
     assert "error: a worker process died: Worker subprocess exited with return code" in output
     assert "Traceback" not in output
     assert not (tmp_path / "out/manifest.json").exists()
-    assert converted() == golden
+    with without_beam():
+        assert converted() == golden
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +117,11 @@ def dask_workers(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"KILL_ROOT": str(ROOT), "PYTHONPATH": str(FAULTS), "SCANNED": str(scanned)}.items():
             patch.setenv(name, value)
+        dask_forks.import_once()
         cluster = LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0")
     with cluster:
         yield cluster.scheduler_address, scanned
+    dask_forks.stop()
 
 
 def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(converted, golden, dask_workers, monkeypatch):
@@ -157,7 +136,8 @@ def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(converte
 
 
 def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(run_command, golden, tmp_path, shard_digests):
-    status, output = run_command("--runner=dask", "--local_processes=2", kill_at="half:train-00002-of-*5")
+    flags = ("--runner=dask", "--local_processes=2")
+    status, output = run_command(*flags, kill_at="half:train-00002-of-*5", program=FORKED_WORKERS + BY_INFEED)
     assert (status, shard_digests(tmp_path / "out")) == (0, golden), output
     assert "Traceback" not in output
 
@@ -176,8 +156,8 @@ def test_no_dask_scheduler_is_one_clear_error(converted, free_port):
 
 
 @pytest.fixture
-def job_service(free_port, tmp_path, monkeypatch):
-    """Flags for Beam's own job service and a pool of workers, each a process of its own."""
+def job_service(fork_server, free_port, tmp_path, monkeypatch):
+    """(flags for Beam's own job service and a pool of workers, each a process of its own; the pids of the two)."""
     ports = {"job_service": free_port, "worker_pool": unused_port()}
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # the pool starts `python`
@@ -185,19 +165,23 @@ def job_service(free_port, tmp_path, monkeypatch):
         ["job_service", f"--port={ports['job_service']}"],
         ["worker_pool", f"--service_port={ports['worker_pool']}"],
     ]
-    with (tmp_path / "services.txt").open("w") as out, contextlib.ExitStack() as stack:
+    running = []
+    try:
         for command in commands:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "beam_jobs.loopback", *command], cwd=ROOT, stdout=out, stderr=out
-            )
-            stack.enter_context(process)
-            stack.callback(process.terminate)
+            out = tmp_path / f"{command[0]}.txt"
+            running.append(fork_server.start(["-m", "beam_jobs.loopback", *command], out, os.environ))
         for port in ports.values():
             await_port(port)
-        yield (
+        flags = (
             *("--runner=portable", f"--job_endpoint=localhost:{ports['job_service']}"),
             *("--environment_type=EXTERNAL", f"--environment_config=localhost:{ports['worker_pool']}"),
         )
+        yield flags, [process.pid for process in running]
+    finally:
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        for process in running:
+            process.wait()
 
 
 def unused_port():
@@ -216,13 +200,14 @@ def await_port(port):
 
 
 def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_bytes(converted, golden, job_service):
-    with listeners() as found:
-        assert converted(*job_service) == golden
+    flags, services = job_service
+    with listeners(*services) as found:
+        assert converted(*flags) == golden
     assert len({port for _, port in found}) >= 6  # those of the services, and of the job
     assert not exposed(found)
     cards = [each for found in psutil.net_if_addrs().values() for each in found if each.family == socket.AF_INET]
     for address in {card.address for card in cards} - {"127.0.0.1"}:
-        for port in (int(flag.rpartition(":")[2]) for flag in job_service if "localhost:" in flag):
+        for port in (int(flag.rpartition(":")[2]) for flag in flags if "localhost:" in flag):
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((address, port), timeout=5)
 
@@ -269,4 +254,5 @@ def test_a_runner_that_loses_elements_commits_nothing_and_leaves_nothing_that_is
     with pytest.raises(ConversionError, match=r"the runner lost or repeated data: .* No manifest was written"):
         converted(f"--runner={__name__}.LossyRunner")
     assert not (tmp_path / "out/manifest.json").exists()
-    assert converted() == golden
+    with without_beam():
+        assert converted() == golden

@@ -1,7 +1,9 @@
 """A conversion without Beam, for tests whose subject is a converter or the commit and not the runner."""
 
+import contextlib
 import pickle
 from collections import defaultdict
+from unittest import mock
 
 from beam_jobs import graph
 from beam_jobs.bucket_sums import add_sums
@@ -32,6 +34,11 @@ class Stages:
     def _all(self, stage, elements, *sides):
         function = stage(self.job)
         return [made for element in elements for made in function.process(element, *sides)]
+
+
+def without_beam() -> contextlib.AbstractContextManager[object]:
+    """Conversions of this process in the block run without Beam: for the rerun whose first run is the subject."""
+    return mock.patch.object(graph, "pipeline_of", Stages)
 
 
 def by_key(pairs):

@@ -210,14 +210,14 @@ def digests(place: Place) -> dict[str, str]:
     return {name: hashlib.sha256(place.read(name)).hexdigest() for name in names}
 
 
-def strike(kill: Kill, raw: str, place: Place, run: Run = run_alone) -> Outcome:
-    """Kills a conversion into an empty place, and runs the same command again."""
+def strike(kill: Kill, raw: str, place: Place, run: Run = run_alone, processes_again: int = 0) -> Outcome:
+    """Kills a conversion into an empty place, and runs the same command again; with other processes where given."""
     status, _ = convert(raw, place, kill.processes, kill.at, run)
     before = place.files()
     shards = tuple(name for name in before if name.startswith("train-"))
     finished = tuple(name for name in shards if f"_shards/{name}.json" in before)
     place.forget()
-    again = convert(raw, place, kill.processes, run=run)
+    again = convert(raw, place, processes_again or kill.processes, run=run)
     after = place.files()
     return Outcome(
         status=status,
