@@ -108,7 +108,7 @@ class Setup:
             raise
         except Exception as error:
             arrays = named_leaves({key: value for key, value in self.spec(opened).items() if not key.startswith("_")})
-            told = ", ".join(f"{name} {leaf.dtype}{list(leaf.shape)}" for name, leaf in arrays.items())
+            told = ", ".join(f"{name} {leaf.dtype} {list(leaf.shape)}" for name, leaf in arrays.items())
             error.add_note(f"the batch: {told}")
             raise
 

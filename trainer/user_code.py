@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[1]
 _OURS = tuple(f"{_ROOT / name}{os.sep}" for name in ("pipeline", "trainer", "converters", "beam_jobs"))
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "__autograph_generated_file")
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
-MAX_CHARACTERS = 600  # of an error in one line
+MAX_CHARACTERS, MAX_CODE = 600, 150  # of an error and of a line of code, on one line
 
 
 def keeps_all_frames() -> bool:
@@ -38,7 +38,8 @@ def source_lines(trace: TracebackType | None) -> list[str]:
     lines = []
     for entry in user_frames(trace):
         (frame,) = traceback.extract_tb(entry, limit=1)
-        lines.append(f"  {_near(frame.filename)}:{frame.lineno}, in {frame.name}: {frame.line}")
+        code = (frame.line or "")[:MAX_CODE]
+        lines.append(f"  {_near(frame.filename)}:{frame.lineno}, in {frame.name}: {code}")
     return lines
 
 

@@ -60,7 +60,7 @@ def _tell(config: TrainerConfig, result: EvalResult) -> None:
     say(
         Console(),
         f"step {result.step}: {', '.join((shares | others | shares).values())} over "
-        f"{result.records} of {result.num_records} validation records, "
+        f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}validation records, "
         f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
     )
 
