@@ -64,7 +64,9 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
 def _help() -> str:
     examples = [f"{name} --data-dir=shards --workdir=model --fast-dev-run=1" for name in RECIPES]
     lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose, ""]
-    lines += [f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,"]
+    lines += [
+        f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,"
+    ]
     lines += ["PYTHONPATH or what is installed. MODULE alone means its class Config: see trainer/RECIPES.md."]
     lines += ["RECIPE --help lists the options of a recipe.", ""]
     return "\n".join([*lines, help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.describe"))])
@@ -77,7 +79,7 @@ def _of_user(error: Exception) -> list[str] | None:
     if isinstance(error, ModuleNotFoundError) and (needed_by_training(error) or "pip install" in str(error)):
         hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
         return [f"{str(error).rstrip('.')}.{hint}"]
-    frames = source_lines(error.__traceback__)
+    frames = source_lines(error)
     return [f"{described(error)}\n{printable(frames[-1])}"] if frames and not keeps_all_frames() else None
 
 

@@ -33,13 +33,14 @@ def user_frames(trace: TracebackType | None) -> list[TracebackType]:
     return [entry for entry in _entries(trace) if _is_users(entry.tb_frame.f_code.co_filename)]
 
 
-def source_lines(trace: TracebackType | None) -> list[str]:
-    """The user's frames, one per line: `model.py:12, in loss: logits = model(batch["image"])`."""
+def source_lines(error: BaseException) -> list[str]:
+    """The user's frames, one per line: `model.py:12, in loss: logits = model(batch["image"])`; and a syntax error's."""
     lines = []
-    for entry in user_frames(trace):
+    for entry in user_frames(error.__traceback__):
         (frame,) = traceback.extract_tb(entry, limit=1)
-        code = (frame.line or "")[:MAX_CODE]
-        lines.append(f"  {_near(frame.filename)}:{frame.lineno}, in {frame.name}: {code}")
+        lines.append(f"  {_near(frame.filename)}:{frame.lineno}, in {frame.name}: {_short(frame.line)}")
+    if isinstance(error, SyntaxError) and error.filename:
+        lines.append(f"  {_near(error.filename)}:{error.lineno}: {_short(error.text)}")
     return lines
 
 
@@ -86,6 +87,10 @@ def _is_users(file: str) -> bool:
         return file.startswith(("<stdin>", "<ipython-input"))
     path = os.path.realpath(file)
     return not path.startswith((*_OURS, _STDLIB)) and not any(part in path for part in _LIBRARIES)
+
+
+def _short(code: str | None) -> str:
+    return (code or "").strip()[:MAX_CODE]
 
 
 def _near(file: str) -> str:

@@ -23,7 +23,11 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
 
     Raises InfeedError for a value that a dataclass refuses; SystemExit, after tyro's help or error on stderr, for
     --help and for unknown or malformed options."""
-    fields: list[Any] = [("recipe", recipe), ("devices", Devices, Devices()), ("distributed", Distributed, Distributed())]
+    fields: list[Any] = [
+        ("recipe", recipe),
+        ("devices", Devices, Devices()),
+        ("distributed", Distributed, Distributed()),
+    ]
     kind = make_dataclass("Flags", fields)
     join_lines(kind)
     flags: Any = tyro.conf.OmitArgPrefixes[kind]

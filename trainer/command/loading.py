@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from pipeline.errors import OptionError, did_you_mean
+from pipeline.tools.program import program
 from trainer.cluster.devices import Devices
 from trainer.cluster.distributed import Distributed
 from trainer.config import TrainerConfig
@@ -55,13 +56,13 @@ def _check_name(module_name: str, class_name: str) -> None:
     if module_name.endswith(".py") or "/" in module_name:
         file = Path(module_name)
         raise OptionError(
-            f"{module_name} is a file. Give the name of its module: python -m trainer {file.stem}:{class_name}, in the "
-            f"directory {file.parent.absolute()}."
+            f"{module_name} is a file. Give the name of its module: {program('trainer')} {file.stem}:{class_name}, in "
+            f"the directory {file.parent.absolute()}."
         )
     if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
         raise OptionError(
-            f"{module_name!r} is not the name of a recipe. Give it first, before all flags: python -m trainer digits "
-            "--data-dir ..., or python -m trainer my_module:Config ..."
+            f"{module_name!r} is not the name of a recipe. Give it first, before all flags: {program('trainer')} "
+            f"digits --data-dir ..., or {program('trainer')} my_module:Config ..."
         )
 
 
@@ -84,9 +85,7 @@ def _importing(module_name: str) -> Iterator[None]:
             "a program under: if __name__ == '__main__':"
         ) from error
     except Exception as error:
-        lines = source_lines(error.__traceback__)
-        if isinstance(error, SyntaxError):
-            lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")
+        lines = source_lines(error)
         needed = isinstance(error, ModuleNotFoundError) and (needed_by_training(error) or "pip install" in str(error))
         if needed or not lines or keeps_all_frames():
             raise
@@ -98,7 +97,7 @@ def _without(module: ModuleType, class_name: str) -> str:
     missing = f"{module.__name__} has no class {class_name!r}."
     if names := [each.__name__ for each in here if issubclass(each, Recipe)]:
         nearest = did_you_mean(class_name, names).replace("Known", "Its recipes")
-        return f"{missing}{nearest} Run one: python -m trainer {module.__name__}:{names[0]}"
+        return f"{missing}{nearest} Run one: {program('trainer')} {module.__name__}:{names[0]}"
     others = [each.__name__ for each in here if is_dataclass(each)]
     told = f" Its dataclasses are not recipes: {', '.join(others)}." if others else ""
     return f"{missing}{told} {HOW}"
