@@ -4,7 +4,8 @@
     python .ci/blocks.py --sweep PAGE...   runs the blocks that are too slow for every push
     python .ci/blocks.py --check PAGE...   fails if a bash or python block has no mark
 
-The line before a block is its mark: <!-- ci: NAME -->, <!-- sweep: NAME --> or <!-- not run: REASON -->."""
+The line before a block is its mark: <!-- ci: NAME -->, <!-- sweep: NAME --> or <!-- not run: REASON -->. A block with a
+name such as module.py is saved under it in the current directory, for the blocks after it to import."""
 
 import re
 import subprocess
@@ -40,8 +41,11 @@ def blocks(page: str) -> list[Block]:
 
 
 def run(block: Block) -> None:
-    """Runs one block in the current directory. Exits if it fails."""
+    """Runs one block in the current directory, or saves it there as a module. Exits if it fails."""
     print(f"--- {block}", flush=True)
+    if block.name.endswith(".py"):
+        Path(block.name).write_text(block.code)
+        return
     with tempfile.NamedTemporaryFile("w", suffix=SUFFIXES[block.language]) as file:  # children import it
         file.write(block.code)
         file.flush()

@@ -1,18 +1,16 @@
-"""`python -m trainer <recipe> [options]`: runs a recipe. User errors are one line and exit code 2."""
+"""`python -m trainer RECIPE [options]`: runs a recipe, ours or a user's. User errors are short and exit with code 2."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
 
     leave_at_once()  # before the imports: they take seconds
 
-import importlib
-import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import make_dataclass
 from typing import Any, NoReturn
 
-from pipeline.errors import HostError, InfeedError, OptionError, did_you_mean, printable
+from pipeline import logs
+from pipeline.errors import HostError, InfeedError, printable
 from pipeline.installing import how_to_install
 from pipeline.tools.program import command_of, ends_when_not_read, help_end, program
 from trainer.exits import (
@@ -26,11 +24,10 @@ from trainer.exits import (
     is_apart,
 )
 from trainer.interrupts import FirstOne, Interrupts
+from trainer.user_code import JAX_NOTE, described, keeps_all_frames, source_lines
 
 NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
-JAX_NOTE = "-----"  # starts the note that JAX adds to an error in a program, about its own stack frames
-# Modules by name. The flags of each are in <module>_config, so --help needs no JAX.
-RECIPES = {"digits": "trainer.recipes.digits", "images": "trainer.recipes.images"}
+RECIPES = {"digits": "trainer.recipes.digits:Config", "images": "trainer.recipes.images:Config"}
 
 
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
@@ -38,18 +35,10 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help())
         return 0
-    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
-    for ours in ("trainer", "pipeline"):
-        logging.getLogger(ours).setLevel(logging.INFO)
-    for orbax in ("absl", "asyncio"):  # it logs a failure several times with stacks, then raises it
-        logging.getLogger(orbax).setLevel(logging.CRITICAL)
+    logs.show()
     name, *options = arguments
     try:
         _run(name, options, interrupts)
-    except ModuleNotFoundError as error:
-        hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
-        print(f"error: {str(error).rstrip('.')}.{hint}", file=sys.stderr)
-        return EXIT_USER_ERROR
     except InfeedError as error:
         ours = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
         notes = "".join(f" ({printable(note)})" for note in ours)
@@ -64,44 +53,61 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command resumes from the newest checkpoint", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except Exception as error:
+        if (lines := _of_user(error)) is None:
+            raise
+        print("error:", *lines, file=sys.stderr)
+        return EXIT_USER_ERROR
     return 0
 
 
 def _help() -> str:
     examples = [f"{name} --data-dir=shards --workdir=model --fast-dev-run=1" for name in RECIPES]
-    lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose]
-    lines += ["", f"Recipes: {', '.join(RECIPES)}. RECIPE --help lists the options of a recipe.", ""]
+    lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose, ""]
+    lines += [
+        f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,"
+    ]
+    lines += ["PYTHONPATH or what is installed. MODULE alone means its class Config: see trainer/RECIPES.md."]
+    lines += ["RECIPE --help lists the options of a recipe.", ""]
     return "\n".join([*lines, help_end(program("trainer"), examples, ("trainer.checkpoints", "pipeline.describe"))])
 
 
-def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> None:
-    if name not in RECIPES:
-        raise OptionError(f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)}")
-    from trainer.cluster.devices import Devices, check, choose
-    from trainer.cluster.distributed import Distributed, join
-    from trainer.recipes.config import parsed
+def _of_user(error: Exception) -> list[str] | None:
+    """What to print of an error in a recipe's own code, or of a missing library; None if the mistake may be ours."""
+    from trainer.command.loading import needed_by_training
 
-    config = importlib.import_module(f"{RECIPES[name]}_config").Config
-    fields = [("recipe", config), ("devices", Devices, Devices())]
-    fields += [("distributed", Distributed, Distributed())]
-    given = parsed(make_dataclass("Flags", fields), options, f"{program('trainer')} {name}", config.__doc__ or "")
-    alone = given.distributed.coordinator_address is None
+    if isinstance(error, ModuleNotFoundError) and (needed_by_training(error) or "pip install" in str(error)):
+        hint = "" if "pip install" in str(error) else f" Install what training needs: {how_to_install('train')}."
+        return [f"{str(error).rstrip('.')}.{hint}"]
+    frames = source_lines(error)
+    return [f"{described(error)}\n{printable(frames[-1])}"] if frames and not keeps_all_frames() else None
+
+
+def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> None:
+    from trainer.cluster.devices import check, choose
+    from trainer.cluster.distributed import join
+    from trainer.command.flags import parsed
+    from trainer.command.loading import recipe_class
+
+    recipe, devices, distributed = parsed(recipe_class(name, RECIPES), options, f"{program('trainer')} {name}")
+    alone = distributed.coordinator_address is None
     if alone:  # one of several hosts may fail alone, and has to tell the others
-        given.recipe.check()
-    choose(given.devices)
-    join(given.distributed)
-    check(given.devices)
+        recipe.check()
+    choose(devices)
+    join(distributed)
+    check(devices)
     from trainer.cluster.host_watchdog import telling_others
 
     with telling_others():
         if interrupts and not alone:
             interrupts.first = FirstOne.RAISES  # the others have to be told
         if not alone:
-            given.recipe.check()
-        recipe = importlib.import_module(RECIPES[name])
+            recipe.check()
+        from trainer.command.running import run
+
         if interrupts:
             interrupts.check()
-        recipe.run(given.recipe)
+        run(recipe)
 
 
 def start(arguments: list[str]) -> NoReturn:

@@ -40,7 +40,9 @@ def batch_struct(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_rows(struct: Mapping[str, Any], host_batch: int) -> None:
     """Raises InputError, which names the key, unless every array of the spec has `host_batch` rows."""
-    for name, leaf in named_leaves(dict(struct)).items():
+    leaves = named_leaves(dict(struct))
+    for name in sorted(leaves, key=lambda name: name.startswith("_")):  # the user's first
+        leaf = leaves[name]
         if leaf.shape[:1] != (host_batch,):
             raise InputError(
                 f"the input's {name} is {leaf.dtype} {list(leaf.shape)}; expected {host_batch} rows, this host's "

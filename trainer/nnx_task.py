@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from trainer.task import Augment, Batch, Metrics, Task, Variables
+from pipeline.errors import InputError
+from trainer.task import Augment, Batch, Metrics, Task, Variables, kind_of
+from trainer.user_code import ShortErrors
 
 __all__ = ["nnx_task"]
 
@@ -28,7 +30,8 @@ def nnx_task(
     loss(model, batch) -> (losses [b], outputs), with the model in train() or eval() mode. Random streams in the module
     (dropout) are seeded from the step's key and not saved in checkpoints.
     predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment: see Task."""
-    abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
+    with ShortErrors():
+        abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
     graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
     def init(rng: jax.Array, batch_spec: Any) -> Variables:
@@ -44,7 +47,7 @@ def nnx_task(
     def loss_fn(variables: Variables, batch: Batch, rng: jax.Array, train: bool) -> tuple[jax.Array, Variables, Any]:
         model = merged(variables, rng)
         model.train() if train else model.eval()
-        losses, outputs = loss(model, batch)
+        losses, outputs = _pair(loss(model, batch))
         _, _, _, new_extra = nnx.split(model, nnx.Param, nnx.RngState, ...)
         return losses, Variables(variables.params, _named(new_extra)), outputs
 
@@ -56,6 +59,12 @@ def nnx_task(
 
     predicting = None if predict is None else predict_fn
     return Task(init, loss_fn, optimizer, dict(metrics or {}), predict_fn=predicting, augment=augment)
+
+
+def _pair(made: Any) -> tuple[jax.Array, Any]:
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise InputError(f"loss returned {kind_of(made)}. It must return two values: the losses [b], and the outputs.")
+    return made
 
 
 def _named(state: nnx.State) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import jax
 
-from pipeline.errors import InputError, OptionError, did_you_mean
+from pipeline.errors import InfeedError, InputError, OptionError, did_you_mean
 from pipeline.logs import logger
-from trainer.batch_spec import batch_struct, check_rows
+from trainer.batch_spec import batch_struct, check_rows, named_leaves
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.first_batches import first_batches
@@ -87,13 +87,30 @@ class Setup:
 
     def abstract_state(self, opened: Opened) -> TrainState:
         """Shapes and shardings of the task's state for this input."""
-        spec = self.placement.global_struct(opened.struct, opened.global_batch)
-        return abstract_state(self.task, spec, self.placement)
+        with self.naming_batch(opened):
+            return abstract_state(self.task, self.spec(opened), self.placement)
 
     def fresh_state(self, opened: Opened, check: Check = lambda: None) -> TrainState:
         """The initial state of a run. check: called during its compilation; may raise."""
-        spec = self.placement.global_struct(opened.struct, opened.global_batch)
-        return init_state(self.task, self.config.seed, spec, self.placement, check)
+        with self.naming_batch(opened):
+            return init_state(self.task, self.config.seed, self.spec(opened), self.placement, check)
+
+    def spec(self, opened: Opened) -> Any:
+        """The global batch as a jax.ShapeDtypeStruct for each array."""
+        return self.placement.global_struct(opened.struct, opened.global_batch)
+
+    @contextmanager
+    def naming_batch(self, opened: Opened) -> Iterator[None]:
+        """Adds what the batch contains to an error in the task, which is traced inside."""
+        try:
+            yield
+        except InfeedError:
+            raise
+        except Exception as error:
+            arrays = named_leaves({key: value for key, value in self.spec(opened).items() if not key.startswith("_")})
+            told = ", ".join(f"{name} {leaf.dtype} {list(leaf.shape)}" for name, leaf in arrays.items())
+            error.add_note(f"the batch: {told}")
+            raise
 
     def steps_per_dispatch(
         self, opened: Opened, marks: Iterable[int], wanted: int | None = None, out_bytes: int = 0
@@ -114,16 +131,17 @@ class Setup:
         self, step: Step, carry: Any, opened: Opened, k: int, outs: Callable[[bool], Any] | None = None
     ) -> Program:
         """`step` as a program for this input, which `feeding` compiles. outs: see Program."""
-        return Program(
-            step,
-            carry,
-            opened.struct,
-            self.placement,
-            global_batch=opened.global_batch,
-            k=k,
-            mode=self.config.loop_mode,
-            outs=outs,
-        )
+        with self.naming_batch(opened):
+            return Program(
+                step,
+                carry,
+                opened.struct,
+                self.placement,
+                global_batch=opened.global_batch,
+                k=k,
+                mode=self.config.loop_mode,
+                outs=outs,
+            )
 
     @contextmanager
     def feeding(

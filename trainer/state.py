@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from pipeline.errors import InputError
 from trainer.batch_spec import path_name
 from trainer.interruptible import interruptible
 from trainer.mesh import Placement
-from trainer.task import Task, Variables
+from trainer.task import Task, Variables, kind_of
 
 __all__ = ["TrainState", "abstract_state", "init_state"]
 
@@ -27,6 +28,8 @@ class TrainState(NamedTuple):
 def _init(task: Task, seed: jax.Array, batch_spec: Any) -> TrainState:
     init_key, step_key = jax.random.split(jax.random.key(seed))
     variables = task.init(init_key, batch_spec)
+    if not isinstance(variables, Variables):
+        raise InputError(f"init returned {kind_of(variables)}. It must return Variables(params), or with extra arrays.")
     return TrainState(
         step=jnp.int32(0),
         variables=variables,

@@ -15,7 +15,7 @@ from trainer.inputs import INDEX, MASK
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, records
 from trainer.metrics.tally import Tally, check_metrics, counted, empty_tallies, per_record
 from trainer.state import TrainState
-from trainer.task import Batch, Step, Task, Variables
+from trainer.task import Batch, Step, Task, Variables, kind_of
 
 __all__ = [
     "BAD_LEAF",
@@ -52,7 +52,7 @@ def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
 
         def mean_loss(params: Any) -> tuple[jax.Array, Any]:
             variables = Variables(params, state.variables.extra)
-            losses, after, outputs = task.loss_fn(variables, batch, rng, True)
+            losses, after, outputs = _called(task, variables, batch, rng, True)
             values = per_record(losses, outputs, batch, task.metrics)
             check_metrics(losses, outputs, batch, task.metrics)
             means = {name: masked_mean(value, mask) for name, value in values.items()}
@@ -116,8 +116,18 @@ def no_tallies(task: Task, variables: Variables, batch_spec: Any) -> tuple[dict[
 
 
 def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Array, Any]:
-    losses, _, outputs = task.loss_fn(variables, batch, jax.random.key(0), False)
+    losses, _, outputs = _called(task, variables, batch, jax.random.key(0), False)
     return losses, outputs
+
+
+def _called(task: Task, *given: Any) -> tuple[jax.Array, Variables, Any]:
+    made = task.loss_fn(*given)
+    if isinstance(made, tuple) and len(made) == 3 and isinstance(made[1], Variables):
+        return made
+    raise InputError(
+        f"loss_fn returned {kind_of(made)}. It must return three values: the losses [b], one per record; the Variables "
+        "after the step; and the outputs for the metrics."
+    )
 
 
 def predict_step(task: Task, keys: Sequence[str] | None) -> Step:

@@ -29,6 +29,7 @@ __all__ = [
     "Step",
     "Task",
     "Variables",
+    "kind_of",
 ]
 
 Batch = Mapping[str, Any]
@@ -41,6 +42,13 @@ class Variables(NamedTuple):
 
     params: Any
     extra: Any = ()
+
+
+def kind_of(made: Any) -> str:
+    """What a function returned, for messages: "a dict", "a tuple of 3", "an array"."""
+    if isinstance(made, jax.Array):
+        return "an array"
+    return f"a {type(made).__name__}" + (f" of {len(made)}" if isinstance(made, (tuple, list)) else "")
 
 
 LossFn = Callable[[Variables, Batch, jax.Array, bool], tuple[jax.Array, Variables, Any]]

@@ -30,6 +30,7 @@ from trainer.ownership.ownership import Ownership
 from trainer.results import EvalResult, TrainResult
 from trainer.setup import Opened, Setup
 from trainer.task import Task
+from trainer.user_code import ShortErrors
 
 __all__ = ["Trainer"]
 
@@ -106,7 +107,7 @@ class Trainer:
         goal: Callable[[int], int],
         alternating: Callable[[Session], Alternating] | None = None,
     ) -> TrainResult:
-        with self._session(saves=not self.config.fast_dev_run) as session:
+        with ShortErrors(), self._session(saves=not self.config.fast_dev_run) as session:
             with session.preemption.leavable():
                 own(session, self.config)
                 start = 0 if self.config.fast_dev_run else session.checkpoints.resume_step()
@@ -136,7 +137,7 @@ class Trainer:
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
         fast = self.config.fast_dev_run
-        with self._session() as session:
+        with ShortErrors(), self._session() as session:
             with session.preemption.leavable():
                 step = 0 if fast else session.checkpoints.require(step)
                 opened = self._setup.open("eval", input_fn)
@@ -171,7 +172,11 @@ class Trainer:
         that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
-        return follow(self._setup, input_fn, self._session, self._agree, partial(self._tell, name=name), waits)
+        return self._following(input_fn, name, waits)
+
+    def _following(self, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
+        with ShortErrors():
+            yield from follow(self._setup, input_fn, self._session, self._agree, partial(self._tell, name=name), waits)
 
     def predict(
         self, input_fn: InputFn, *, keys: Sequence[str] | None = None, step: int | None = None, gather: bool = False
@@ -192,10 +197,9 @@ class Trainer:
     def _predictions(
         self, input_fn: InputFn, keys: Sequence[str] | None, step: int | None, gather: bool
     ) -> Iterator[dict[str, Any]]:
-        with self._session() as session:
-            with (
-                session.checkpoints
-            ):  # closed before the records: a host that stops early must not wait here for others
+        with ShortErrors(), self._session() as session:
+            # Closed before the records: a host that stops early must not wait here for others.
+            with session.checkpoints:
                 with session.preemption.leavable():
                     step = session.checkpoints.require(step)
                     opened = self._setup.open("predict", input_fn)

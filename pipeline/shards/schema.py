@@ -66,6 +66,11 @@ class Labels:
     base: int
     names: tuple[str, ...]
 
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return len(self.names)
+
 
 @dataclass(frozen=True)
 class Schema:

@@ -24,7 +24,7 @@ class ArrayRecords:
 
     Opening reads every row once to compute the checksums (~1 us per row, and 1 s per 5 GB)."""
 
-    whole_files = lengths = verify_command = None
+    whole_files = lengths = labels = verify_command = None
     remote = False
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:

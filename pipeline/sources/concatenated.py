@@ -50,6 +50,8 @@ class Concatenated:
         # A part counts its share of the source's bytes.
         self.num_bytes = sum(p.records.num_bytes * len(p.which) // p.records.num_records for p in parts)
         self.layout = _common([part.records for part in parts])
+        labels = [part.records.labels for part in parts]
+        self.labels = labels[0] if all(each == labels[0] for each in labels) else None
         self.name = " + ".join(_name(part) for part in parts)
         lines = "".join(f"{p.records.fingerprint} {p.which.start} {p.which.stop}\n" for p in parts)
         self.fingerprint = blake2b(lines.encode(), digest_size=16).hexdigest()

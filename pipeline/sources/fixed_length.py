@@ -26,7 +26,7 @@ class FixedLengthRecords:
     fingerprint: of names, sizes, and the checksums that a bucket stores. On a disk, files with different content and
     the same sizes therefore have the same fingerprint; a copy in a bucket has another. Opening checks only sizes."""
 
-    whole_files = crcs = verify_command = None
+    whole_files = crcs = labels = verify_command = None
 
     def __init__(self, uri: str, files: Mapping[str, Stat], format: FixedLength, storage: Storage) -> None:
         self.name, self._paths, self._format, self._storage = uri, list(files), format, storage

@@ -15,6 +15,7 @@ from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.logs import logger
 from pipeline.shards.frames import Compression, compression_of
 from pipeline.shards.record import HEADER_BYTES
+from pipeline.shards.schema import Labels
 from pipeline.sizes import format_bytes
 from pipeline.sources.front_file import Content, FrontFile, Kind, content_of, frames_of
 from pipeline.sources.front_reading import CountedFile, FrontReading
@@ -39,10 +40,12 @@ def open_tfrecords(
     layout: Layout | None = None,
     counts: Sequence[int] | None = None,
     counted_by: str = _COUNTED,
+    labels: Labels | None = None,
 ) -> "FrontRecords":
     """The records of TFRecord files, plain, GZIP or ZLIB, detected from their content. files: path -> stat, in order.
 
     layout: None infers it from a sample. counts: records per file; None counts them. counted_by: "X says", for counts.
+    labels: the class names, if known.
     Raises ShardError naming a damaged file, EmptySplitError, SchemaError, StorageError."""
     found = _files(files, storage, "tfrecord")
     contents = (
@@ -50,7 +53,7 @@ def open_tfrecords(
         if counts is None
         else [Content(count, file.bytes) for count, file in zip(counts, found, strict=True)]
     )
-    return FrontRecords(name, found, contents, list(files.values()), storage, layout, counted_by)
+    return FrontRecords(name, found, contents, list(files.values()), storage, layout, counted_by, labels)
 
 
 def open_lines(name: str, files: Mapping[str, Stat], storage: Storage, key: str) -> "FrontRecords":
@@ -78,8 +81,9 @@ class FrontRecords:
         storage: Storage,
         layout: Layout | None,
         counted_by: str,
+        labels: Labels | None = None,
     ) -> None:
-        self.name, self._storage, self.remote = name, storage, storage.remote
+        self.name, self._storage, self.remote, self.labels = name, storage, storage.remote, labels
         firsts = np.cumsum([0, *(content.records for content in contents)]).tolist()
         self.num_records = firsts[-1]
         if not self.num_records:

@@ -38,6 +38,7 @@ class IndexedRecords:
         self.name = f"{manifest.directory}, split {split!r}"
         self.num_records, self.num_bytes = self.entry.num_records, self.entry.num_bytes
         self.fingerprint, self.layout, self.remote = self.entry.fingerprint, manifest.schema, storage.remote
+        self.labels = manifest.labels
         self.crcs, self.lengths = self.index.crcs, self.index.lengths
         self.source_starts = np.array([0, self.num_records])
         self.verify_command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --split {split} --decode"

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from pipeline.errors import CorruptRecordError
+from pipeline.shards.schema import Labels
 from pipeline.spec import Layout
 
 __all__ = [
@@ -92,6 +93,11 @@ class Records(Protocol):
     @property
     def layout(self) -> Layout:
         """What a record contains."""
+        ...
+
+    @property
+    def labels(self) -> Labels | None:
+        """The class names: feature, base and names; None if none are stored with the data."""
         ...
 
     @property

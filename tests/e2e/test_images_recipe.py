@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.command.running import run
 from trainer.config import TrainerConfig
-from trainer.recipes.images import run
-from trainer.recipes.images_config import Config
+from trainer.recipes.images import Config
 
 CHANGES = {"color_jitter": 0.4, "random_erasing": 0.5, "mixup": 0.2, "cutmix": 1.0, "label_smoothing": 0.1}
 

@@ -13,8 +13,9 @@ from pipeline.errors import EvaluationError
 from pipeline.ops import DecodeJpeg
 from pipeline.sources.indexed_reading import IndexedReading
 from pipeline.sources.indexed_records import IndexedRecords
+from trainer.command.running import run
 from trainer.config import TrainerConfig
-from trainer.recipes.digits import Config, digits_task, input_fns, run
+from trainer.recipes.digits import Config
 from trainer.trainer import Trainer
 
 
@@ -24,10 +25,10 @@ def trained(digits, tmp_path_factory):
     settings = TrainerConfig(
         workdir=str(tmp_path_factory.mktemp("model")), global_batch_size=16, eval_batch_size=100, max_steps=2
     )
-    trainer = Trainer(digits_task(1e-3, 2), settings, devices=jax.devices()[:1])
-    train_input, eval_input = input_fns(Config(data_dir=str(digits[1]), trainer=settings))
-    trainer.train(train_input)
-    return trainer, eval_input
+    recipe = Config(data_dir=str(digits[1]), trainer=settings)
+    trainer = Trainer(recipe.task(), settings, devices=jax.devices()[:1])
+    trainer.train(recipe.train_input)
+    return trainer, recipe.eval_input
 
 
 def test_an_evaluation_over_shards_counts_every_record_and_proves_it(trained):
@@ -62,7 +63,7 @@ def test_shards_that_were_only_indexed_are_proven_as_well(trained, digits, tmp_p
         shutil.copy(path, tmp_path / f"foreign_{path.name}.tfrecord")
     assert index.main([str(tmp_path)]) == 0
     settings = TrainerConfig(workdir="unused", global_batch_size=16, eval_batch_size=100, max_steps=2)
-    result = trainer.evaluate(input_fns(Config(data_dir=str(tmp_path), trainer=settings))[1])
+    result = trainer.evaluate(Config(data_dir=str(tmp_path), trainer=settings).eval_input)
     assert (result.records, result.num_records, result.proven) == (368, 368, True)
 
 

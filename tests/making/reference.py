@@ -34,8 +34,7 @@ MODULES = (
     "trainer.metrics.binary",
     "trainer.metrics.means",
     "trainer.checkpoints",
-    "trainer.recipes.config",
-    "trainer.recipes.command",
+    "trainer.recipe",
     "beam_jobs.converter",  # the protocol of one's own converter, and what it returns
     "pipeline.shards.schema",  # what a converter declares
 )

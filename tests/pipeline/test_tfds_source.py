@@ -41,6 +41,9 @@ def test_its_records_are_those_of_tfds(tiny_tfds, split, count):
     records = open_dataset(directory, split)
     assert (records.num_records, records.whole_files, records.crcs) == (count, 1, None)
     assert records.layout.features["image"].content == "image"
+    names = tuple(tfds.builder_from_directory(str(directory)).info.features["label"].names)
+    assert (records.labels.key, records.labels.base, records.labels.names) == ("label", 0, names)
+    assert records.labels.count == len(names)
     keys = ("label", "vec", "flag", "nested/ids")
     batches = eval_dataset(records, global_batch=1, keys=keys, pad_to={"nested/ids": 4}).batches()
     theirs = tfds.builder_from_directory(str(directory)).as_dataset(split=split)

@@ -1,7 +1,8 @@
-"""Shows progress to a person: one live line on a terminal, otherwise a plain log line at intervals."""
+"""Shows progress to a person: one live line on a terminal or in a notebook, otherwise a plain log line at intervals."""
 
 import dataclasses
 import logging
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pipeline.tools.command import Console
 __all__ = ["ProgressLine", "Speed"]
 
 log = logger("trainer")
+NOTEBOOK_SECONDS = 0.5  # between updates: each is a message to the browser
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class ProgressLine:
         self._clock = clock
         self._step, self._since, self._wait_seconds = start, clock(), 0.0
         out = sys.stderr if stream is None else stream
-        self._live = _LiveLine(start, end, out) if out.isatty() else None
+        self._live = _live_line(start, end, out, clock)
 
     def update(self, step: int, loss: float, wait_seconds: float) -> Speed | None:
         """Returns the speed whenever log_every was passed. wait_seconds: waited for the input since the run started."""
@@ -92,6 +94,38 @@ class ProgressLine:
         """Leaves the last state on the terminal."""
         if self._live is not None:
             self._live.close()
+
+
+def _live_line(start: int, end: int, out: TextIO, clock: Callable[[], float]) -> "_LiveLine | _NotebookLine | None":
+    if Console().is_jupyter:
+        return _NotebookLine(start, end, clock)
+    return _LiveLine(start, end, out) if out.isatty() else None
+
+
+class _NotebookLine:
+    """A line in the output of the notebook's cell, replaced in place: a saved notebook has only the last one.
+
+    rich's own live display needs ipywidgets, and shows nothing without it."""
+
+    def __init__(self, start: int, end: int, clock: Callable[[], float]) -> None:
+        self._end, self._clock, self._id = end, clock, f"infeed-{secrets.token_hex(8)}"
+        self._step, self._text, self._shown = start, "the first steps", clock()
+        self._display(update=False)
+
+    def show(self, step: int, text: str | None = None) -> None:
+        self._step, self._text = step, text or self._text
+        if self._clock() - self._shown >= NOTEBOOK_SECONDS:
+            self._shown = self._clock()
+            self._display()
+
+    def close(self) -> None:
+        self._display()
+
+    def _display(self, update: bool = True) -> None:
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+        line = f"step {self._step}/{self._end} ({self._step / self._end:.0%}): {self._text}"
+        display({"text/plain": line}, raw=True, display_id=self._id, update=update)
 
 
 class _LiveLine:

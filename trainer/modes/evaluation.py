@@ -110,7 +110,7 @@ def _maker_of_tallies(setup: Setup, opened: Opened, variables: Variables) -> Cal
     """Makes the initial tallies of an epoch; every epoch donates its own."""
     if not mergeable(setup.task.metrics):
         return dict
-    spec = setup.placement.global_struct(opened.struct, opened.global_batch)
+    spec = setup.spec(opened)
     model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), variables)
     make = jax.jit(
         lambda: no_tallies(setup.task, model, spec),
@@ -119,7 +119,8 @@ def _maker_of_tallies(setup: Setup, opened: Opened, variables: Variables) -> Cal
     )
 
     def made() -> dict[str, Tally]:
-        tallies, neutral = make()
+        with setup.naming_batch(opened):
+            tallies, neutral = make()
         for name, is_neutral in jax.device_get(neutral).items():
             if not is_neutral:
                 raise InputError(

@@ -51,7 +51,8 @@ class FiniteCheck:
         if self._on_nan == "raise":
             raise NanError(
                 f"{said}. No checkpoint contains it; the same command resumes from the newest checkpoint. Lower the "
-                "learning rate, clip the gradient, check the records of that step, or skip such steps with on_nan=skip."
+                "learning rate, clip the gradient, check the records of that step (each label must be below the number "
+                "of the model's classes), or skip such steps with on_nan=skip."
             )
         self.skipped += 1
         log.warning("%s: skipped the step (%d so far)", said, self.skipped)

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.logs import logger
-from pipeline.shards.manifest import find_manifest
 from pipeline.shards.schema import Labels, Schema
-from pipeline.sources.tfds_files import tfds_files, tfds_labels
-from pipeline.storage.schemes import open_storage
+from pipeline.sources.records import Records
 
 __all__ = ["Choices", "ImageData", "find_image_data", "image_data"]
 
@@ -42,13 +40,14 @@ class Choices(NamedTuple):
     num_classes: int | None = None
 
 
-def find_image_data(choices: Choices, schema: object) -> ImageData:
+def find_image_data(choices: Choices, records: Records) -> ImageData:
     """From the flags, or else from the records' schema and the class names stored with the data.
 
     Raises OptionError, which names the flag to give, if these are ambiguous."""
+    schema = records.layout
     if not isinstance(schema, Schema) or schema.opaque:
         raise OptionError(f"{choices.data_dir} has no schema of its records. Convert them: converters/SOURCES.md.")
-    found = image_data(choices, schema, _class_names(choices.data_dir))
+    found = image_data(choices, schema, records.labels)
     what = (found.image, found.label, found.num_classes, _some(found.names))
     log.info("images: %r, labels: %r, %d classes%s", *what)
     return found
@@ -101,12 +100,6 @@ def _known(flag: str, key: str, allowed: Iterable[str], kind: str) -> str:
     if key not in allowed:
         raise OptionError(f"{flag}={key} is not {kind}.{did_you_mean(key, allowed)}")
     return key
-
-
-def _class_names(data_dir: str) -> Labels | None:
-    storage = open_storage(data_dir)
-    manifest = find_manifest(data_dir, storage)
-    return manifest.labels if manifest else tfds_labels(tfds_files(storage, data_dir, storage.list(data_dir)))
 
 
 def _some(names: tuple[str, ...]) -> str:

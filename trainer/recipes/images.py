@@ -1,115 +1,131 @@
-"""Images with one label each: a small CNN on any such dataset. A complete recipe: inputs, augmentation, model, loss.
+"""Images with one label each: a small CNN on any such dataset. Flags and inputs; images_task has the model.
 
-Only the inputs need tensorflow, so they import it themselves."""
+JAX and TensorFlow are imported where they are used, so that --help and the checks need neither."""
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
-import jax
-import jax.numpy as jnp
-import optax
+from pipeline.errors import OptionError
+from trainer.recipe import DataRecipe, TrainerConfig, batch_options, settings
+from trainer.recipes.image_data import Choices, ImageData, find_image_data
 
-from trainer.augment import color_jitter, cutmix, mixup, one_hot, random_erasing
-from trainer.inputs import InputContext, InputFn
-from trainer.metrics.classes import Accuracy, TopK
-from trainer.models.cnn import SmallCnn
-from trainer.nnx_task import nnx_task
-from trainer.recipes.command import batch_options, run_command
-from trainer.recipes.image_data import ImageData
-from trainer.recipes.images_config import Config
-from trainer.task import Augment, Batch, Task
+if TYPE_CHECKING:
+    from trainer.inputs import InputContext
+    from trainer.task import Task
 
-__all__ = ["Config", "images_task", "input_fns", "run"]
+__all__ = ["Config"]
 
-IMAGE, SOFT_LABELS = "image", "labels"
+IMAGE = "image"
 
 
-def input_fns(config: Config, data: ImageData) -> tuple[InputFn, InputFn]:
-    """The inputs of training and evaluation: image uint8 [b, size, size, channels] and the label int32 [b]."""
-    keys = (IMAGE, data.label)
-    decoded = {"into": IMAGE, "size": (config.size, config.size), "channels": data.channels}
+@dataclass(frozen=True, kw_only=True)
+class Config(DataRecipe):
+    """Trains a small CNN on images with one label each, then evaluates one exact epoch of the validation split.
 
-    def central() -> Any:
-        from pipeline.ops import DecodeCentralCrop
+    By default, the dataset determines the features of image and label, and the names of the classes."""
 
-        return DecodeCentralCrop(data.image, resize_short=round(config.size * 8 / 7), **decoded)
+    image_key: str | None = None
+    """The feature with the encoded image. Default: the only image feature."""
+    label_key: str | None = None
+    """The feature with the integer label. Default: that of the class names, or the only integer."""
+    num_classes: int | None = None
+    """Number of classes. Default: the number of class names."""
+    size: int = 64
+    """Width and height of the images, in pixels."""
+    augmentation: Literal["none", "crop", "trivial"] = "crop"
+    """On the host, in training only. none: the central crop, as in evaluation. crop: a random resized crop, mirrored
+    half of the time. trivial: the same, then TrivialAugmentWide."""
+    min_area: float = 0.25
+    """Minimum share of the image's area in a random crop; 0.08 is usual for long training runs on ImageNet."""
+    mirror: bool = True
+    """Mirror half of the random crops; turn it off for text and other images where left and right matter."""
+    color_jitter: float = 0.0
+    """Change brightness, contrast and saturation by factors in 1 - x..1 + x. This and the following augmentations run
+    on the device, in training only."""
+    random_erasing: float = 0.0
+    """Share of images in which a rectangle is blackened."""
+    mixup: float = 0.0
+    """Mix images and labels with weights from Beta(x, x); 0.2 is usual."""
+    cutmix: float = 0.0
+    """Paste rectangles of other images, with areas from Beta(x, x); 1.0 is usual."""
+    label_smoothing: float = 0.0
+    """Share of each label that is spread over all classes."""
+    widths: tuple[int, ...] = (32, 64, 128, 256)
+    """Channels of the CNN's convolutions; each one halves the image."""
+    learning_rate: float = 2e-3
+    """Peak of a cosine schedule with a short warm-up."""
+    weight_decay: float = 0.05
+    """Weight decay of AdamW."""
+    trainer: TrainerConfig = settings(
+        eval_batch_size=128, iterations_per_loop=20, max_steps=2000, checkpoint_every_steps=500
+    )
 
-    def train_input(ctx: InputContext) -> Any:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size < 8 or self.size >> len(self.widths) < 1:
+            raise OptionError(
+                f"size={self.size} with {len(self.widths)} widths: each width halves the image, which needs at least "
+                f"8 pixels. Give a larger size or fewer widths."
+            )
+        if not self.widths or min(self.widths) < 1:
+            raise OptionError(f"widths={self.widths} must be one or more numbers above 0.")
+        if self.num_classes is not None and self.num_classes < 2:
+            raise OptionError(f"num_classes={self.num_classes} must be at least 2.")
+        for name in ("min_area", "color_jitter", "random_erasing", "label_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise OptionError(f"{name}={getattr(self, name)} must be in 0..1.")
+        for name in ("mixup", "cutmix", "weight_decay", "learning_rate"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise OptionError(f"{name}={getattr(self, name)} must be at least 0.")
+
+    def check(self) -> None:
+        """As DataRecipe.check. Raises OptionError if the features to read are ambiguous or missing."""
+        super().check()
+        _ = self.image_data
+
+    @cached_property
+    def image_data(self) -> ImageData:
+        """See find_image_data."""
+        choices = Choices(self.data_dir, self.image_key, self.label_key, self.num_classes)
+        return find_image_data(choices, self.eval_records)
+
+    def task(self) -> "Task":
+        """See images_task."""
+        from trainer.recipes.images_task import images_task
+
+        return images_task(self, self.image_data)
+
+    def train_input(self, ctx: "InputContext") -> Any:
+        """Augmented images: image uint8 [b, size, size, channels], and the label int32 [b]."""
         from pipeline.datasets import train_dataset
         from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
 
-        crop = DecodeRandomResizedCrop(data.image, area=(config.min_area, 1.0), flip=config.mirror, **decoded)
-        ops = {"none": [central()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
-        options = {"ops": ops[config.augmentation], "keys": keys, "seed": ctx.seed, "epochs": "span"}
-        return train_dataset(config.train_records, **options, **batch_options(ctx))
+        crop = DecodeRandomResizedCrop(
+            self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self._decoded()
+        )
+        ops = {"none": [self._central()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
+        options = {"ops": ops[self.augmentation], "keys": (IMAGE, self.image_data.label), "seed": ctx.seed}
+        return train_dataset(self.train_records, epochs="span", **options, **batch_options(ctx))
 
-    def eval_input(ctx: InputContext) -> Any:
+    def eval_input(self, ctx: "InputContext") -> Any:
+        """As train_input, in order and cropped at the center."""
         from pipeline.datasets import eval_dataset
 
-        return eval_dataset(config.eval_records, ops=[central()], keys=keys, **batch_options(ctx))
+        keys = (IMAGE, self.image_data.label)
+        return eval_dataset(self.eval_records, ops=[self._central()], keys=keys, **batch_options(ctx))
 
-    return train_input, eval_input
-
-
-def images_task(config: Config, data: ImageData) -> Task:
-    """Cross entropy, accuracy and top-5 accuracy of a SmallCnn, on the batches of input_fns.
-
-    Predicts class and label, numbered as in the data, and the probability of the class."""
-    steps = config.trainer.max_steps or 1
-    schedule = optax.warmup_cosine_decay_schedule(0.0, config.learning_rate, steps // 10 + 1, steps + 1)
-
-    def labels(outputs: Any, batch: Batch) -> jax.Array:
-        del outputs
-        return batch[data.label] - data.base
-
-    def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        logits = model(batch[IMAGE])
-        if SOFT_LABELS in batch:  # in training with smoothed or mixed labels
-            return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
-
-    def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
-        probabilities = jax.nn.softmax(model(batch[IMAGE]))
-        best = jnp.argmax(probabilities, axis=-1) + data.base
-        return {"class": best, "label": batch[data.label], "probability": probabilities.max(axis=-1)}
-
-    def make_model(rngs: Any) -> SmallCnn:
-        return SmallCnn(data.num_classes, (config.size, config.size, data.channels), rngs, config.widths)
-
-    metrics: dict[str, Any] = {"accuracy": Accuracy(labels)}
-    if data.num_classes > 5:
-        metrics["top5_accuracy"] = TopK(5, labels)
-    optimizer = optax.adamw(schedule, weight_decay=config.weight_decay)
-    return nnx_task(make_model, loss, optimizer, metrics, predict, _augment(config, data))
-
-
-def _augment(config: Config, data: ImageData) -> Augment | None:
-    def augment(batch: Batch) -> Batch:
-        if x := config.color_jitter:
-            saturation = x if data.channels == 3 else 0.0
-            batch = color_jitter(batch, IMAGE, brightness=x, contrast=x, saturation=saturation)
-        if config.random_erasing:
-            batch = random_erasing(batch, IMAGE, probability=config.random_erasing)
-        if config.mixup or config.cutmix or config.label_smoothing:
-            batch = one_hot(
-                batch, data.label, data.num_classes, base=data.base, smoothing=config.label_smoothing, into=SOFT_LABELS
-            )
-        if config.mixup:
-            batch = mixup(batch, IMAGE, SOFT_LABELS, alpha=config.mixup)
-        if config.cutmix:
-            batch = cutmix(batch, IMAGE, SOFT_LABELS, alpha=config.cutmix)
-        return batch
-
-    changes = (config.color_jitter, config.random_erasing, config.mixup, config.cutmix, config.label_smoothing)
-    return augment if any(changes) else None
-
-
-def run(config: Config) -> None:
-    """As run_command. Predictions include the names of classes that have names."""
-    data = config.image_data
-
-    def named(values: Mapping[str, Any]) -> Mapping[str, Any]:
-        names = {f"{key}_name": data.name(values[key]) for key in ("class", "label")}
+    def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
+        """Adds the names of classes that have names."""
+        names = {f"{key}_name": self.image_data.name(values[key]) for key in ("class", "label")}
         return {**values, **{key: name for key, name in names.items() if name is not None}}
 
-    run_command(config, images_task(config, data), *input_fns(config, data), named)
+    def _central(self) -> Any:
+        from pipeline.ops import DecodeCentralCrop
+
+        return DecodeCentralCrop(self.image_data.image, resize_short=round(self.size * 8 / 7), **self._decoded())
+
+    def _decoded(self) -> dict[str, Any]:
+        return {"into": IMAGE, "size": (self.size, self.size), "channels": self.image_data.channels}

@@ -5,6 +5,8 @@ import logging
 import os
 import pty
 import re
+import sys
+import types
 
 import pytest
 
@@ -71,3 +73,24 @@ def test_a_terminal_shows_one_line_in_place_and_what_is_logged_above_it(terminal
     assert above == "a bad record"
     assert last == "step 50/50000 (0%): loss 0.125, 1:23:15 left, 10 steps/s, 320 examples/s, input wait 25%"
     assert after == ""
+
+
+def test_a_notebook_shows_one_line_which_is_replaced_in_place_and_not_more_than_twice_a_second(monkeypatch, caplog):
+    displayed, clock = [], Clock()
+
+    def display(data, *, raw, display_id, update):
+        displayed.append((display_id, update, data["text/plain"]))
+
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with caplog.at_level(logging.INFO, "trainer"):
+        line = ProgressLine(0, 1000, batch=32, log_every=20, stream=io.StringIO(), clock=clock)
+        for step in range(1, 1001):
+            clock.now = step / 500
+            line.update(step, loss=0.5, wait_seconds=0.0)
+        line.close()
+    assert caplog.messages == []
+    assert [update for _, update, _ in displayed] == [False] + [True] * (len(displayed) - 1)
+    assert len({display_id for display_id, _, _ in displayed}) == 1
+    assert 3 <= len(displayed) <= 6
+    assert displayed[-1][2].startswith("step 1000/1000 (100%): loss 0.5, 0:00:00 left, 500 steps/s")

@@ -96,7 +96,7 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         (
             "digits",
             ("--max-steps", "None"),
-            "max_steps=None: the learning-rate schedule needs an end. Give",
+            "max_steps=None: the training needs an end. Give",
         ),
         ("digits", ("--follow-seconds", "0"), "follow_seconds=0.0 must be above 0."),
         ("digits", ("--num-devices", "2"), "num_devices=2 is given with platform=None."),

@@ -6,7 +6,7 @@ from pipeline.errors import OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
 from trainer.config import TrainerConfig
 from trainer.recipes.image_data import Choices, image_data
-from trainer.recipes.images_config import Config
+from trainer.recipes.images import Config
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
 NAMES = Labels("label", 1, ("cat", "dog"))

@@ -6,16 +6,18 @@ from types import MappingProxyType
 from typing import get_type_hints
 
 from pipeline.tools.program import help_end
+from trainer.recipe import DataRecipe, Recipe
 
 __all__ = ["EXAMPLES", "end_of_help", "join_lines"]
 
-EXAMPLES = ("--data-dir=shards --workdir=model --fast-dev-run=1", "--data-dir=shards --workdir=model --max-steps=20")
+EXAMPLES = ("--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20")
 _SEE_ALSO = ("trainer.checkpoints", "pipeline.describe")
 
 
-def end_of_help(program: str) -> str:
+def end_of_help(program: str, recipe: type[Recipe]) -> str:
     """The last lines of a recipe's help. program: how the user started it, `infeed train digits`."""
-    return help_end(program, EXAMPLES, _SEE_ALSO)
+    data = "--data-dir=shards " if issubclass(recipe, DataRecipe) else ""
+    return help_end(program, [f"{data}{example}" for example in EXAMPLES], _SEE_ALSO)
 
 
 def join_lines(flags: type) -> None:

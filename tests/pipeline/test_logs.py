@@ -1,0 +1,45 @@
+"""Log lines: one call shows them, each once, also in a program that has handlers of its own."""
+
+import logging
+
+import pytest
+
+from pipeline import logs
+
+
+@pytest.fixture
+def root_with(monkeypatch):
+    """root_with(handlers): the root logger of a program that has set up these alone."""
+
+    def make(*handlers):
+        root = logging.getLogger()
+        monkeypatch.setattr(root, "handlers", list(handlers))  # not in the set-up: pytest then adds its own
+        return root
+
+    return make
+
+
+def test_lines_are_shown_once_however_often_it_is_asked_and_others_stay_silent(root_with, capsys):
+    root_with()
+    logs.show()
+    logs.show()
+    logging.getLogger("trainer").info("step 1")
+    logging.getLogger("elsewhere").info("noise")
+    assert capsys.readouterr().err == "step 1\n"
+
+
+def test_a_programs_own_handler_gets_the_lines_and_stays_the_only_one(root_with, caplog, capsys):
+    root = root_with(caplog.handler)
+    logs.show()
+    logging.getLogger("pipeline").info("a file")
+    assert caplog.messages == ["a file"]
+    assert root.handlers == [caplog.handler]
+    assert capsys.readouterr().err == ""
+
+
+def test_the_handler_that_absl_sets_when_orbax_is_imported_shows_plain_lines(root_with, capsys):
+    root_with()
+    logging.basicConfig()
+    logs.show()
+    logging.getLogger("trainer").info("step 1")
+    assert capsys.readouterr().err == "step 1\n"

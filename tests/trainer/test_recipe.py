@@ -1,0 +1,50 @@
+"""The base classes of recipes: their defaults, and what they refuse from Python."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from pipeline.errors import OptionError
+from pipeline.hosts import Hosts
+from trainer.command.flags import parsed
+from trainer.inputs import InputContext
+from trainer.recipe import DataRecipe, TrainerConfig, batch_options, settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flowers(DataRecipe):
+    petals: int = 5
+    trainer: TrainerConfig = settings(max_steps=7, global_batch_size=32)
+
+    def task(self): ...
+    def train_input(self, ctx): ...
+    def eval_input(self, ctx): ...
+
+
+def test_settings_are_the_defaults_of_flags_and_only_the_work_directory_is_required():
+    recipe, _, _ = parsed(Flowers, ["--data-dir", "d", "--workdir", "w", "--petals", "6", "--seed", "3"], "flowers")
+    assert (recipe.petals, recipe.data_dir, recipe.train_split) == (6, "d", "train")
+    assert recipe.trainer == TrainerConfig(workdir="w", global_batch_size=32, max_steps=7, seed=3)
+
+
+def test_a_recipe_without_a_docstring_has_no_made_up_help(capsys):
+    with pytest.raises(SystemExit):
+        parsed(Flowers, ["--help"], "python -m trainer flowers")
+    printed = capsys.readouterr().out
+    assert "--petals" in printed
+    assert "Flowers(" not in printed
+
+
+def test_an_unknown_setting_is_named_with_the_nearest():
+    with pytest.raises(OptionError, match=r"'max_step' is not a setting of TrainerConfig. Did you mean 'max_steps'"):
+        settings(max_step=7)
+
+
+def test_a_recipe_made_in_python_needs_a_work_directory():
+    with pytest.raises(OptionError, match=r"workdir is not given. Give trainer=settings\(workdir=...\)"):
+        Flowers(data_dir="d")
+
+
+def test_batch_options_are_arguments_of_the_datasets():
+    context = InputContext("train", 32, 16, 8, Hosts(1, 2), 0, 0, 60.0)
+    assert batch_options(context) == {"global_batch": 32, "hosts": Hosts(1, 2), "stall_seconds": 60.0}

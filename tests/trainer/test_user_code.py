@@ -1,0 +1,147 @@
+"""Mistakes in a user's task or input: a short error with the user's own line, from the command and from Python."""
+
+import re
+import sys
+import traceback
+from dataclasses import replace
+
+import jax
+import pytest
+
+from trainer.__main__ import main
+from trainer.config import TrainerConfig
+from trainer.trainer import Trainer
+
+RECIPE = """
+from dataclasses import dataclass
+import jax.numpy as jnp
+import numpy as np
+import optax
+from trainer.recipe import Recipe, TrainerConfig, settings
+from trainer.task import Task, Variables
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Recipe):
+    trainer: TrainerConfig = settings(max_steps=2, global_batch_size=16)
+
+    def task(self):
+        def init(rng, spec):
+            return {init}
+
+        def loss_fn(variables, batch, rng, train):
+            outputs = {outputs}
+            return {returned}
+
+        return Task(init, loss_fn, optax.sgd(0.1), {{"error": lambda outputs, batch: {metric}}})
+
+    def train_input(self, ctx):
+        x = np.ones(({rows}, 3), np.float32)
+        return iter([{{"x": {x}, "y": x[:, 0]}}] * 9)
+
+    eval_input = train_input
+"""
+RIGHT = {
+    "init": "Variables({'w': jnp.zeros(3)})",
+    "outputs": "batch['x'] @ variables.params['w']",
+    "returned": "(outputs - batch['y']) ** 2, variables, outputs",
+    "metric": "outputs",
+    "rows": "ctx.per_host_batch_size",
+    "x": "x",
+}
+BATCH = r"\(the batch: x float32 \[16, 3\], y float32 \[16\]\)"
+# What is wrong, and what the command prints.
+MISTAKES = [
+    ({"outputs": "batch['z']"}, rf"error: KeyError: 'z' {BATCH}\n  mine.py:18, in loss_fn: outputs = batch\['z'\]\n"),
+    (
+        {"outputs": "batch['x'] @ jnp.ones(4)"},
+        rf"error: TypeError: .*\(3,\) and \(4,\).* {BATCH}\n  mine.py:18, in loss",
+    ),
+    (
+        {"outputs": "jnp.ones(3) + jnp.ones(4)"},
+        rf"error: TypeError: add got incompatible shapes.* {BATCH}\n  mine.py:18",
+    ),
+    (
+        {"metric": "outputs['q']"},
+        r"error: TypeError: .*\(in the metric 'error'\) .*\n  mine.py:21, in <lambda>: return T",
+    ),
+    (
+        {"returned": "outputs.mean(), variables, outputs"},
+        r"error: loss has the shape \[\]; expected \[16\], one value per",
+    ),
+    ({"returned": "outputs"}, r"error: loss_fn returned an array. It must return three values"),
+    ({"returned": "outputs, {}, outputs"}, r"error: loss_fn returned a tuple of 3. It must return three values"),
+    ({"init": "{'w': jnp.zeros(3)}"}, r"error: init returned a dict. It must return Variables\(params\)"),
+    ({"rows": "5"}, r"error: the input's x is float32 \[5, 3\]; expected 16 rows, this host's part"),
+    (
+        {"x": "x / nowhere"},
+        r"error: NameError: name 'nowhere' is not defined\n  mine.py:25, in train_input: return iter",
+    ),
+]
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """written(wrong): makes a module `mine` whose recipe has that mistake."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def write(wrong):
+        (tmp_path / "mine.py").write_text(RECIPE.format(**RIGHT | wrong))
+        monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+    return write
+
+
+@pytest.mark.parametrize(("wrong", "text"), MISTAKES, ids=lambda wrong: str(wrong)[:20])
+def test_a_mistake_is_one_error_and_the_users_own_line(written, wrong, text, capsys):
+    written(wrong)
+    assert main(["mine", "--workdir", "w"]) == 2
+    *_, printed = re.split("(?=^error: )", capsys.readouterr().err, flags=re.M)
+    assert re.match(text, printed), printed
+    assert len(printed.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("call", ["train", "evaluate", "predict", "evaluate_continuously"])
+def test_from_python_only_the_frames_of_the_user_are_shown(written, call, tmp_path):
+    written(RIGHT)
+    import mine
+
+    config = TrainerConfig(workdir=str(tmp_path / "w"), global_batch_size=16, max_steps=2)
+    task = mine.Config(trainer=config).task()
+
+    def broken(ctx):
+        return [][ctx.global_batch_size]
+
+    trainer = Trainer(task, config, jax.devices()[:1])
+    if call != "train":
+        trainer.train(mine.Config(trainer=config).train_input)
+    if call == "predict":
+        trainer = Trainer(replace(task, predict_fn=lambda variables, batch: {}), config, jax.devices()[:1])
+    with pytest.raises(IndexError) as caught:
+        made = getattr(trainer, call)(broken)
+        list(made)
+    frames = traceback.extract_tb(caught.tb)
+    assert frames[-1].name == "broken"
+    assert len([frame for frame in frames if "/trainer/" in frame.filename and "/tests/" not in frame.filename]) <= 2
+    assert caught.value.__notes__[-1] == "Only your own frames are shown. JAX_TRACEBACK_FILTERING=off shows all."
+
+
+def test_all_frames_are_shown_to_those_who_ask(written, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_TRACEBACK_FILTERING", "off")
+    written({"outputs": "batch['z']"})
+    with pytest.raises(KeyError) as caught:
+        main(["mine", "--workdir", "w"])
+    names = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert [name for name in names if name in ("train_run", "program", "loss_fn")] == [
+        "train_run",
+        "program",
+        "loss_fn",
+    ]
+
+
+def test_an_error_without_a_frame_of_the_user_is_ours_and_keeps_its_traceback(written, monkeypatch):
+    written({})
+    monkeypatch.setattr("trainer.setup.as_input", None)
+    with pytest.raises(TypeError, match="'NoneType' object is not callable") as caught:
+        main(["mine", "--workdir", "w"])
+    assert [frame.name for frame in traceback.extract_tb(caught.tb)][-2:] == ["_train", "open"]

@@ -1,0 +1,57 @@
+"""The flags of a recipe's command. Imports little: --help appears immediately."""
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import make_dataclass
+from typing import Any
+
+import tyro
+
+from pipeline.errors import InfeedError
+from trainer.cluster.devices import Devices
+from trainer.cluster.distributed import Distributed
+from trainer.command.flag_help import end_of_help, join_lines
+from trainer.recipe import Recipe
+
+__all__ = ["parsed"]
+
+
+def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[Recipe, Devices, Distributed]:
+    """Instances with the values of the options.
+
+    Raises InfeedError for a value that a dataclass refuses; SystemExit, after tyro's help or error on stderr, for
+    --help and for unknown or malformed options."""
+    fields: list[Any] = [
+        ("recipe", recipe),
+        ("devices", Devices, Devices()),
+        ("distributed", Distributed, Distributed()),
+    ]
+    kind = make_dataclass("Flags", fields)
+    join_lines(kind)
+    flags: Any = tyro.conf.OmitArgPrefixes[kind]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            given = tyro.cli(flags, args=options, prog=program, description=_description(recipe))
+    except SystemExit as left:
+        for cause in _causes(left):
+            if isinstance(cause, InfeedError):
+                raise cause from None  # tyro would print it in a box, folded into several lines
+        print(said.getvalue(), file=sys.stderr, end="")
+        if not left.code:
+            print(end_of_help(program, recipe))
+        raise
+    return given.recipe, given.devices, given.distributed
+
+
+def _description(recipe: type) -> str:
+    doc = vars(recipe).get("__doc__") or ""
+    return "" if doc.startswith(f"{recipe.__name__}(") else doc  # what a dataclass without a docstring has
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,72 @@
+"""The modes of a recipe, and the files that they write."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import jax
+
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
+from pipeline.tools.command import Console, say
+from trainer.config import TrainerConfig
+from trainer.recipe import Recipe
+from trainer.results import EvalResult
+from trainer.trainer import Trainer
+
+__all__ = ["run"]
+
+
+def run(recipe: Recipe) -> None:
+    """Runs recipe.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the training speed
+    to train_result.json, predictions to predictions.jsonl."""
+    trainer = Trainer(recipe.task(), recipe.trainer)
+    if recipe.mode == "predict":
+        _write_predictions(trainer, recipe)
+        return
+    if recipe.mode == "evaluate-continuously":
+        for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
+            _tell(recipe.trainer, result)
+        return
+    speed = trainer.train(recipe.train_input).speed if recipe.mode == "train" else None
+    _tell(recipe.trainer, trainer.evaluate(recipe.eval_input, check_padding=recipe.check_padding))
+    if speed and jax.process_index() == 0 and not recipe.trainer.fast_dev_run:
+        _publish(recipe.trainer.workdir, "train_result.json", asdict(speed))
+
+
+def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
+    predictions = trainer.predict(recipe.eval_input, gather=True)
+    if jax.process_index() > 0:
+        for _ in predictions:
+            pass
+        return
+    workdir, count = trainer.config.workdir, 0
+    path = join(workdir, "predictions.jsonl")
+    with open_storage(workdir).publish(path) as sink:
+        for record in predictions:
+            values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
+            sink.write(json.dumps(recipe.prediction(values)).encode() + b"\n")
+            count += 1
+    say(Console(), f"{count} predictions written to {path}")
+
+
+def _tell(config: TrainerConfig, result: EvalResult) -> None:
+    if jax.process_index() > 0 or config.fast_dev_run:
+        return
+    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
+    path = _publish(config.workdir, "eval_result.json", result.metrics | numbers | {"proven": result.proven})
+    shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
+    others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
+    say(
+        Console(),
+        f"step {result.step}: {', '.join((shares | others | shares).values())} over "
+        f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}validation records, "
+        f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
+    )
+
+
+def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:
+    path = join(workdir, name)
+    with open_storage(workdir).publish(path) as sink:
+        sink.write(json.dumps(report, indent=2).encode() + b"\n")
+    return path

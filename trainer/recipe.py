@@ -1,0 +1,130 @@
+"""A recipe: what `python -m trainer` needs to train, evaluate and predict, with its fields as flags.
+
+Write a frozen, kw_only dataclass that subclasses Recipe, or DataRecipe for data that open_dataset reads; RECIPES.md has
+examples. This module imports neither JAX nor TensorFlow: a recipe that imports them inside its methods shows --help
+and reports wrong flags immediately."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.errors import OptionError, did_you_mean
+from trainer.config import TrainerConfig
+
+if TYPE_CHECKING:
+    from pipeline.sources.records import Records
+    from trainer.inputs import Input, InputContext
+    from trainer.task import Task
+
+__all__ = ["DataRecipe", "Recipe", "TrainerConfig", "batch_options", "settings"]
+
+
+def settings(**values: Any) -> TrainerConfig:
+    """A TrainerConfig with these values: the defaults of a recipe's flags.
+
+    Without workdir, --workdir is a required flag. global_batch_size is 64 unless given. OptionError for an unknown name
+    or a value that is not allowed."""
+    import tyro
+
+    known = [setting.name for setting in fields(TrainerConfig)]
+    for name in values:
+        if name not in known:
+            raise OptionError(f"settings: {name!r} is not a setting of TrainerConfig.{did_you_mean(name, known)}")
+    return replace(TrainerConfig(workdir=tyro.MISSING, global_batch_size=64), **values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """A Task, its inputs and its flags. A subclass adds fields, which become flags with their docstrings as help.
+
+    For other defaults of the trainer's flags, a subclass repeats its last field:
+    trainer: TrainerConfig = settings(max_steps=600)."""
+
+    mode: Literal["train", "evaluate", "evaluate-continuously", "predict"] = "train"
+    """train: train, then evaluate. evaluate: only evaluate the newest checkpoint. evaluate-continuously: evaluate new
+    checkpoints as another process saves them. predict: write <workdir>/predictions.jsonl, a line per record of the
+    validation split."""
+    follow_seconds: float = 3600.0
+    """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that of max_steps."""
+    check_padding: bool = False
+    """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
+    trainer: TrainerConfig = field(default_factory=settings)
+
+    def __post_init__(self) -> None:
+        if not self.follow_seconds > 0:
+            raise OptionError(f"follow_seconds={self.follow_seconds} must be above 0.")
+        if not isinstance(self.trainer.workdir, str):
+            raise OptionError("workdir is not given. Give trainer=settings(workdir=...), or --workdir to the command.")
+
+    @abstractmethod
+    def task(self) -> "Task":
+        """The model, its loss and its optimizer."""
+
+    @abstractmethod
+    def train_input(self, ctx: "InputContext") -> "Input | Iterable[Mapping[str, Any]]":
+        """The batches to train on: a dataset of pipeline.datasets, or an iterable of dicts of NumPy arrays."""
+
+    @abstractmethod
+    def eval_input(self, ctx: "InputContext") -> "Input | Iterable[Mapping[str, Any]]":
+        """The batches of one epoch to evaluate and predict, of the same kinds."""
+
+    def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
+        """What to write to predictions.jsonl for a record. values: its predictions, numbers and lists of numbers."""
+        return values
+
+    def check(self) -> None:
+        """Checks the work directory, before JAX is imported. A subclass may check more, after super().check().
+
+        Raises InfeedError for a work directory that is not writable or has no checkpoint to evaluate, and where
+        max_steps is missing."""
+        from trainer.workdir import check_checkpoint, check_writable
+
+        workdir, trains = self.trainer.workdir, self.mode == "train"
+        if trains and self.trainer.max_steps is None and self.trainer.fast_dev_run is None:
+            raise OptionError("max_steps=None: the training needs an end. Give --max-steps.")
+        if not self.trainer.fast_dev_run and self.mode != "evaluate-continuously":  # it waits for the first checkpoint
+            check_checkpoint(workdir, self.trainer.restore_step if trains else None, required=not trains)
+        if trains:
+            check_writable(workdir)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRecipe(Recipe):
+    """A recipe on a dataset: `train_records` and `eval_records` are open, checked, and ready for pipeline.datasets."""
+
+    data_dir: str
+    """Directory with the shards and their manifest.json."""
+    train_split: str = "train"
+    """What to train on; may be a part: train[:90%]."""
+    eval_split: str = "validation"
+    """What to evaluate and predict: validation, test, train[90%:]."""
+
+    @cached_property
+    def train_records(self) -> "Records":
+        """The records of train_split. Raises like open_dataset."""
+        return self._opened(self.train_split)
+
+    @cached_property
+    def eval_records(self) -> "Records":
+        """The records of eval_split. Raises like open_dataset."""
+        return self._opened(self.eval_split)
+
+    def check(self) -> None:
+        """As Recipe.check; opens the records, too. Raises InfeedError for a data_dir, split or shard that is missing or
+        does not have the size in the manifest."""
+        super().check()
+        if self.mode == "train":
+            _ = self.train_records
+        _ = self.eval_records
+
+    def _opened(self, split: str) -> "Records":
+        from pipeline.sources.open_dataset import open_dataset  # loads NumPy
+
+        return open_dataset(self.data_dir, split)
+
+
+def batch_options(ctx: "InputContext") -> dict[str, Any]:
+    """The arguments of train_dataset and eval_dataset that depend only on the context."""
+    return {"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "stall_seconds": ctx.stall_seconds}
