@@ -13,7 +13,7 @@ from pipeline.sources.front_records import FrontRecords, open_tfrecords
 from pipeline.sources.named_splits import files_by_name
 from pipeline.sources.records import Records
 from pipeline.sources.tfds_features import described_by_tfds
-from pipeline.sources.tfds_files import tfds_files, tfds_labels
+from pipeline.sources.tfds_files import tfds_classes, tfds_files
 from pipeline.storage.storage import Storage, join
 
 __all__ = ["Splits", "foreign_splits"]
@@ -52,7 +52,7 @@ def _of_tfds(directory: str, storage: Storage) -> Splits:
             "download_and_prepare(file_format='tfrecord')."
         )
     schema, splits = described_by_tfds(directory, tfds)
-    labels = tfds_labels(tfds)
+    labels = tfds_classes(tfds)
 
     def opened(split: str, counts: Mapping[str, int]) -> FrontRecords:
         missing = [name for name in counts if name not in listed]

@@ -15,6 +15,7 @@ from pipeline.shards.split_index import load_index
 from pipeline.sources.indexed_reading import IndexedReading
 from pipeline.sources.keys import key_of
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place, fetch, intact
+from pipeline.sources.tfds_files import tfds_classes
 from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = ["IndexedRecords"]
@@ -38,7 +39,7 @@ class IndexedRecords:
         self.name = f"{manifest.directory}, split {split!r}"
         self.num_records, self.num_bytes = self.entry.num_records, self.entry.num_bytes
         self.fingerprint, self.layout, self.remote = self.entry.fingerprint, manifest.schema, storage.remote
-        self.labels = manifest.labels
+        self.labels = manifest.labels or tfds_classes(manifest.schema.tfds)
         self.crcs, self.lengths = self.index.crcs, self.index.lengths
         self.source_starts = np.array([0, self.num_records])
         self.verify_command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --split {split} --decode"

@@ -12,7 +12,7 @@ from pipeline.shards.sidecars import METADATA_FILE, SIDECAR_FILES, labels_file
 from pipeline.shards.typed_json import once
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["kept_of_tfds", "tfds_files", "tfds_labels", "tfds_leaves"]
+__all__ = ["kept_of_tfds", "tfds_classes", "tfds_files", "tfds_labels", "tfds_leaves"]
 
 _TFDS_FILES = (*SIDECAR_FILES, METADATA_FILE)  # and <label key>.labels.txt
 _REWRITTEN = ("fileFormat", "splits")  # keys of dataset_info.json that the commit writes
@@ -59,10 +59,27 @@ def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
     return found.get("label") or (next(iter(found.values())) if len(found) == 1 else None)
 
 
+def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
+    """As tfds_labels. A ClassLabel that has only a number of classes, such as mnist's, gets the names "0", "1", ...
+
+    Not part of a conversion's plan, so that those begun by earlier versions resume."""
+    numbered = {
+        key: Labels(key, 0, tuple(map(str, range(int(described["numClasses"])))))
+        for key, kind, described in _described(tfds)
+        if kind == "classLabel" and str(described.get("numClasses", "")).isdecimal()
+    }
+    only = next(iter(numbered.values())) if len(numbered) == 1 else None
+    return tfds_labels(tfds) or numbered.get("label") or only
+
+
 def tfds_leaves(tfds: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     """(key in a record, kind such as image or classLabel) of each feature in features.json, even inside sequences.
 
     Raises RawDataError."""
+    return [(key, kind) for key, kind, _ in _described(tfds)]
+
+
+def _described(tfds: Mapping[str, str]) -> Sequence[tuple[str, str, Any]]:
     try:
         return list(_leaves("", json.loads(tfds.get("features.json", "{}"))))
     except (AttributeError, KeyError, TypeError, RecursionError) as e:
@@ -71,11 +88,11 @@ def tfds_leaves(tfds: Mapping[str, str]) -> Sequence[tuple[str, str]]:
         ) from e
 
 
-def _leaves(key: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _leaves(key: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     if "featuresDict" in feature:
         for name, inner in feature["featuresDict"].get("features", {}).items():
             yield from _leaves(f"{key}/{name}".lstrip("/"), inner)
     elif "sequence" in feature:
         yield from _leaves(key, feature["sequence"]["feature"])
     else:
-        yield from ((key, kind) for kind in feature if kind != "pythonClassName")
+        yield from ((key, kind, value) for kind, value in feature.items() if kind != "pythonClassName")

@@ -2,14 +2,14 @@
 
 import contextlib
 import io
-import sys
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import make_dataclass
 from typing import Any
 
 import tyro
 
-from pipeline.errors import InfeedError
+from pipeline.errors import InfeedError, OptionError
 from trainer.cluster.devices import Devices
 from trainer.cluster.distributed import Distributed
 from trainer.command.flag_help import end_of_help, join_lines
@@ -21,8 +21,8 @@ __all__ = ["parsed"]
 def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[Recipe, Devices, Distributed]:
     """Instances with the values of the options.
 
-    Raises InfeedError for a value that a dataclass refuses; SystemExit, after tyro's help or error on stderr, for
-    --help and for unknown or malformed options."""
+    Raises InfeedError for a value that a dataclass refuses, and for unknown or malformed options; SystemExit for
+    --help, after printing it."""
     fields: list[Any] = [
         ("recipe", recipe),
         ("devices", Devices, Devices()),
@@ -39,11 +39,18 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
         for cause in _causes(left):
             if isinstance(cause, InfeedError):
                 raise cause from None  # tyro would print it in a box, folded into several lines
-        print(said.getvalue(), file=sys.stderr, end="")
-        if not left.code:
-            print(end_of_help(program, recipe))
+        if left.code:
+            raise OptionError(_one_line(said.getvalue(), program)) from None
+        print(end_of_help(program, recipe))
         raise
     return given.recipe, given.devices, given.distributed
+
+
+def _one_line(box: str, program: str) -> str:
+    """What tyro prints in a box of several lines, up to its first rule; the rest is help."""
+    lines = (line.strip("│ ") for line in box.splitlines()[1:])
+    problem = " ".join(itertools.takewhile(lambda line: line and line[0] not in "─╰", lines))
+    return f"{problem.rstrip('.')}. See {program} --help."
 
 
 def _description(recipe: type) -> str:
