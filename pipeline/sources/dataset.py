@@ -38,7 +38,8 @@ class Dataset:
         self.name, self.fingerprint, self.layout = source.name, source.fingerprint, source.layout
         self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
         self.remote, self.whole_files = source.remote, source.whole_files
-        self.source_starts, self.verify_command = source.source_starts, source.verify_command
+        self.source_starts, self.labels = source.source_starts, source.labels
+        self.verify_command = source.verify_command
         self._payload = payload_reader(source, OpenFiles())
 
     def __reduce__(self) -> tuple[Any, ...]:
