@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from infeed_door import run_infeed
 from raw_data.folders import RawImageFolder
+from raw_data.images import make_jpeg
 
 from pipeline import logs
 from pipeline.datasets import open_dataset, train_dataset
@@ -14,6 +15,9 @@ from pipeline.errors import InfeedError
 from pipeline.formats import FixedLength
 from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg
+from pipeline.shards.example import encode_example
+from pipeline.shards.record import frame
+from pipeline.shards.schema import Feature, Schema
 from pipeline.tools import program
 from trainer import __main__ as trainer
 from trainer.config import TrainerConfig
@@ -125,7 +129,21 @@ def things(tmp_path_factory, digits):
     (here / "table").mkdir()
     (here / "table/train.csv").write_text("file,label\nnone.jpg,cat\n")
     shutil.copytree(digits[1], here / "shards")
+    examples = Schema("example", {"image/encoded": Feature("bytes"), "label": Feature("int64")})
+    texts = Schema("text", {"text": Feature("bytes")})
+    for name, schema, values in (
+        ("records", examples, {"image/encoded": make_jpeg(), "label": 1}),
+        ("texts", texts, {"text": b"one"}),
+    ):
+        (here / name).mkdir()
+        for split in ("train", "validation"):
+            path = here / name / f"{split}-00000-of-00001"
+            path.write_bytes(frame(encode_example(schema, values)))
     return here
+
+
+def files(directory):
+    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def run_train(monkeypatch, capsys, *options):
@@ -143,7 +161,7 @@ def run_train(monkeypatch, capsys, *options):
 @pytest.mark.parametrize("words", COMMAND_LINES)
 def test_a_mistake_in_a_command_is_one_line_with_a_remedy(words, things, monkeypatch, capsys):
     monkeypatch.chdir(things)
-    before = sorted(things.rglob("*"))
+    before = files(things)
     command, *options = words.split()
     status, _, printed = (
         run_train(monkeypatch, capsys, *options)
@@ -153,7 +171,7 @@ def test_a_mistake_in_a_command_is_one_line_with_a_remedy(words, things, monkeyp
     line = printed.removesuffix("\n")
     assert re.search(COMMAND_LINES[words], line), line
     assert (status, line[:7], line.count("\n")) == (2, "error: ", 0)
-    assert sorted(things.rglob("*")) == before
+    assert files(things) == before
 
 
 @pytest.mark.parametrize("mistake", IN_PYTHON)

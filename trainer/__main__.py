@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline import logs
 from pipeline.errors import HostError, InfeedError, printable
@@ -25,6 +25,9 @@ from trainer.exits import (
 )
 from trainer.interrupts import FirstOne, Interrupts
 from trainer.user_code import JAX_NOTE, described, keeps_all_frames, source_lines
+
+if TYPE_CHECKING:
+    from trainer.recipe import Recipe
 
 NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
 RECIPES = {"digits": "trainer.recipes.digits:Config", "images": "trainer.recipes.images:Config"}
@@ -92,7 +95,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
     recipe, devices, distributed = parsed(recipe_class(name, RECIPES), options, f"{program('trainer')} {name}")
     alone = distributed.coordinator_address is None
     if alone:  # one of several hosts may fail alone, and has to tell the others
-        recipe.check()
+        _check(recipe)
     choose(devices)
     join(distributed)
     check(devices)
@@ -102,12 +105,20 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
         if interrupts and not alone:
             interrupts.first = FirstOne.RAISES  # the others have to be told
         if not alone:
-            recipe.check()
+            _check(recipe)
         from trainer.command.running import run
 
         if interrupts:
             interrupts.check()
         run(recipe)
+
+
+def _check(recipe: "Recipe") -> None:
+    from trainer.workdir import check_writable
+
+    recipe.check()
+    if recipe.mode == "train":
+        check_writable(recipe.trainer.workdir)  # last: it creates the directory
 
 
 def start(arguments: list[str]) -> NoReturn:

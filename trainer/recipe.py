@@ -77,17 +77,15 @@ class Recipe(ABC):
     def check(self) -> None:
         """Checks the work directory, before JAX is imported. A subclass may check more, after super().check().
 
-        Raises InfeedError for a work directory that is not writable or has no checkpoint to evaluate, and where
-        max_steps is missing."""
-        from trainer.workdir import check_checkpoint, check_writable
+        Writes nothing: the command tries whether the work directory is writable after these checks. Raises InfeedError
+        for a work directory that has no checkpoint to evaluate, and where max_steps is missing."""
+        from trainer.workdir import check_checkpoint
 
         workdir, trains = self.trainer.workdir, self.mode == "train"
         if trains and self.trainer.max_steps is None and self.trainer.fast_dev_run is None:
             raise OptionError("max_steps=None: the training needs an end. Give --max-steps.")
         if not self.trainer.fast_dev_run and self.mode != "evaluate-continuously":  # it waits for the first checkpoint
             check_checkpoint(workdir, self.trainer.restore_step if trains else None, required=not trains)
-        if trains:
-            check_writable(workdir)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,10 +47,16 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
 
 
 def _one_line(box: str, program: str) -> str:
-    """What tyro prints in a box of several lines, up to its first rule; the rest is help."""
-    lines = (line.strip("│ ") for line in box.splitlines()[1:])
-    problem = " ".join(itertools.takewhile(lambda line: line and line[0] not in "─╰", lines))
-    return f"{problem.rstrip('.')}. See {program} --help."
+    """What tyro prints in a box: the problem, then the flags that it describes, which are missing or similar."""
+    lines = [line.strip("│| ") for line in box.splitlines()[1:]]  # the first is a title
+    flags = ", ".join(line.split()[0] for line in lines if line.startswith("--") and line.strip("-"))
+    parts = [[*part] for is_rule, part in itertools.groupby(lines, lambda line: not line.strip("─-╰╯+")) if not is_rule]
+    text = " ".join(parts[0]).rstrip(".")
+    if text.startswith("Missing"):
+        text = f"the following flags are required: {flags}"
+    elif flags and text.startswith("Unrecognized"):
+        text += f". Similar: {flags}"
+    return f"{text}. See {program} --help."
 
 
 def _description(recipe: type) -> str:
