@@ -33,7 +33,6 @@ os.chdir(sys.argv[1])
 sys.argv[1:2] = ["convert", "imagenet"]
 main()
 """
-FORKED_WORKERS = "import atexit, dask_forks; dask_forks.import_once(); atexit.register(dask_forks.stop); "
 SHARDS = ("--num_train_shards=5", "--num_validation_shards=2")
 
 pytestmark = pytest.mark.long
@@ -79,8 +78,8 @@ def run_command(run_forked, raw, tmp_path, among_own_files):
     """run_command(flag, ..., kill_at=""): (status, output) of `infeed` among the user's own files, which no process may
     import; the first process at kill_at is killed."""
 
-    def run(*flags, kill_at="", program=BY_INFEED):
-        command = ["-c", program, str(among_own_files), f"--raw_data_dir={raw.directory}", *SHARDS]
+    def run(*flags, kill_at=""):
+        command = ["-c", BY_INFEED, str(among_own_files), f"--raw_data_dir={raw.directory}", *SHARDS]
         command += [f"--gcs_output_path={tmp_path / 'out'}", f"--label_file={raw.directory}/synsets.txt", *flags]
         kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
         status, output = run_forked(command, timeout=120, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)})
@@ -137,7 +136,7 @@ def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(converte
 
 def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(run_command, golden, tmp_path, shard_digests):
     flags = ("--runner=dask", "--local_processes=2")
-    status, output = run_command(*flags, kill_at="half:train-00002-of-*5", program=FORKED_WORKERS + BY_INFEED)
+    status, output = run_command(*flags, kill_at="half:train-00002-of-*5")
     assert (status, shard_digests(tmp_path / "out")) == (0, golden), output
     assert "Traceback" not in output
 
