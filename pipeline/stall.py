@@ -2,14 +2,16 @@
 
 Used by every wait that has a time limit. Stdlib only; reads nothing from disk, which may be what stalls."""
 
+import gc
 import sys
 import threading
 import traceback
+from types import FrameType
 
 from pipeline.errors import OptionError, StallError
 from pipeline.logs import logger
 
-__all__ = ["checked_stall_seconds", "stacks", "stalled"]
+__all__ = ["checked_stall_seconds", "stacks", "stalled", "thread_frames"]
 
 log = logger("pipeline")
 
@@ -43,10 +45,22 @@ def stacks() -> str:
     Without source lines: the sources may be on the disk that stalls."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     blocks = []
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in thread_frames().items():
         calls = [
             f'  File "{call.f_code.co_filename}", line {line}, in {call.f_code.co_qualname}'
             for call, line in traceback.walk_stack(frame)
         ]
         blocks.append("\n".join([f"Thread {names.get(ident, ident)}:", *reversed(calls)]))
     return "\n".join(blocks)
+
+
+def thread_frames() -> dict[int, FrameType]:
+    """The current frame of every thread, by its ident."""
+    # In CPython 3.11 a garbage collection inside the call may deadlock: github.com/python/cpython/issues/106883.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()

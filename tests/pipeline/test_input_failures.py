@@ -3,7 +3,6 @@
 import gc
 import os
 import shutil
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, SchemaError, ShardError
 from pipeline.ops import DecodeJpeg, RandomShift
+from pipeline.stall import thread_frames
 from pipeline.storage.local import LocalStorage
 from pipeline.tf_cpu import tf
 
@@ -31,7 +31,7 @@ def damaged(images: str, tmp_path: Path) -> tuple[str, Path]:
 def wait_until_inside(fifo: Path) -> None:
     """Until a reader opens the pipe, or is about to: one that is stopped before that never will."""
     end = time.monotonic() + SOON
-    while not any(opens(frame, str(fifo)) for frame in sys._current_frames().values()):
+    while not any(opens(frame, str(fifo)) for frame in thread_frames().values()):
         assert time.monotonic() < end, f"nobody opens {fifo}"
         time.sleep(0.01)
 

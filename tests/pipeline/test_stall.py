@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 from pipeline.datasets import DatasetInput, eval_dataset, train_dataset
 from pipeline.errors import OptionError, StallError
 from pipeline.spec import ArraySpec
-from pipeline.stall import stacks
+from pipeline.stall import stacks, thread_frames
 from pipeline.tf_cpu import tf
 
 STALL_SECONDS, SOON = 0.5, 20.0  # the bound under test; what a slow machine may take beside it
@@ -234,3 +235,24 @@ def test_a_process_over_a_stalled_disk_says_so_exits_by_itself_and_leaves_no_chi
     assert printed.splitlines()[-1].startswith("pipeline.errors.StallError: waited 3 s for input from")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_no_garbage_is_collected_while_the_interpreter_lists_frames():
+    """In CPython 3.11 that may deadlock."""
+    callers = []
+
+    def note(phase, info):
+        callers.append(sys._getframe(1).f_code.co_name)
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(note)
+    gc.set_threshold(1)
+    try:
+        for _ in range(50):
+            assert threading.get_ident() in thread_frames()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(note)
+    assert gc.isenabled()
+    assert callers
+    assert "thread_frames" not in callers
