@@ -62,7 +62,7 @@ def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_
             "id,file,breed\n7,cat/0.jpeg,siam\n",
             "--image_column=file --label_column=breed --validation_frac",
         ),
-        ("train.tsv", "class\tthe file\na\tcat/0.JPG\n", "--image_column='the file' --label_column=class --gcs_output"),
+        ("train.tsv", "class\tthe file\na\tcat/0.JPG\n", "--image_column='the file' --label_column=class --output"),
         ("labels.csv", "", "--image_column=IMAGE --label_column=LABEL --validation_fraction=0.1"),
         (
             "a.jsonl",

@@ -1,6 +1,7 @@
 """How processes find each other; runs that do are in tests/e2e."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -61,22 +62,29 @@ def test_auto_takes_the_coordinator_and_the_place_from_the_cluster(port):
     assert done.stdout == f"localhost:{port} 0 1\n", done.stderr
 
 
-def test_auto_without_a_cluster_says_what_to_give_instead(monkeypatch):
-    for name in ("KUBERNETES_SERVICE_HOST", "JAX_COORDINATOR_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(OptionError, match=r"auto: JAX finds no .*Slurm.* give coordinator_address=host:port, num_proc"):
-        join(Distributed(coordinator_address="auto"))
+def joined_by_auto(run_forked, **environment):
+    """What a process prints whose join by "auto" is refused; JAX takes only one that has not computed before."""
+    code = "from trainer.cluster.distributed import *\nfrom pipeline.errors import OptionError\n"
+    code += "try:\n    join(Distributed(coordinator_address='auto'))\nexcept OptionError as error:\n    print(error)"
+    unset = ("KUBERNETES_SERVICE_HOST", "JAX_COORDINATOR_ADDRESS")
+    env = {name: value for name, value in os.environ.items() if name not in unset} | environment
+    status, printed = run_forked(["-c", code], timeout=60, env=env)
+    assert status == 0, printed
+    return printed
 
 
-def test_a_port_in_use_is_named_with_auto_too(monkeypatch):
+def test_auto_without_a_cluster_says_what_to_give_instead(run_forked):
+    text = r"^coordinator_address=auto: JAX finds no .*Slurm.* give coordinator_address=host:port, num_proc"
+    assert re.search(text, joined_by_auto(run_forked), re.MULTILINE)
+
+
+def test_a_port_in_use_is_named_with_auto_too(run_forked):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        for name, value in slurm_task(port).items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(OptionError, match=f"^coordinator port {port} cannot be used"):
-            join(Distributed(coordinator_address="auto"))
+        printed = joined_by_auto(run_forked, **slurm_task(port))
+    assert re.search(f"^coordinator port {port} cannot be used", printed, re.MULTILINE)
 
 
 def joining(address):
