@@ -2,6 +2,7 @@
 
 It needs no TensorFlow and hardly a compiler, so that a process starts and trains in three seconds."""
 
+import faulthandler
 import itertools
 import sys
 from dataclasses import dataclass
@@ -50,4 +51,5 @@ class Config(Recipe):
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     command.start(["line_worker:Config", *sys.argv[1:]])

@@ -5,6 +5,7 @@ What is there afterwards is judged from a downloaded copy, by Orbax on a local d
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,16 @@ class Command:
 
     def end(self, code=0):
         """What it printed. Its exit code must be this one."""
+        got = "no exit code, as it did not end; SIGABRT prints its stacks"
         try:
             got, _ = self.process.wait(DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait(DEADLINE_SECONDS)
         finally:
             self.process.kill()
         printed = self.out.read_text(errors="replace")
-        assert got == code, printed
+        assert got == code, f"{got}\n{printed}"
         return printed
 
     def interrupt_twice(self):
