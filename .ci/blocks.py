@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +50,9 @@ def run(block: Block) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=SUFFIXES[block.language]) as file:  # children import it
         file.write(block.code)
         file.flush()
+        begun = time.monotonic()
         status = subprocess.run([*PROGRAMS[block.language], file.name], check=False).returncode
+        print(f"--- {block} took {time.monotonic() - begun:.0f} s", flush=True)
     if status:
         sys.exit(f"{block} ended with exit code {status}.")
 
