@@ -58,7 +58,7 @@ class Setup:
         """Raises OptionError for a keep_best that no evaluation can have: the first one may be hours away."""
         wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
         # A Metric may report several values: "per_class/cat".
-        if wanted is not None and wanted not in names and wanted.split("/")[0] not in names:
+        if wanted is not None and not any(f"{wanted}/".startswith(f"{name}/") for name in names):
             raise OptionError(f"keep_best={wanted!r} is not a metric of the task.{did_you_mean(wanted, names)}")
 
     def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> Opened:

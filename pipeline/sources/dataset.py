@@ -25,7 +25,7 @@ class Dataset:
     """Records of one or several sources, opened: see Records. Also a sequence of their payloads, as bytes.
 
     dataset[i]: payload i, checked against the index; i may be negative. dataset[a:b]: a Dataset of these records,
-    numbered from 0. Iterating reads in order and ahead. `take` reads several at once, `examples` parses them.
+    numbered from 0. Iterating reads ahead, in order. `take` reads several together, `examples` parses them.
 
     Threads may share it. It can be pickled if the source can; the copy, like a forked process, opens files of its own
     or reads through inherited descriptors. A pickle contains the index, 8 bytes per record, and arrays completely.

@@ -78,6 +78,17 @@ def test_an_option_that_is_missing_or_unknown_is_named_in_one_line(capsys, argum
     assert line.endswith(f"{text}. See python -m trainer digits --help.")
 
 
+def test_a_recipe_that_ends_the_program_while_its_flags_are_read_ends_as_it_wants(capsys, monkeypatch):
+    def leaves(config):
+        print("no licence", file=sys.stderr)
+        sys.exit(7)
+
+    monkeypatch.setattr("trainer.recipe.Recipe.__post_init__", leaves)
+    with pytest.raises(SystemExit) as left:
+        main(["digits", "--data-dir", "d", "--workdir", "w"])
+    assert (left.value.code, capsys.readouterr().err) == (7, "no licence\n")
+
+
 def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch):
     def interrupted(recipe):
         raise KeyboardInterrupt

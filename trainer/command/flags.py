@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import make_dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from trainer.command.flag_help import end_of_help, join_lines
 from trainer.recipe import Recipe
 
 __all__ = ["parsed"]
+
+EXIT_OF_TYRO = 2
 
 
 def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[Recipe, Devices, Distributed]:
@@ -39,18 +42,24 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
         for cause in _causes(left):
             if isinstance(cause, InfeedError):
                 raise cause from None  # tyro would print it in a box, folded into several lines
-        if left.code:
-            raise OptionError(_one_line(said.getvalue(), program)) from None
-        print(end_of_help(program, recipe))
+        if left.code == EXIT_OF_TYRO and (text := _one_line(said.getvalue(), program)):
+            raise OptionError(text) from None
+        print(said.getvalue(), file=sys.stderr, end="")  # of a recipe's own code, which may end the program, too
+        if not left.code:
+            print(end_of_help(program, recipe))
         raise
     return given.recipe, given.devices, given.distributed
 
 
 def _one_line(box: str, program: str) -> str:
-    """What tyro prints in a box: the problem, then the flags that it describes, which are missing or similar."""
+    """What tyro prints in a box: the problem, then the flags that it describes, which are missing or similar.
+
+    "" if there is no box."""
     lines = [line.strip("│| ") for line in box.splitlines()[1:]]  # the first is a title
     flags = ", ".join(line.split()[0] for line in lines if line.startswith("--") and line.strip("-"))
     parts = [[*part] for is_rule, part in itertools.groupby(lines, lambda line: not line.strip("─-╰╯+")) if not is_rule]
+    if not parts:
+        return ""
     text = " ".join(parts[0]).rstrip(".")
     if text.startswith("Missing"):
         text = f"the following flags are required: {flags}"

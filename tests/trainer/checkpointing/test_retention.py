@@ -61,12 +61,14 @@ def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(confi
 
 
 def test_a_metric_that_no_evaluation_can_have_is_named_before_anything_runs(config):
-    task = Task(lambda rng, spec: Variables({}), lambda *_: None, optax.sgd(0.1), {"accuracy": lambda *_: None})
+    metrics = {name: lambda *_: None for name in ("accuracy", "per/class")}
+    task = Task(lambda rng, spec: Variables({}), lambda *_: None, optax.sgd(0.1), metrics)
     with pytest.raises(
         OptionError, match=r"keep_best='acuracy' .* task\. Did you mean 'accuracy'\? Known: accuracy, loss"
     ):
         Trainer(task, config(keep_best="acuracy"))
-    Trainer(task, config(keep_best="accuracy/cat"))  # a Metric may report it
+    for reported in ("loss", "accuracy/cat", "per/class", "per/class/cat"):  # a Metric may report several values
+        Trainer(task, config(keep_best=reported))
 
 
 def test_a_metric_that_the_evaluation_does_not_have_is_named(config):
