@@ -8,6 +8,7 @@ The line before a block is its mark: <!-- ci: NAME -->, <!-- sweep: NAME --> or 
 name such as module.py is saved under it in the current directory, for the blocks after it to import."""
 
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -50,11 +51,18 @@ def run(block: Block) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=SUFFIXES[block.language]) as file:  # children import it
         file.write(block.code)
         file.flush()
-        begun = time.monotonic()
+        begun, used = time.monotonic(), cpu_seconds()
         status = subprocess.run([*PROGRAMS[block.language], file.name], check=False).returncode
-        print(f"--- {block} took {time.monotonic() - begun:.0f} s", flush=True)
+        took, used = time.monotonic() - begun, cpu_seconds() - used
+        print(f"--- {block} took {took:.0f} s, {used:.0f} CPU seconds", flush=True)
     if status:
         sys.exit(f"{block} ended with exit code {status}.")
+
+
+def cpu_seconds() -> float:
+    """CPU time of all blocks so far."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def check(pages: list[str]) -> None:
