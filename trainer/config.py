@@ -7,8 +7,12 @@ from typing import Any, Literal, get_args, get_origin
 
 from pipeline.errors import OptionError
 
-__all__ = ["LoopMode", "OnNan", "TrainerConfig", "check_positive_int", "seconds_of"]
+__all__ = ["PARAMS", "LoopMode", "Model", "OnNan", "TrainerConfig", "check_positive_int", "seconds_of"]
 
+PARAMS = "params/"
+"""Of the names of metrics, where both models are evaluated."""
+Model = Literal["params", "ema"]
+"""Of a training: the parameters that it updates, or their average."""
 LoopMode = Literal["auto", "scan", "step"]
 """See TrainerConfig.loop_mode."""
 OnNan = Literal["raise", "skip", "ignore"]
@@ -35,6 +39,15 @@ class TrainerConfig:
     """Records per evaluation step, over all devices of all hosts. Default: global_batch_size."""
     predict_batch_size: int | None = None
     """Records per prediction step, over all devices of all hosts. Default: that of evaluation."""
+    accumulate: int = 1
+    """Compute each training batch as this many microbatches, one after the other, and update once with the sum of their
+    gradients: the same training, in less memory. Batch norm normalizes each microbatch by itself."""
+    ema_decay: float | None = None
+    """Average the parameters over the steps with this decay (0.9999), which starts lower: at most (1 + n) / (10 + n)
+    after n steps. The average is in the checkpoints. None: no average."""
+    evaluate: Literal["ema", "params", "both"] = "ema"
+    """With ema_decay, which parameters to evaluate: the averaged ones, those of the last step, or both, whose metrics
+    are then named "params/loss". predict uses the averaged ones, unless this is params."""
     max_steps: int | None = None
     """Train until this step, counted from the very first run."""
     max_time: str | None = None
@@ -115,6 +128,9 @@ class TrainerConfig:
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
 
+        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
+            raise OptionError(f"ema_decay={self.ema_decay} must be at least 0 and below 1, such as 0.9999.")
+
     def _check_times(self) -> None:
         for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
             if not getattr(self, name) > 0:
@@ -136,6 +152,18 @@ class TrainerConfig:
     def resolved_predict_batch_size(self) -> int:
         """predict_batch_size; default: that of evaluation."""
         return self.predict_batch_size or self.resolved_eval_batch_size
+
+    @property
+    def averages(self) -> bool:
+        """Whether the state has averaged parameters."""
+        return self.ema_decay is not None
+
+    @property
+    def evaluated_models(self) -> tuple[Model, ...]:
+        """What an evaluation evaluates; the first one gives its metrics their plain names."""
+        if not self.averages:
+            return ("params",)
+        return ("ema", "params") if self.evaluate == "both" else (self.evaluate,)
 
     @property
     def loop_seconds(self) -> float | None:

@@ -11,7 +11,7 @@ from pipeline.errors import InfeedError, InputError, OptionError, did_you_mean
 from pipeline.logs import logger
 from trainer.batch_spec import batch_struct, check_rows, named_leaves
 from trainer.callbacks import Callback
-from trainer.config import TrainerConfig
+from trainer.config import PARAMS, TrainerConfig
 from trainer.first_batches import first_batches
 from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, as_input
 from trainer.interruptible import Check
@@ -57,9 +57,21 @@ class Setup:
     def __post_init__(self) -> None:
         """Raises OptionError for a keep_best that no evaluation can have: the first one may be hours away."""
         wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
+        if self.config.evaluated_models[1:]:
+            names += [f"{PARAMS}{name}" for name in names]
         # A Metric may report several values: "per_class/cat".
         if wanted is not None and not any(f"{wanted}/".startswith(f"{name}/") for name in names):
             raise OptionError(f"keep_best={wanted!r} is not a metric of the task.{did_you_mean(wanted, names)}")
+
+    def check_microbatches(self) -> None:
+        """Raises OptionError unless each device can split its rows of a training batch into microbatches."""
+        rows, count = self.config.global_batch_size // self.placement.replicas, self.config.accumulate
+        if rows % count:
+            fitting = ", ".join(str(n) for n in range(1, rows + 1) if rows % n == 0)
+            raise OptionError(
+                f"accumulate={count} does not divide the {rows} rows of each device (global_batch_size="
+                f"{self.config.global_batch_size}). Allowed: {fitting}."
+            )
 
     def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> Opened:
         """Calls input_fn and checks its spec against the batch size."""
@@ -88,12 +100,13 @@ class Setup:
     def abstract_state(self, opened: Opened) -> TrainState:
         """Shapes and shardings of the task's state for this input."""
         with self.naming_batch(opened):
-            return abstract_state(self.task, self.spec(opened), self.placement)
+            return abstract_state(self.task, self.spec(opened), self.placement, self.config.averages)
 
     def fresh_state(self, opened: Opened, check: Check = lambda: None) -> TrainState:
         """The initial state of a run. check: called during its compilation; may raise."""
         with self.naming_batch(opened):
-            return init_state(self.task, self.config.seed, self.spec(opened), self.placement, check)
+            given = (self.config.seed, self.spec(opened), self.placement, check)
+            return init_state(self.task, *given, ema=self.config.averages)
 
     def spec(self, opened: Opened) -> Any:
         """The global batch as a jax.ShapeDtypeStruct for each array."""

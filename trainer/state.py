@@ -17,15 +17,18 @@ __all__ = ["TrainState", "abstract_state", "init_state"]
 
 
 class TrainState(NamedTuple):
-    """step: int32, finished steps. key: raw data of the run's random key; step s uses fold_in(key, s)."""
+    """step: int32, finished steps. key: raw data of the run's random key; step s uses fold_in(key, s).
+
+    ema: the averaged parameters, in float32 or wider; () without ema_decay."""
 
     step: jax.Array
     variables: Variables
     optimizer: Any
     key: jax.Array
+    ema: Any = ()
 
 
-def _init(task: Task, seed: jax.Array, batch_spec: Any) -> TrainState:
+def _init(task: Task, seed: jax.Array, batch_spec: Any, ema: bool) -> TrainState:
     init_key, step_key = jax.random.split(jax.random.key(seed))
     variables = task.init(init_key, batch_spec)
     if not isinstance(variables, Variables):
@@ -35,25 +38,37 @@ def _init(task: Task, seed: jax.Array, batch_spec: Any) -> TrainState:
         variables=variables,
         optimizer=task.optimizer.init(variables.params),
         key=jax.random.key_data(step_key),
+        ema=jax.tree.map(_widened, variables.params) if ema else (),
     )
 
 
+def _widened(leaf: jax.Array) -> jax.Array:
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+
+
 def init_state(
-    task: Task, seed: int, batch_spec: Any, placement: Placement, check: Callable[[], None] = lambda: None
+    task: Task,
+    seed: int,
+    batch_spec: Any,
+    placement: Placement,
+    check: Callable[[], None] = lambda: None,
+    ema: bool = False,
 ) -> TrainState:
-    """A fresh state, computed in its final placement. check: called during compilation; may raise."""
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, batch_spec, placement))
+    """A fresh state, computed in its final placement. check: called during compilation; may raise.
+
+    ema: whether it has averaged parameters, which begin as the parameters."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, batch_spec, placement, ema))
     # The seed is an argument: as a constant, every seed would need its own compilation.
     make = jax.jit(
-        lambda seed: _init(task, seed, batch_spec), out_shardings=shardings, compiler_options=placement.runs_once
+        lambda seed: _init(task, seed, batch_spec, ema), out_shardings=shardings, compiler_options=placement.runs_once
     )
     lowered = make.lower(jax.ShapeDtypeStruct((), jnp.uint32))
     return interruptible(lowered.compile, check)(jnp.uint32(seed))
 
 
-def abstract_state(task: Task, batch_spec: Any, placement: Placement) -> TrainState:
+def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool = False) -> TrainState:
     """The state's shapes, dtypes and shardings, without computing anything."""
-    shapes = jax.eval_shape(lambda seed: _init(task, seed, batch_spec), jax.ShapeDtypeStruct((), jnp.uint32))
+    shapes = jax.eval_shape(lambda seed: _init(task, seed, batch_spec, ema), jax.ShapeDtypeStruct((), jnp.uint32))
     copied = placement.replicated
 
     def cut(path: Any, param: Any) -> jax.ShapeDtypeStruct:
@@ -65,6 +80,7 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement) -> TrainSt
         return _placed(statistic, param.sharding if statistic.shape == param.shape else copied)
 
     params = jax.tree_util.tree_map_with_path(cut, shapes.variables.params)
+    averages = jax.tree_util.tree_map_with_path(cut, shapes.ema)
     optimizer = optax.tree_utils.tree_map_params(
         task.optimizer,
         like_its_parameter,
@@ -75,7 +91,7 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement) -> TrainSt
     step, extra, key = jax.tree.map(
         lambda leaf: _placed(leaf, copied), (shapes.step, shapes.variables.extra, shapes.key)
     )
-    return TrainState(step, Variables(params, extra), optimizer, key)
+    return TrainState(step, Variables(params, extra), optimizer, key, averages)
 
 
 def _placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:

@@ -11,11 +11,13 @@ from pipeline.errors import InputError, OptionError, did_you_mean
 from trainer.batch_spec import named_leaves
 from trainer.checked import first_bad, squares
 from trainer.config import OnNan
+from trainer.ema import averaged
+from trainer.gradients import accumulated, called, gradients
 from trainer.inputs import INDEX, MASK
-from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_mean, masked_sum, records
-from trainer.metrics.tally import Tally, check_metrics, counted, empty_tallies, per_record
+from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_sum, records
+from trainer.metrics.tally import Tally, counted, empty_tallies, per_record
 from trainer.state import TrainState
-from trainer.task import Batch, Step, Task, Variables, kind_of
+from trainer.task import Batch, Step, Task, Variables
 
 __all__ = [
     "BAD_LEAF",
@@ -37,31 +39,33 @@ PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
 PROOF, ROWS = "proof", "rows"  # the outputs of a prediction step
 
 
-def train_step(task: Task, on_nan: OnNan = "raise") -> Step:
+def train_step(
+    task: Task,
+    on_nan: OnNan = "raise",
+    *,
+    accumulate: int = 1,
+    unroll: bool = False,
+    ema_decay: float | None = None,
+) -> Step:
     """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per record, grad_norm, and
     `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are. Metric instances are
     only checked.
 
-    on_nan: with "skip", such a step changes only the step's number; with "ignore", there is no `_bad_leaf`."""
+    on_nan: with "skip", such a step changes only the step's number; with "ignore", there is no `_bad_leaf`.
+    accumulate, unroll: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         batch = _augmented(task, blank_padding(batch))
-        mask = batch["_mask"]
         # The key depends only on the step, so a resumed run draws the same numbers.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-
-        def mean_loss(params: Any) -> tuple[jax.Array, Any]:
-            variables = Variables(params, state.variables.extra)
-            losses, after, outputs = _called(task, variables, batch, rng, True)
-            values = per_record(losses, outputs, batch, task.metrics)
-            check_metrics(losses, outputs, batch, task.metrics)
-            means = {name: masked_mean(value, mask) for name, value in values.items()}
-            return means["loss"], (means, after.extra)
-
-        grads, (means, extra) = jax.grad(mean_loss, has_aux=True)(state.variables.params)
+        if accumulate == 1:
+            grads, means, extra = gradients(task, state.variables, batch, rng)
+        else:
+            grads, means, extra = accumulated(task, state.variables, batch, rng, accumulate, unroll)
         updates, optimizer = task.optimizer.update(grads, state.optimizer, state.variables.params)
         params = optax.apply_updates(state.variables.params, updates)
-        after = TrainState(state.step + 1, Variables(params, extra), optimizer, state.key)
+        ema = state.ema if ema_decay is None else averaged(state.ema, params, state.step, ema_decay)
+        after = TrainState(state.step + 1, Variables(params, extra), optimizer, state.key, ema)
         of_grads = squares(grads)
         scalars = means | {"grad_norm": jnp.sqrt(sum(of_grads, jnp.float32(0)))}
         if on_nan == "ignore":
@@ -116,18 +120,8 @@ def no_tallies(task: Task, variables: Variables, batch_spec: Any) -> tuple[dict[
 
 
 def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Array, Any]:
-    losses, _, outputs = _called(task, variables, batch, jax.random.key(0), False)
+    losses, _, outputs = called(task, variables, batch, jax.random.key(0), False)
     return losses, outputs
-
-
-def _called(task: Task, *given: Any) -> tuple[jax.Array, Variables, Any]:
-    made = task.loss_fn(*given)
-    if isinstance(made, tuple) and len(made) == 3 and isinstance(made[1], Variables):
-        return made
-    raise InputError(
-        f"loss_fn returned {kind_of(made)}. It must return three values: the losses [b], one per record; the Variables "
-        "after the step; and the outputs for the metrics."
-    )
 
 
 def predict_step(task: Task, keys: Sequence[str] | None) -> Step:

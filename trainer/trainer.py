@@ -15,6 +15,7 @@ from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import open_store
 from trainer.config import TrainerConfig, check_positive_int
+from trainer.ema import model_of
 from trainer.inputs import InputFn
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
@@ -60,6 +61,7 @@ class Trainer:
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
             self._setup.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
+        self._setup.check_microbatches()
         if config.fast_dev_run:
             log.warning(
                 "fast_dev_run: trains %d steps and evaluates one batch with an untrained model; writes no checkpoint "
@@ -147,12 +149,10 @@ class Trainer:
                     state = self._setup.fresh_state(opened, session.check)
                 else:
                     state = session.checkpoints.restore(step, self._setup.abstract_state(opened)).state
-                evaluation = Evaluation(session, self._setup, opened, state.variables, step)
+                evaluation = Evaluation(session, self._setup, opened, state, step, input_fn)
             result = evaluation.epoch()
             if check_padding:
-                # A plain iterable is exhausted: input_fn creates the next.
-                again = (lambda: None) if opened.resumable else lambda: self._setup.open("eval", input_fn).source
-                compare_paddings(evaluation, result, again)
+                compare_paddings(evaluation, result)
             self._tell(session, result, name)
         return result
 
@@ -205,7 +205,8 @@ class Trainer:
                     opened = self._setup.open("predict", input_fn)
                 self._agree(session, [opened], step, step, keys=keys, gather=gather)
                 with session.preemption.leavable():
-                    variables = session.checkpoints.restore(step, self._setup.abstract_state(opened)).state.variables
+                    state = session.checkpoints.restore(step, self._setup.abstract_state(opened)).state
+                    variables = model_of(state, self.config.evaluated_models[0])
                     prediction = Prediction(session, self._setup, opened, variables, keys, gather)
             yield from prediction.records()
 

@@ -29,17 +29,15 @@ class Alternating:
 
     def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /) -> TrainState:
         """Returns the same state in other arrays: its own are donated. stop(why): ends the training after this."""
-        if self.results and not self.opened.resumable:  # a plain iterable is exhausted
-            self.opened = self._setup.open("eval", self._input_fn)
         self._evaluation = Evaluation.of(
-            self._evaluation, self._session, self._setup, self.opened, state.variables, step
+            self._evaluation, self._session, self._setup, self.opened, state, step, self._input_fn
         )
         result = self._evaluation.epoch()
         self.results.append(result)
         self._session.ownership.fence()
         self._session.checkpoints.record(step, result.metrics)
         tell(self._setup, self._name, result, stop)
-        return state._replace(variables=self._evaluation.variables)
+        return self._evaluation.state
 
     def make_up(self, start: int, end: int) -> None:
         """Evaluates the checkpoint that a run resumes from, if that was due and has not happened."""

@@ -2,15 +2,18 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
 
 from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
-from trainer.inputs import CompleteInput
+from trainer.config import PARAMS, Model
+from trainer.ema import model_of, with_model
+from trainer.inputs import CompleteInput, InputFn
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import DispatchResult, run
 from trainer.metrics.masking import PADDINGS
@@ -19,6 +22,7 @@ from trainer.modes.exact_epoch import ExactEpoch
 from trainer.modes.session import Session
 from trainer.results import EvalResult
 from trainer.setup import Opened, Setup
+from trainer.state import TrainState
 from trainer.step_functions import PROOF_SUMS, EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
@@ -28,25 +32,24 @@ log = logger("trainer")
 
 
 class Evaluation:
-    """Exact epochs with one model and one program. The arrays of `variables` are donated.
+    """Exact epochs with the models of one state, and one program. Their arrays are donated: continue with `state`.
 
     padding_rows: rows of the last epoch that did not count, over all hosts."""
 
-    def __init__(self, session: Session, setup: Setup, opened: Opened, variables: Variables, step: int) -> None:
+    def __init__(
+        self, session: Session, setup: Setup, opened: Opened, state: TrainState, step: int, input_fn: InputFn
+    ) -> None:
+        self.state = state
         self._session, self._setup, self._opened, self._step = session, setup, opened, step
+        self._input_fn, self._exhausted = input_fn, False
         self.padding_rows = 0
         epoch = opened.source.steps_per_epoch
         self._shapes = opened.struct, epoch
         k = setup.steps_per_dispatch(opened, [epoch] if epoch else [])
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
-        self._tallies = _maker_of_tallies(setup, opened, variables)
-        self._state = EvalState(variables, setup.placement.scalar(np.int32(0)), self._tallies())
-        self._program = setup.program(eval_step(setup.task), self._state, opened, k)
-
-    @property
-    def variables(self) -> Variables:
-        """The model, in the arrays that hold it after an epoch."""
-        return self._state.variables
+        self._tallies = _maker_of_tallies(setup, opened, state.variables)
+        carry = EvalState(state.variables, setup.placement.scalar(np.int32(0)), self._tallies())
+        self._program = setup.program(eval_step(setup.task), carry, opened, k)
 
     @classmethod
     def of(
@@ -55,44 +58,57 @@ class Evaluation:
         session: Session,
         setup: Setup,
         opened: Opened,
-        variables: Variables,
+        state: TrainState,
         step: int,
+        input_fn: InputFn,
     ) -> "Evaluation":
-        """Of this model: `previous`, with its program, if the input has the same shapes, or a new one."""
+        """Of this state: `previous`, with its program, if the input has the same shapes, or a new one."""
         if previous is None or not previous.fits(opened):
-            return cls(session, setup, opened, variables, step)
-        previous.renew(session, opened, variables, step)
+            return cls(session, setup, opened, state, step, input_fn)
+        previous.renew(session, opened, state, step)
         return previous
 
     def fits(self, opened: Opened) -> bool:
         """Whether its program runs on this input."""
         return (opened.struct, opened.source.steps_per_epoch) == self._shapes
 
-    def renew(self, session: Session, opened: Opened, variables: Variables, step: int) -> None:
-        """Continues with another model, on an input that fits."""
-        self._session, self._opened, self._step = session, opened, step
-        self._state = self._state._replace(variables=variables)
+    def renew(self, session: Session, opened: Opened, state: TrainState, step: int) -> None:
+        """Continues with another state, on an input that fits."""
+        self._exhausted &= opened is self._opened
+        self._session, self._opened, self.state, self._step = session, opened, state, step
 
-    def epoch(self, padding: int = 0, source: CompleteInput | None = None) -> EvalResult:
-        """Runs over the input once, with PADDINGS[padding] in rows that do not count.
+    def epoch(self, padding: int = 0) -> EvalResult:
+        """Runs over the input once per model, with PADDINGS[padding] in rows that do not count.
 
-        source: the same input, opened again. EvaluationError unless every record counted exactly once, or was left
-        out as bad."""
-        opened = self._opened if source is None else replace(self._opened, source=source)
+        EvaluationError unless every record counted exactly once, or was left out as bad."""
+        first, *others = [self._epoch(model, padding) for model in self._setup.config.evaluated_models]
+        for other in others:
+            metrics, arrays = (_prefixed(values) for values in (other.metrics, other.arrays))
+            first = replace(
+                first,
+                metrics=first.metrics | metrics,
+                arrays=first.arrays | arrays,
+                seconds=first.seconds + other.seconds,
+            )
+        return first
+
+    def _epoch(self, model: Model, padding: int) -> EvalResult:
+        opened = self._source()
         padding_kind = self._setup.placement.scalar(np.int32(padding))
-        state = self._state._replace(padding=padding_kind, tallies=self._tallies())
+        carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
         totals = _Totals(opened.source)
         with self._setup.feeding(
             self._program, opened, opened.source.start, self._steps, self._session.check
         ) as feeder:
             started = time.perf_counter()
-            self._state, _ = run(state, 0, feeder, self._program, totals.add, self._session)
+            carry, _ = run(carry, 0, feeder, self._program, totals.add, self._session)
+        self.state = with_model(self.state, model, carry.variables)
         epoch = totals.epoch
         epoch.check("evaluation", "the metrics are not the split's")
         if epoch.masked:
             log.warning("evaluation: left out %d bad records; the means are over %d", epoch.masked, epoch.records)
         self.padding_rows = totals.steps * opened.global_batch - epoch.records
-        scalars, arrays = computed(jax.device_get(self._state.tallies), self._setup.task.metrics)
+        scalars, arrays = computed(jax.device_get(carry.tallies), self._setup.task.metrics)
         return EvalResult(
             step=self._step,
             metrics={name: total / epoch.records for name, total in totals.sums.items()} | scalars,
@@ -104,6 +120,16 @@ class Evaluation:
             expected_crc=opened.source.expected_crc,
             seconds=time.perf_counter() - started,
         )
+
+    def _source(self) -> Opened:
+        if self._exhausted and not self._opened.resumable:  # a plain iterable: input_fn makes the next
+            self._opened = self._setup.open("eval", self._input_fn)
+        self._exhausted = True
+        return self._opened
+
+
+def _prefixed(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{PARAMS}{name}": value for name, value in values.items()}
 
 
 def _maker_of_tallies(setup: Setup, opened: Opened, variables: Variables) -> Callable[[], dict[str, Tally]]:
@@ -132,8 +158,8 @@ def _maker_of_tallies(setup: Setup, opened: Opened, variables: Variables) -> Cal
     return made
 
 
-def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[[], CompleteInput | None]) -> None:
-    """Runs the epoch again with every other kind of padding. again: opens the input again, if that is needed.
+def compare_paddings(evaluation: Evaluation, first: EvalResult) -> None:
+    """Runs the epoch again with every other kind of padding.
 
     EvaluationError, naming a metric and both values, unless each has the bits of `first`, whose padding was zeros."""
     if not evaluation.padding_rows:
@@ -144,11 +170,11 @@ def compare_paddings(evaluation: Evaluation, first: EvalResult, again: Callable[
         )
         return
     for padding in range(1, len(PADDINGS)):
-        changed = _changed(first, evaluation.epoch(padding, again()))
+        changed = _changed(first, evaluation.epoch(padding))
         if not changed:
             continue
         # The bits may also differ with the same padding: some GPU kernels add in any order.
-        if unrelated := _changed(first, evaluation.epoch(0, again())):
+        if unrelated := _changed(first, evaluation.epoch(0)):
             raise EvaluationError(
                 f"check_padding: two epochs over the same padding differ, too: {unrelated}. This program is not "
                 "deterministic on these devices. Try again with XLA_FLAGS=--xla_gpu_deterministic_ops=true."

@@ -63,8 +63,8 @@ def follow(
                     opened = setup.open("eval", input_fn)
                 agree(session, [opened], step, step)
                 with session.preemption.leavable():
-                    model = session.checkpoints.restore(step, setup.abstract_state(opened)).state.variables
-                evaluation = Evaluation.of(evaluation, session, setup, opened, model, step)
+                    state = session.checkpoints.restore(step, setup.abstract_state(opened)).state
+                evaluation = Evaluation.of(evaluation, session, setup, opened, state, step, input_fn)
                 result = evaluation.epoch()
                 tell(session, result)
         except (CheckpointError, HostError):

@@ -38,7 +38,14 @@ def train_run(
     every = [n for n in (config.checkpoint_every_steps, evaluating and evaluating.every_steps) if n]
     pace = Pace(config.loop_seconds, partial(setup.steps_per_dispatch, opened, every)) if config.loop_seconds else None
     k = 1 if pace else setup.steps_per_dispatch(opened, every)
-    program = setup.program(train_step(setup.task, config.on_nan), state, opened, k)
+    one_step = train_step(
+        setup.task,
+        config.on_nan,
+        accumulate=config.accumulate,
+        unroll=setup.placement.on_cpu,
+        ema_decay=config.ema_decay,
+    )
+    program = setup.program(one_step, state, opened, k)
     marks = Marks(every, profile.stops)
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
     log.info(

@@ -101,7 +101,7 @@ def evaluation(dense_task, vector_input, config):
             trainer = Trainer(replace(dense_task, metrics=metrics), config(iterations_per_loop=3))
             session, setup = stack.enter_context(trainer._session()), trainer._setup
             opened = setup.open("eval", vector_input)
-            return Evaluation(session, setup, opened, setup.fresh_state(opened, session.check).variables, step=0)
+            return Evaluation(session, setup, opened, setup.fresh_state(opened, session.check), 0, vector_input)
 
         yield make
 
@@ -118,7 +118,7 @@ def test_padding_that_reaches_a_metric_is_named_with_how_much_it_changes(evaluat
 
     mixing = evaluation(confusion=ConfusionMatrix("label", centred))
     with pytest.raises(EvaluationError, match=r"with NaN .* confusion differs in \d of its 9 numbers\. Some"):
-        compare_paddings(mixing, mixing.epoch(), lambda: None)
+        compare_paddings(mixing, mixing.epoch())
 
 
 def test_training_reports_what_has_a_value_a_record_and_evaluation_all(dense_task, vector_input, config):
