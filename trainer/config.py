@@ -7,12 +7,14 @@ from typing import Any, Literal, get_args, get_origin
 
 from pipeline.errors import OptionError
 
-__all__ = ["PARAMS", "LoopMode", "Model", "OnNan", "TrainerConfig", "check_positive_int", "seconds_of"]
+__all__ = ["PARAMS", "LoopMode", "Model", "OnNan", "PrecisionName", "TrainerConfig", "check_positive_int", "seconds_of"]
 
 PARAMS = "params/"
 """Of the names of metrics, where both models are evaluated."""
 Model = Literal["params", "ema"]
 """Of a training: the parameters that it updates, or their average."""
+PrecisionName = Literal["f32", "bf16", "bf16_params"]
+"""See TrainerConfig.precision."""
 LoopMode = Literal["auto", "scan", "step"]
 """See TrainerConfig.loop_mode."""
 OnNan = Literal["raise", "skip", "ignore"]
@@ -39,6 +41,9 @@ class TrainerConfig:
     """Records per evaluation step, over all devices of all hosts. Default: global_batch_size."""
     predict_batch_size: int | None = None
     """Records per prediction step, over all devices of all hosts. Default: that of evaluation."""
+    precision: PrecisionName = "f32"
+    """f32: all in float32. bf16: layers compute in bfloat16; parameters, norms' statistics, the model's outputs, losses
+    and the optimizer stay in float32. bf16_params: the parameters and the optimizer's statistics are bfloat16, too."""
     accumulate: int = 1
     """Compute each training batch as this many microbatches, one after the other, and update once with the sum of their
     gradients: the same training, in less memory. Batch norm normalizes each microbatch by itself."""

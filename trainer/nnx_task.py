@@ -11,7 +11,9 @@ import optax
 from flax import nnx
 
 from pipeline.errors import InputError
-from trainer.task import Augment, Batch, Metrics, Task, Variables, kind_of
+from trainer.config import PrecisionName
+from trainer.precision import Precision, precision_of
+from trainer.task import Augment, Batch, Metrics, Partition, Task, Variables, copied, kind_of
 from trainer.user_code import ShortErrors
 
 __all__ = ["nnx_task"]
@@ -24,20 +26,27 @@ def nnx_task(
     metrics: Metrics | None = None,
     predict: Callable[[Any, Batch], Mapping[str, Any]] | None = None,
     augment: Augment | None = None,
+    partition: Partition = copied,
+    precision: PrecisionName = "f32",
 ) -> Task:
     """The Task of a module: it optimizes `nnx.Param`s and carries other variables (BatchStat) along.
 
     loss(model, batch) -> (losses [b], outputs), with the model in train() or eval() mode. Random streams in the module
     (dropout) are seeded from the step's key and not saved in checkpoints.
-    predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment: see Task."""
+    predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment, partition: see Task.
+    precision: see TrainerConfig. Layers with dtype=None compute in it; what the model returns when it is called is cast
+    to float32, so losses and metrics need not."""
+    dtypes = precision_of(precision)
     with ShortErrors():
         abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
+    if precision != "f32":
+        _set_dtype(abstract, dtypes.compute)
     graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
     def init(rng: jax.Array, batch_spec: Any) -> Variables:
         del batch_spec  # an nnx module knows its shapes
         _, params, _, extra = nnx.split(make_model(nnx.Rngs(rng)), nnx.Param, nnx.RngState, ...)
-        return Variables(_named(params), _named(extra))
+        return Variables(dtypes.in_params(_named(params)), _named(extra))
 
     def merged(variables: Variables, rng: jax.Array) -> Any:
         params, streams, extra = abstract_parts
@@ -47,7 +56,7 @@ def nnx_task(
     def loss_fn(variables: Variables, batch: Batch, rng: jax.Array, train: bool) -> tuple[jax.Array, Variables, Any]:
         model = merged(variables, rng)
         model.train() if train else model.eval()
-        losses, outputs = _pair(loss(model, batch))
+        losses, outputs = _pair(loss(seen(model), batch))
         _, _, _, new_extra = nnx.split(model, nnx.Param, nnx.RngState, ...)
         return losses, Variables(variables.params, _named(new_extra)), outputs
 
@@ -55,10 +64,33 @@ def nnx_task(
         assert predict is not None
         model = merged(variables, jax.random.key(0))
         model.eval()
-        return predict(model, batch)
+        return predict(seen(model), batch)
+
+    def seen(model: Any) -> Any:
+        return model if precision == "f32" else _InPrecision(model, dtypes)
 
     predicting = None if predict is None else predict_fn
-    return Task(init, loss_fn, optimizer, dict(metrics or {}), predict_fn=predicting, augment=augment)
+    return Task(init, loss_fn, optimizer, dict(metrics or {}), partition, predicting, augment, precision)
+
+
+class _InPrecision:
+    """A model that casts what it returns when it is called."""
+
+    def __init__(self, model: Any, dtypes: Precision) -> None:
+        self._model, self._dtypes = model, dtypes
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._dtypes.in_outputs(self._model(*given, **named))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def _set_dtype(model: Any, dtype: Any) -> None:
+    """Lets layers that leave it open compute in this dtype."""
+    for _, module in nnx.iter_modules(model):
+        if getattr(module, "dtype", ...) is None:
+            module.dtype = dtype
 
 
 def _pair(made: Any) -> tuple[jax.Array, Any]:

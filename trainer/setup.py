@@ -55,13 +55,20 @@ class Setup:
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a keep_best that no evaluation can have: the first one may be hours away."""
+        """Raises OptionError for a keep_best that no evaluation can have: the first one may be hours away; and for
+        another precision than the task's."""
         wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
         if self.config.evaluated_models[1:]:
             names += [f"{PARAMS}{name}" for name in names]
         # A Metric may report several values: "per_class/cat".
         if wanted is not None and not any(f"{wanted}/".startswith(f"{name}/") for name in names):
             raise OptionError(f"keep_best={wanted!r} is not a metric of the task.{did_you_mean(wanted, names)}")
+
+        if self.task.precision != self.config.precision:
+            raise OptionError(
+                f"precision={self.config.precision!r}, but the task computes in {self.task.precision!r}. Give it the "
+                "config's: nnx_task(..., precision=config.precision)."
+            )
 
     def check_microbatches(self) -> None:
         """Raises OptionError unless each device can split its rows of a training batch into microbatches."""

@@ -15,6 +15,7 @@ import optax
 from jax.sharding import PartitionSpec
 
 from pipeline.errors import OptionError
+from trainer.config import PrecisionName
 
 __all__ = [
     "Augment",
@@ -29,6 +30,7 @@ __all__ = [
     "Step",
     "Task",
     "Variables",
+    "copied",
     "kind_of",
 ]
 
@@ -98,8 +100,8 @@ Metrics = Mapping[str, Metric | PerRecord]
 """Metrics by name, as a Task lists them."""
 
 
-def _copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
-    """A complete copy on every device."""
+def copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
+    """The Partition without one: a complete copy of each parameter on every device."""
     del name, shape
     return PartitionSpec()
 
@@ -120,15 +122,17 @@ class Task:
     predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row per record. Padding rows are
     all zero, and their results are left out. None: the task cannot predict.
     augment(batch) -> the batch that loss_fn sees, in training only: trainer.augment has the usual functions. Its
-    padding rows are all zero; the reserved keys keep their values, whatever it returns for them."""
+    padding rows are all zero; the reserved keys keep their values, whatever it returns for them.
+    precision: in which these functions compute, for comparison with TrainerConfig.precision."""
 
     init: Callable[[jax.Array, Any], Variables]
     loss_fn: LossFn
     optimizer: optax.GradientTransformation
     metrics: Metrics = field(default_factory=dict)
-    partition: Partition = _copied
+    partition: Partition = copied
     predict_fn: PredictFn | None = None
     augment: Augment | None = None
+    precision: PrecisionName = "f32"
 
     def __post_init__(self) -> None:
         for name, metric in self.metrics.items():

@@ -94,4 +94,5 @@ class Config(DataRecipe):
         steps = self.trainer.max_steps or 1
         schedule = optax.warmup_cosine_decay_schedule(0.0, self.learning_rate, steps // 10 + 1, steps + 1)
         optimizer = optax.adamw(schedule, weight_decay=1e-4)
-        return nnx_task(make_model, loss, optimizer, {"accuracy": Accuracy(labels)}, predict)
+        metrics = {"accuracy": Accuracy(labels)}
+        return nnx_task(make_model, loss, optimizer, metrics, predict, precision=self.trainer.precision)

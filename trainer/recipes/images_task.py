@@ -48,7 +48,8 @@ def images_task(config: Config, data: ImageData) -> Task:
     if data.num_classes > 5:
         metrics["top5_accuracy"] = TopK(5, labels)
     optimizer = optax.adamw(schedule, weight_decay=config.weight_decay)
-    return nnx_task(make_model, loss, optimizer, metrics, predict, _augment(config, data))
+    precision = config.trainer.precision
+    return nnx_task(make_model, loss, optimizer, metrics, predict, _augment(config, data), precision=precision)
 
 
 def _augment(config: Config, data: ImageData) -> Augment | None:

@@ -1,0 +1,92 @@
+"""Which dtype parameters, layers, statistics, losses and the optimizer have, by the name of a precision."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+
+from pipeline.errors import OptionError
+from trainer.batch_spec import named_leaves
+from trainer.nnx_task import nnx_task
+from trainer.trainer import Trainer
+
+SPEC = {"x": jax.ShapeDtypeStruct((4, 8), jnp.float32)}
+
+
+class Network(nnx.Module):
+    def __init__(self, rngs):
+        self.first = nnx.Linear(8, 16, rngs=rngs)
+        self.norm = nnx.BatchNorm(16, rngs=rngs)
+        self.head = nnx.Linear(16, 3, dtype=jnp.float32, rngs=rngs)  # its own, which wins
+
+    def __call__(self, x):
+        return self.head(self.norm(self.first(x)))
+
+
+def task_of(precision, seen=None, network=Network):
+    def loss(model, batch):
+        logits = model(batch["x"])
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
+        if seen is not None:
+            seen.update(logits=logits.dtype, losses=losses.dtype)
+        return losses, logits
+
+    return nnx_task(network, loss, optax.adam(1e-2), precision=precision)
+
+
+def dtypes(tree):
+    return {str(leaf.dtype) for leaf in named_leaves(tree).values() if jnp.issubdtype(leaf.dtype, jnp.floating)}
+
+
+def batch_of(vectors):
+    return {key: jnp.asarray(array[:4]) for key, array in vectors.items()} | {"_mask": jnp.ones(4)}
+
+
+@pytest.mark.parametrize(
+    ("precision", "params", "multiplied"),
+    [("f32", "float32", {"f32"}), ("bf16", "float32", {"bf16", "f32"}), ("bf16_params", "bfloat16", {"bf16", "f32"})],
+)
+def test_each_use_has_its_dtype(vectors, precision, params, multiplied):
+    seen = {}
+    task = task_of(precision, seen)
+    variables = task.init(jax.random.key(0), SPEC)
+    _, after, _ = task.loss_fn(variables, batch_of(vectors), jax.random.key(1), True)
+    assert dtypes(variables.params) == {params}
+    assert dtypes(task.optimizer.init(variables.params)) == {params}
+    assert dtypes(after.extra) == {"float32"}  # running statistics
+    assert seen == {"logits": jnp.float32, "losses": jnp.float32}
+    program = jax.jit(lambda *given: task.loss_fn(*given, jax.random.key(1), True)[0])
+    products = [
+        line for line in program.lower(variables, batch_of(vectors)).as_text().splitlines() if "dot_gen" in line
+    ]
+    assert {line.rsplit("x", 1)[1].removesuffix(">") for line in products} == multiplied
+
+
+def test_outputs_of_a_bfloat16_layer_are_cast(vectors):
+    seen = {}
+    task = task_of("bf16", seen, lambda rngs: nnx.Linear(8, 3, rngs=rngs))
+    task.loss_fn(task.init(jax.random.key(0), SPEC), batch_of(vectors), jax.random.key(1), True)
+    assert seen == {"logits": jnp.float32, "losses": jnp.float32}
+
+
+def test_a_model_in_bfloat16_trains_as_well(vector_input, config):
+    def metrics(precision):
+        trainer = Trainer(task_of(precision), config(precision, precision=precision, eval_batch_size=32))
+        result = trainer.train_and_evaluate(vector_input, vector_input, max_steps=60)
+        return result.evaluations[-1].metrics["loss"]
+
+    assert metrics("bf16") == pytest.approx(metrics("f32"), rel=0.05)
+
+
+def test_a_task_in_another_precision_than_the_configs_is_refused(config):
+    text = r"precision='bf16', but the task computes in 'f32'. Give it the config's: nnx_task\(\.\.\., precision=config"
+    with pytest.raises(OptionError, match=text):
+        Trainer(task_of("f32"), config(precision="bf16"))
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(OptionError, match="there is no precision 'fp16'. .*Known: bf16, bf16_params, f32"):
+        task_of("fp16")
