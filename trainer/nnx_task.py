@@ -90,7 +90,7 @@ def _set_dtype(model: Any, dtype: Any) -> None:
     """Lets layers that leave it open compute in this dtype."""
     for _, module in nnx.iter_modules(model):
         if getattr(module, "dtype", ...) is None:
-            module.dtype = dtype
+            setattr(module, "dtype", dtype)  # noqa: B010 (only layers have it)
 
 
 def _pair(made: Any) -> tuple[jax.Array, Any]:
