@@ -76,6 +76,8 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool 
         return _placed(param, placement.sharding(name, param.shape, task.partition(name, param.shape)))
 
     def like_its_parameter(statistic: Any, param: Any) -> jax.ShapeDtypeStruct:
+        if _is_masked(statistic):  # of a parameter that this part of the optimizer does not update
+            return statistic
         # A factored statistic (adafactor) has a different shape. It is small, so replicate it.
         return _placed(statistic, param.sharding if statistic.shape == param.shape else copied)
 
@@ -87,11 +89,16 @@ def abstract_state(task: Task, batch_spec: Any, placement: Placement, ema: bool 
         shapes.optimizer,
         params,
         transform_non_params=lambda leaf: _placed(leaf, copied),
+        is_leaf=_is_masked,
     )
     step, extra, key = jax.tree.map(
         lambda leaf: _placed(leaf, copied), (shapes.step, shapes.variables.extra, shapes.key)
     )
     return TrainState(step, Variables(params, extra), optimizer, key, averages)
+
+
+def _is_masked(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
 
 
 def _placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:

@@ -1,0 +1,1 @@
+"""Optimizers by name: rules, schedules, and groups of parameters with their own rates, from flags."""

@@ -1,0 +1,137 @@
+"""The settings of an optimizer, as flags. Stdlib only, so that --help appears immediately."""
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pipeline.errors import OptionError
+
+__all__ = ["OptimizerConfig", "OptimizerName", "Run", "optimizer_settings", "steps_of"]
+
+OptimizerName = Literal["adamw", "sgd", "lamb", "lars", "lion"]
+Schedule = Literal["constant", "cosine", "linear", "polynomial", "step"]
+Scaling = Literal["none", "linear", "sqrt"]
+LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ep|%|)")
+FACTOR = re.compile(r"([^=]+)=(\d+(?:\.\d+)?(?:e-?\d+)?)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What lengths and scaling rules refer to. steps_per_epoch: None if the input does not know it."""
+
+    max_steps: int
+    global_batch_size: int
+    steps_per_epoch: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Which optimizer, with which learning rate. Patterns such as "backbone/*" match the paths of parameters."""
+
+    optimizer: OptimizerName = "adamw"
+    """The rule of the updates. sgd and lars have momentum and add the weight decay to the gradient; the others subtract
+    it from the parameters."""
+    learning_rate: float = 1e-3
+    """The highest learning rate, which the warm-up reaches."""
+    scaling: Scaling = "none"
+    """Scale the learning rate with the batch size. linear: multiply it by global_batch_size / base_batch_size. sqrt: by
+    the square root of that."""
+    base_batch_size: int = 256
+    """The batch size for which learning_rate is given, if it is scaled."""
+    schedule: Schedule = "cosine"
+    """How the learning rate falls after the warm-up, to final_rate at the last step. step: by decay_factor at each of
+    decay_at."""
+    warmup: str = "10%"
+    """How long it rises linearly from 0: steps ("500"), epochs ("5ep") or a share of the training ("10%")."""
+    final_rate: float = 0.0
+    """The learning rate at the end of the schedule, as a share of the highest."""
+    decay_power: float = 2.0
+    """The power of the polynomial schedule."""
+    decay_at: tuple[str, ...] = ()
+    """When the step schedule lowers the learning rate: steps, epochs or shares, as for warmup."""
+    decay_factor: float = 0.1
+    """By what the step schedule multiplies it."""
+    weight_decay: float = 0.0
+    """Weight decay of the parameters with two or more dimensions: not of biases and norms."""
+    decay_all: bool = False
+    """Weight decay of all parameters."""
+    no_decay: tuple[str, ...] = ()
+    """Patterns of parameters without weight decay."""
+    rate_of: tuple[str, ...] = ()
+    """Factors of the learning rate of some parameters: "backbone/*=0.1". The first pattern that matches counts."""
+    freeze: tuple[str, ...] = ()
+    """Patterns of parameters that are not trained."""
+    clip_norm: float | None = None
+    """Scale the gradient down to this L2 norm over all trained parameters if it is longer."""
+    momentum: float = 0.9
+    """Of sgd and lars."""
+    nesterov: bool = True
+    """Nesterov's momentum, for sgd and lars."""
+    beta1: float = 0.9
+    """Decay of the mean of gradients, for adamw, lamb and lion."""
+    beta2: float = 0.999
+    """Decay of the mean of squares, for adamw and lamb; 0.99 is usual for lion."""
+    epsilon: float = 1e-8
+    """Added to the root of the mean of squares, for adamw and lamb; 1e-6 is usual for lamb."""
+    trust: float = 0.001
+    """The trust coefficient of lars."""
+
+    def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):
+            value = getattr(self, setting.name)
+            if get_args(setting.type) and isinstance(value, str) and value not in get_args(setting.type):
+                raise OptionError(f"{setting.name}={value!r} is not one of {', '.join(get_args(setting.type))}.")
+            if isinstance(value, float) and not 0 <= value < math.inf:
+                raise OptionError(f"{setting.name}={value} must be at least 0.")
+        for name in ("momentum", "beta1", "beta2"):
+            if getattr(self, name) >= 1:
+                raise OptionError(f"{name}={getattr(self, name)} must be below 1.")
+        if self.base_batch_size < 1:
+            raise OptionError(f"base_batch_size={self.base_batch_size} must be at least 1.")
+        if self.clip_norm == 0:
+            raise OptionError("clip_norm=0.0 would stop the training. Give a norm above 0, or leave it out.")
+        for length in (self.warmup, *self.decay_at):
+            _parsed_length(length)
+        if (self.schedule == "step") != bool(self.decay_at):
+            raise OptionError(
+                f"schedule={self.schedule!r} with decay_at={self.decay_at}: the step schedule needs decay_at, and no "
+                "other has it."
+            )
+        _ = self.rates
+
+    @property
+    def rates(self) -> tuple[tuple[str, float], ...]:
+        """Pattern and factor of each rate_of. Raises OptionError for another form."""
+        found = [(text, FACTOR.fullmatch(text)) for text in self.rate_of]
+        for text, match in found:
+            if match is None:
+                raise OptionError(f"rate_of={text!r} must be a pattern and a factor, such as 'backbone/*=0.1'.")
+        return tuple((match[1], float(match[2])) for _, match in found if match)
+
+
+def optimizer_settings(**values: object) -> OptimizerConfig:
+    """An OptimizerConfig with these defaults, as a field of a recipe."""
+    return dataclasses.field(default_factory=lambda: OptimizerConfig(**values))  # pyright: ignore
+
+
+def steps_of(length: str, run: Run) -> int:
+    """The steps of a length such as "500", "5ep" or "10%". Raises OptionError if the input has no epochs."""
+    number, unit = _parsed_length(length)
+    if unit == "%":
+        return round(run.max_steps * number / 100)
+    if unit == "ep":
+        if run.steps_per_epoch is None:
+            raise OptionError(f"{length!r}: the input does not know how long an epoch is. Give steps.")
+        return round(run.steps_per_epoch * number)
+    return int(number)
+
+
+def _parsed_length(length: str) -> tuple[float, str]:
+    found = LENGTH.fullmatch(length)
+    if found is None or (not found[2] and "." in found[1]):
+        raise OptionError(
+            f"{length!r} is not a length. Give steps (500), epochs (5ep) or a share of the training (10%)."
+        )
+    return float(found[1]), found[2]
