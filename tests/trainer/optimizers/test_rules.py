@@ -1,4 +1,4 @@
-"""The rules against their papers' formulas in NumPy, two steps of two parameters: a matrix, and a bias without decay."""
+"""The rules against the formulas of their papers in NumPy, for a matrix, and for a bias without weight decay."""
 
 import jax
 import jax.numpy as jnp
