@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError, did_you_mean
 from trainer.config import TrainerConfig
+from trainer.optimizers.config import OptimizerConfig, Run
 
 if TYPE_CHECKING:
     from pipeline.sources.records import Records
     from trainer.inputs import Input, InputContext
     from trainer.task import Task
 
-__all__ = ["DataRecipe", "Recipe", "TrainerConfig", "batch_options", "settings"]
+__all__ = ["DataRecipe", "OptimizerConfig", "Recipe", "TrainerConfig", "batch_options", "settings"]
 
 
 def settings(**values: Any) -> TrainerConfig:
@@ -57,6 +58,12 @@ class Recipe(ABC):
             raise OptionError(f"follow_seconds={self.follow_seconds} must be above 0.")
         if not isinstance(self.trainer.workdir, str):
             raise OptionError("workdir is not given. Give trainer=settings(workdir=...), or --workdir to the command.")
+
+    @property
+    def run(self) -> Run | None:
+        """For make_optimizer of trainer.optimizers: the length and batch size of the training. None in other modes."""
+        config, steps = self.trainer, self.trainer.max_steps or self.trainer.fast_dev_run
+        return Run(steps, config.global_batch_size) if self.mode == "train" and steps else None
 
     @abstractmethod
     def task(self) -> "Task":
@@ -108,6 +115,12 @@ class DataRecipe(Recipe):
     def eval_records(self) -> "Records":
         """The records of eval_split. Raises like open_dataset."""
         return self._opened(self.eval_split)
+
+    @property
+    def run(self) -> Run | None:
+        """As Recipe.run; knows how many records an epoch has."""
+        run = super().run
+        return run and replace(run, records=lambda: self.train_records.num_records)
 
     def check(self) -> None:
         """As Recipe.check; opens the records, too. Raises InfeedError for a data_dir, split or shard that is missing or

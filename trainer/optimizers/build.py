@@ -15,13 +15,13 @@ __all__ = ["make_optimizer"]
 TRAINED, FROZEN = "trained", "frozen"
 
 
-def make_optimizer(config: OptimizerConfig, run: Run) -> optax.GradientTransformation:
-    """The optimizer of these settings for such a run.
+def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTransformation:
+    """The optimizer of these settings for such a run. None: not for training, only for the state in its checkpoints.
 
     Its init raises OptionError for a pattern that matches no parameter. Frozen parameters have no statistics and do not
     count for clip_norm. Raises OptionError for a warm-up that is longer than the run."""
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm is not None else []
-    parts.append(_rule(config, learning_rate(config, run)))
+    parts.append(_rule(config, learning_rate(config, run) if run else optax.constant_schedule(config.learning_rate)))
     if config.rates:
         parts.append(optax.stateless(lambda updates, _: _scaled(config, updates)))
     whole = optax.chain(*parts)

@@ -3,12 +3,13 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pipeline.errors import OptionError
 
-__all__ = ["OptimizerConfig", "OptimizerName", "Run", "optimizer_settings", "steps_of"]
+__all__ = ["OptimizerConfig", "OptimizerName", "Run", "steps_of"]
 
 OptimizerName = Literal["adamw", "sgd", "lamb", "lars", "lion"]
 Schedule = Literal["constant", "cosine", "linear", "polynomial", "step"]
@@ -19,16 +20,18 @@ FACTOR = re.compile(r"([^=]+)=(\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 @dataclass(frozen=True)
 class Run:
-    """What lengths and scaling rules refer to. steps_per_epoch: None if the input does not know it."""
+    """What lengths and scaling rules refer to. records: counts those of an epoch; None if the input cannot."""
 
     max_steps: int
     global_batch_size: int
-    steps_per_epoch: float | None = None
+    records: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Which optimizer, with which learning rate. Patterns such as "backbone/*" match the paths of parameters."""
+    """Which optimizer, with which learning rate: a field of a recipe, whose fields become flags.
+
+    Patterns such as "backbone/*" match the paths of parameters, which --show-state lists."""
 
     optimizer: OptimizerName = "adamw"
     """The rule of the updates. sgd and lars have momentum and add the weight decay to the gradient; the others subtract
@@ -111,20 +114,15 @@ class OptimizerConfig:
         return tuple((match[1], float(match[2])) for _, match in found if match)
 
 
-def optimizer_settings(**values: object) -> OptimizerConfig:
-    """An OptimizerConfig with these defaults, as a field of a recipe."""
-    return dataclasses.field(default_factory=lambda: OptimizerConfig(**values))  # pyright: ignore
-
-
 def steps_of(length: str, run: Run) -> int:
     """The steps of a length such as "500", "5ep" or "10%". Raises OptionError if the input has no epochs."""
     number, unit = _parsed_length(length)
     if unit == "%":
         return round(run.max_steps * number / 100)
     if unit == "ep":
-        if run.steps_per_epoch is None:
+        if run.records is None:
             raise OptionError(f"{length!r}: the input does not know how long an epoch is. Give steps.")
-        return round(run.steps_per_epoch * number)
+        return round(run.records() / run.global_batch_size * number)
     return int(number)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError
-from trainer.recipe import DataRecipe, TrainerConfig, batch_options, settings
+from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
 
 if TYPE_CHECKING:
     import jax
@@ -27,10 +27,9 @@ NUM_CLASSES, LABEL_BASE = 10, 1  # the tpu schema keeps 0 for the background
 class Config(DataRecipe):
     """Trains a small CNN on handwritten digits, then evaluates one exact epoch of the validation split."""
 
-    learning_rate: float = 3e-3
-    """Peak of a cosine schedule with a short warm-up."""
     shift_pixels: int = 3
     """Shift training images by up to this many pixels in each direction."""
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=3e-3, weight_decay=1e-4)
     trainer: TrainerConfig = settings(
         eval_batch_size=128, iterations_per_loop=20, max_steps=600, checkpoint_every_steps=200
     )
@@ -74,6 +73,7 @@ class Config(DataRecipe):
         from trainer.metrics.classes import Accuracy
         from trainer.models.cnn import SmallCnn
         from trainer.nnx_task import nnx_task
+        from trainer.optimizers.build import make_optimizer
 
         def labels(outputs: Any, batch: "Batch") -> "jax.Array":
             del outputs
@@ -91,8 +91,6 @@ class Config(DataRecipe):
         def make_model(rngs: Any) -> "SmallCnn":
             return SmallCnn(NUM_CLASSES, IMAGE_SHAPE, rngs)
 
-        steps = self.trainer.max_steps or 1
-        schedule = optax.warmup_cosine_decay_schedule(0.0, self.learning_rate, steps // 10 + 1, steps + 1)
-        optimizer = optax.adamw(schedule, weight_decay=1e-4)
+        optimizer = make_optimizer(self.optimizer, self.run)
         metrics = {"accuracy": Accuracy(labels)}
         return nnx_task(make_model, loss, optimizer, metrics, predict, precision=self.trainer.precision)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
-from trainer.recipe import DataRecipe, TrainerConfig, batch_options, settings
+from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
 from trainer.recipes.image_data import Choices, ImageData, find_image_data
 
 if TYPE_CHECKING:
@@ -55,10 +55,7 @@ class Config(DataRecipe):
     """Share of each label that is spread over all classes."""
     widths: tuple[int, ...] = (32, 64, 128, 256)
     """Channels of the CNN's convolutions; each one halves the image."""
-    learning_rate: float = 2e-3
-    """Peak of a cosine schedule with a short warm-up."""
-    weight_decay: float = 0.05
-    """Weight decay of AdamW."""
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-3, weight_decay=0.05)
     trainer: TrainerConfig = settings(
         eval_batch_size=128, iterations_per_loop=20, max_steps=2000, checkpoint_every_steps=500
     )
@@ -77,7 +74,7 @@ class Config(DataRecipe):
         for name in ("min_area", "color_jitter", "random_erasing", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise OptionError(f"{name}={getattr(self, name)} must be in 0..1.")
-        for name in ("mixup", "cutmix", "weight_decay", "learning_rate"):
+        for name in ("mixup", "cutmix"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise OptionError(f"{name}={getattr(self, name)} must be at least 0.")
 

@@ -10,6 +10,7 @@ from trainer.augment import color_jitter, cutmix, mixup, one_hot, random_erasing
 from trainer.metrics.classes import Accuracy, TopK
 from trainer.models.cnn import SmallCnn
 from trainer.nnx_task import nnx_task
+from trainer.optimizers.build import make_optimizer
 from trainer.recipes.image_data import ImageData
 from trainer.recipes.images import IMAGE, Config
 from trainer.task import Augment, Batch, Task
@@ -23,8 +24,6 @@ def images_task(config: Config, data: ImageData) -> Task:
     """Cross entropy, accuracy and top-5 accuracy of a SmallCnn, on the batches of the recipe's inputs.
 
     Predicts class and label, numbered as in the data, and the probability of the class."""
-    steps = config.trainer.max_steps or 1
-    schedule = optax.warmup_cosine_decay_schedule(0.0, config.learning_rate, steps // 10 + 1, steps + 1)
 
     def labels(outputs: Any, batch: Batch) -> jax.Array:
         del outputs
@@ -47,7 +46,7 @@ def images_task(config: Config, data: ImageData) -> Task:
     metrics: dict[str, Any] = {"accuracy": Accuracy(labels)}
     if data.num_classes > 5:
         metrics["top5_accuracy"] = TopK(5, labels)
-    optimizer = optax.adamw(schedule, weight_decay=config.weight_decay)
+    optimizer = make_optimizer(config.optimizer, config.run)
     precision = config.trainer.precision
     return nnx_task(make_model, loss, optimizer, metrics, predict, _augment(config, data), precision=precision)
 

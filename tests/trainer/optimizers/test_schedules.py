@@ -8,7 +8,7 @@ from pipeline.errors import OptionError
 from trainer.optimizers.config import OptimizerConfig, Run, steps_of
 from trainer.optimizers.schedules import learning_rate
 
-RUN = Run(max_steps=1000, global_batch_size=1024, steps_per_epoch=12.5)
+RUN = Run(max_steps=1000, global_batch_size=1024, records=lambda: 12_800)
 
 
 def rates(steps, run=RUN, **settings):
