@@ -1,0 +1,101 @@
+"""Batch norm over a span of rows: flax's with all rows, the same on any number of devices, and blind to padding."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from pipeline.errors import OptionError
+from trainer.models.batch_norm import BatchNorm
+from trainer.nnx_task import nnx_task
+from trainer.trainer import Trainer
+
+ROWS, FEATURES = 12, 3
+X = np.random.default_rng(0).normal(2, 3, (ROWS, 4, 5, FEATURES)).astype(np.float32)
+
+
+def norm(**settings):
+    return BatchNorm(FEATURES, rngs=nnx.Rngs(0), **settings)
+
+
+def flax_norm():
+    return nnx.BatchNorm(FEATURES, momentum=0.9, epsilon=1e-5, rngs=nnx.Rngs(0))
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_without_a_span_it_is_flaxs():
+    ours, theirs = norm(), flax_norm()
+    close(ours(X), theirs(X))
+    close(ours.mean.get_value(), theirs.mean.get_value())
+    close(ours.var.get_value(), theirs.var.get_value())
+    ours.eval()
+    theirs.eval()
+    close(ours(X), theirs(X))
+
+
+def test_each_span_of_rows_is_normalized_by_itself_and_the_running_statistics_are_their_average():
+    ours, parts = norm(span=4), [X[:4], X[4:8], X[8:]]
+    theirs = [flax_norm() for _ in parts]
+    close(ours(X), np.concatenate([each(part) for each, part in zip(theirs, parts, strict=True)]))
+    close(ours.mean.get_value(), np.mean([each.mean.get_value() for each in theirs], axis=0))
+    close(ours.var.get_value(), np.mean([each.var.get_value() for each in theirs], axis=0))
+
+
+@pytest.mark.parametrize("span", [None, 4])
+def test_rows_of_padding_do_not_count(span):
+    mask = np.array([1, 1, 0, 1, 0, 0, 0, 0, 1, 0, 1, 1], np.float32)  # none of the second span counts
+    changed = np.where(mask[:, None, None, None] > 0, X, 1e6)
+    first, second = norm(span=span), norm(span=span)
+    rows = mask > 0
+    np.testing.assert_array_equal(first(X, mask)[rows], second(changed, mask)[rows])
+    np.testing.assert_array_equal(first.mean.get_value(), second.mean.get_value())
+    np.testing.assert_array_equal(first.var.get_value(), second.var.get_value())
+    alone = norm()
+    close(first(X, mask)[8:][rows[8:]] if span else first(X, mask)[rows], alone(X[8:][rows[8:]] if span else X[rows]))
+
+
+def test_a_batch_of_padding_alone_changes_no_statistic():
+    ours = norm()
+    assert np.isfinite(ours(X, np.zeros(ROWS))).all()
+    np.testing.assert_array_equal(ours.mean.get_value(), np.zeros(FEATURES))
+    np.testing.assert_array_equal(ours.var.get_value(), np.ones(FEATURES))
+
+
+def test_statistics_of_bfloat16_are_float32():
+    ours = norm()
+    made = ours(jnp.asarray(X + 300, jnp.bfloat16))
+    assert made.dtype == jnp.bfloat16
+    assert ours.var.get_value().dtype == jnp.float32
+    assert 7 < (ours.var.get_value().max() - 0.9) / 0.1 < 11
+
+
+def test_one_device_and_four_train_alike_with_the_same_span(vector_input, config):
+    class Network(nnx.Module):
+        def __init__(self, rngs):
+            self.first, self.norm = nnx.Linear(8, 16, rngs=rngs), BatchNorm(16, span=4, rngs=rngs)
+            self.head = nnx.Linear(16, 3, rngs=rngs)
+
+        def __call__(self, x):
+            return self.head(nnx.relu(self.norm(self.first(x))))
+
+    def loss(model, batch):
+        logits = model(batch["x"])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]), logits
+
+    def trained(devices):
+        task = nnx_task(Network, loss, optax.sgd(0.1))
+        trainer = Trainer(task, config(f"on{devices}", iterations_per_loop=5), devices=jax.devices()[:devices])
+        return jax.tree.leaves(trainer.train(vector_input, max_steps=5).state.variables)
+
+    for one, four in zip(trained(1), trained(4), strict=True):
+        np.testing.assert_allclose(np.asarray(four), np.asarray(one), rtol=1e-4, atol=1e-6)
+
+
+def test_a_span_that_does_not_divide_the_rows_is_refused():
+    with pytest.raises(OptionError, match="a span of 5 rows does not divide the batch of 12 rows"):
+        norm(span=5)(X)
