@@ -117,7 +117,7 @@ def _check(recipe: "Recipe") -> None:
     from trainer.workdir import check_writable
 
     recipe.check()
-    if recipe.mode == "train":
+    if recipe.mode == "train" and not recipe.show_state:
         check_writable(recipe.trainer.workdir)  # last: it creates the directory
 
 

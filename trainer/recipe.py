@@ -49,6 +49,9 @@ class Recipe(ABC):
     validation split."""
     follow_seconds: float = 3600.0
     """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that of max_steps."""
+    show_state: bool = False
+    """Print the arrays of the training's state, with dtype and shape, and how the optimizer treats each parameter; then
+    end."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
     trainer: TrainerConfig = field(default_factory=settings)

@@ -6,8 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.errors import OptionError
+import jax
+
 from pipeline.logs import logger
+from trainer.batch_spec import named_leaves
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.host_watchdog import HostWatchdog
@@ -22,6 +24,7 @@ from trainer.mesh import Placement
 from trainer.modes.alternating import Alternating, check_name, tell
 from trainer.modes.evaluation import Evaluation, compare_paddings
 from trainer.modes.following import Waits, follow
+from trainer.modes.goal import goal_of
 from trainer.modes.owning import own
 from trainer.modes.prediction import Prediction, check_predict
 from trainer.modes.preflight import agree, facts_of
@@ -76,7 +79,7 @@ class Trainer:
         that of an uninterrupted run. Raises NanError, which names the step, before a broken state is saved; InputError
         for an input that ends early or changes its shapes; OwnerError, before anything is written, if another training
         run owns the work directory."""
-        return self._train(input_fn, _goal(steps, max_steps, self.config))
+        return self._train(input_fn, goal_of(steps, max_steps, self.config))
 
     def train_and_evaluate(
         self,
@@ -101,7 +104,7 @@ class Trainer:
         def alternating(session: Session) -> Alternating:
             return Alternating(session, self._setup, eval_input_fn, name, every)
 
-        return self._train(train_input_fn, _goal(steps, max_steps, self.config), alternating)
+        return self._train(train_input_fn, goal_of(steps, max_steps, self.config), alternating)
 
     def _train(
         self,
@@ -126,6 +129,13 @@ class Trainer:
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
                 result = TrainResult(start, start, None, {}, None, 0)
             return replace(result, evaluations=tuple(evaluating.results)) if evaluating else result
+
+    def state_arrays(self, input_fn: InputFn) -> dict[str, jax.ShapeDtypeStruct]:
+        """Name -> shape, dtype and sharding of each array of the training's state; computes nothing.
+
+        The parameters are "variables/params/...", as in checkpoints. input_fn: of the training."""
+        with ShortErrors():
+            return named_leaves(self._setup.abstract_state(self._setup.open("train", input_fn)))
 
     def evaluate(
         self, input_fn: InputFn, *, step: int | None = None, name: str | None = None, check_padding: bool = False
@@ -239,19 +249,3 @@ class Trainer:
             return facts_of(self._setup, inputs, start, end) | others
 
         agree(session.watchdog, facts, self.config.workdir, self.config.stall_seconds)
-
-
-def _goal(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int]:
-    """Returns a function from the first step of a run to its last."""
-    if steps is not None and max_steps is not None:
-        raise OptionError(
-            f"steps={steps} and max_steps={max_steps} are both given. Give one: steps counts from the newest "
-            "checkpoint, max_steps from the very first run."
-        )
-    for name, value in (("steps", steps), ("max_steps", max_steps)):
-        if value is not None:
-            check_positive_int(name, value)
-    end = max_steps or config.max_steps or config.fast_dev_run
-    if steps is None and end is None:
-        raise OptionError("no end is given. Give steps or max_steps to train, or max_steps in the TrainerConfig.")
-    return lambda start: (end or 0) if steps is None else start + steps

@@ -52,3 +52,19 @@ def test_predictions_name_the_classes_and_agree_with_the_evaluation(trained):
 def test_an_evaluation_of_another_part_is_of_the_model_as_it_is(trained, digits):
     run(replace(trained, mode="evaluate", eval_split="train[:40]", check_padding=True))
     assert (result_of(trained)["records"], result_of(trained)["proven"]) == (40, True)
+
+
+def test_the_state_is_shown_with_its_dtypes_and_what_the_optimizer_does(trained, capsys):
+    optimizer = replace(trained.optimizer, freeze=("convs/0/*",), rate_of=("head/*=0.5",))
+    settings = replace(trained.trainer, workdir="unused", precision="bf16_params", ema_decay=0.9)
+    run(replace(trained, show_state=True, optimizer=optimizer, trainer=settings))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = {words[0]: words[1:] for words in lines if words}
+    assert rows["variables/params/convs/0/kernel"][0] == "bfloat16"
+    assert rows["variables/params/convs/0/kernel"][-1] == "frozen"
+    assert rows["variables/params/head/kernel"][-3:] == ["x", "0.5", "0.05"]
+    assert rows["variables/params/head/bias"][-2:] == ["x", "0.5"]
+    assert rows["ema/head/kernel"][0] == "float32"
+    assert not any(name.startswith("optimizer") and "convs/0" in name for name in rows)
+    assert lines[-1][1:4] == ["parameters", "in", "6"]
+    assert not Path("unused").exists()

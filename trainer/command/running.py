@@ -9,6 +9,7 @@ import jax
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
+from trainer.command.shown_state import show_state
 from trainer.config import TrainerConfig
 from trainer.recipe import Recipe
 from trainer.results import EvalResult
@@ -21,6 +22,9 @@ def run(recipe: Recipe) -> None:
     """Runs recipe.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the training speed
     to train_result.json, predictions to predictions.jsonl."""
     trainer = Trainer(recipe.task(), recipe.trainer)
+    if recipe.show_state:
+        show_state(trainer, recipe)
+        return
     if recipe.mode == "predict":
         _write_predictions(trainer, recipe)
         return

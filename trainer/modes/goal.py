@@ -1,0 +1,24 @@
+"""The last step of a call of train, from its arguments and the settings."""
+
+from collections.abc import Callable
+
+from pipeline.errors import OptionError
+from trainer.config import TrainerConfig, check_positive_int
+
+__all__ = ["goal_of"]
+
+
+def goal_of(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int]:
+    """Returns a function from the first step of a run to its last."""
+    if steps is not None and max_steps is not None:
+        raise OptionError(
+            f"steps={steps} and max_steps={max_steps} are both given. Give one: steps counts from the newest "
+            "checkpoint, max_steps from the very first run."
+        )
+    for name, value in (("steps", steps), ("max_steps", max_steps)):
+        if value is not None:
+            check_positive_int(name, value)
+    end = max_steps or config.max_steps or config.fast_dev_run
+    if steps is None and end is None:
+        raise OptionError("no end is given. Give steps or max_steps to train, or max_steps in the TrainerConfig.")
+    return lambda start: (end or 0) if steps is None else start + steps
