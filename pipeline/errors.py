@@ -7,6 +7,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from pipeline.user_frames import ShortInNotebooks
+
 __all__ = [
     "BadRecordsError",
     "BatchSizeError",
@@ -40,7 +42,7 @@ __all__ = [
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-class InfeedError(Exception):
+class InfeedError(ShortInNotebooks, Exception):
     """The root of the tree: `except InfeedError` catches everything that infeed itself raises.
 
     Each argument is one line of the message. A newline inside an argument is part of a name and is escaped."""

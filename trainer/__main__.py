@@ -13,6 +13,7 @@ from pipeline import logs
 from pipeline.errors import HostError, InfeedError, printable
 from pipeline.installing import how_to_install
 from pipeline.tools.program import command_of, ends_when_not_read, help_end, program
+from pipeline.user_frames import keeps_all_frames
 from trainer.exits import (
     EXIT_HOST_FAILED,
     EXIT_INTERRUPTED,
@@ -24,7 +25,7 @@ from trainer.exits import (
     is_apart,
 )
 from trainer.interrupts import FirstOne, Interrupts
-from trainer.user_code import JAX_NOTE, described, keeps_all_frames, source_lines
+from trainer.user_code import JAX_NOTE, described, source_lines
 
 if TYPE_CHECKING:
     from trainer.recipe import Recipe

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from pipeline.ctrl_c import EXIT_INTERRUPTED
+from pipeline.user_frames import ShortInNotebooks
 
 __all__ = [
     "EXIT_HOST_FAILED",
@@ -36,7 +37,7 @@ EXIT_HOST_FAILED = 3  # another host failed or died, so this one had to end
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run the same command again
 
 
-class Ending(BaseException):
+class Ending(ShortInNotebooks):
     """The process was asked to end and all progress is saved: the same command resumes from there.
 
     together: every host of the run raises it at the same step, so no host has to be told."""

@@ -79,7 +79,8 @@ class Trainer:
         that of an uninterrupted run. Raises NanError, which names the step, before a broken state is saved; InputError
         for an input that ends early or changes its shapes; OwnerError, before anything is written, if another training
         run owns the work directory."""
-        return self._train(input_fn, goal_of(steps, max_steps, self.config))
+        with ShortErrors():
+            return self._train(input_fn, goal_of(steps, max_steps, self.config))
 
     def train_and_evaluate(
         self,
@@ -104,7 +105,8 @@ class Trainer:
         def alternating(session: Session) -> Alternating:
             return Alternating(session, self._setup, eval_input_fn, name, every)
 
-        return self._train(train_input_fn, goal_of(steps, max_steps, self.config), alternating)
+        with ShortErrors():
+            return self._train(train_input_fn, goal_of(steps, max_steps, self.config), alternating)
 
     def _train(
         self,
@@ -112,7 +114,7 @@ class Trainer:
         goal: Callable[[int], int],
         alternating: Callable[[Session], Alternating] | None = None,
     ) -> TrainResult:
-        with ShortErrors(), self._session(saves=not self.config.fast_dev_run) as session:
+        with self._session(saves=not self.config.fast_dev_run) as session:
             with session.preemption.leavable():
                 own(session, self.config)
                 start = 0 if self.config.fast_dev_run else session.checkpoints.resume_step()

@@ -20,7 +20,7 @@ _FIRST, _SECOND = 0x0A, 0x12
 _DTYPE_OF_TAG: dict[int, Dtype] = {tag[0]: dtype for dtype, tag in LIST_TAG.items()}
 _UNPACKED: dict[Dtype, int] = {"float32": 0x0D, "int64": 0x08}
 _CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint other than its last
-_INT64_MAX = 2**63 - 1
+_INT64_MAX, _UINT64_MAX = 2**63 - 1, 2**64 - 1
 
 _Span = tuple[int, int, int]
 
@@ -166,6 +166,7 @@ def _values(data: bytes, dtype: Dtype, start: int, stop: int) -> list[Any]:
     numbers = []
     for _ in range(count):
         number, start = _read_varint(data, start)
+        number &= _UINT64_MAX  # ten bytes have 70 bits; protobuf, too, ignores those above 64
         numbers.append(number if number <= _INT64_MAX else number - 2**64)
     return numbers
 

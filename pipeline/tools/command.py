@@ -3,6 +3,7 @@
 They print only through this Console, so that control characters in raw data never reach a terminal."""
 
 import argparse
+import os
 import shutil
 import sys
 import textwrap
@@ -23,6 +24,12 @@ __all__ = ["Console", "Parser", "byte_bar", "exit_with", "say"]
 
 class Console(rich.console.Console):
     """rich's, but escapes all control characters except its own codes and newlines."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether lines can be redrawn. A notebook's ! and %% repeat them, although they set FORCE_COLOR, and ! has a
+        pseudo-terminal. Its kernel, and what the kernel starts, have JPY_PARENT_PID."""
+        return super().is_terminal and self.file.isatty() and "JPY_PARENT_PID" not in os.environ
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Like rich's."""

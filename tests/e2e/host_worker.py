@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from host_placement import placed
 from host_predictions import predictions
 from host_preemption import goes_on, preempted
 from host_task import (
@@ -38,8 +39,9 @@ ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on)}
 
 
 def same_truth(order):
-    """Trains and evaluates in every layout of `order`:
+    """Places rows over every mesh of `order`, then trains and evaluates in every layout:
     {name: {workdir, devices, model, save_every, restore_step, check_padding}}."""
+    yield "placed", [placed(*mesh) for mesh in order.meshes]
     for name, layout in order.layouts.items():
         devices = [jax.devices()[i] for i in layout.get("devices", range(jax.device_count()))]
         config = TrainerConfig(

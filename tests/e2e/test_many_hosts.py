@@ -3,6 +3,8 @@
 Four devices, as one process with four and two with two; with SWEEP=1 in the environment as four with one, and one
 alone, too."""
 
+import itertools
+
 import numpy as np
 import pytest
 from sweep import SWEEP
@@ -25,6 +27,8 @@ if SWEEP:
     LAYOUTS[MOVED] = {"devices": [0, 2, 1, 3], "save_every": STOP}
     RESUMED |= {"4x1": STOP, "1x1": LATER}  # one model that is trained by 2x2, 4x1 and 1x1, one after the other
 ALL = [*LAYOUTS, *RESUMED]
+ROWS = 16  # as in host_placement.py
+MESHES = [*itertools.product(([0, 1, 2, 3], [0, 2, 1, 3], [2, 0, 3, 1]), (1, 2, 4))]  # devices in order; model axis
 
 
 @pytest.fixture(scope="module")
@@ -32,22 +36,42 @@ def runs(run_hosts, digits, tmp_path_factory):
     """{name: [report of each process]}. Those of RESUMED continue from the checkpoints of the others."""
     work, data_dir = tmp_path_factory.mktemp("models"), str(digits[1])
 
-    def ran(count, devices, layouts):
+    def ran(count, devices, layouts, meshes=()):
         layouts = {name: {"workdir": str(work / name)} | layout for name, layout in layouts.items()}
-        ended = run_hosts("same_truth", count, devices, data_dir=data_dir, layouts=layouts, max_steps=STEPS)
+        order = {"data_dir": data_dir, "meshes": meshes, "layouts": layouts, "max_steps": STEPS}
+        ended = run_hosts("same_truth", count, devices, **order)
         assert [process.code for process in ended] == [0] * count, "\n".join(process.printed for process in ended)
-        return {name: [process.report[name] for process in ended] for name in layouts}
+        return {name: [process.report[name] for process in ended] for name in ["placed"] * bool(meshes) + [*layouts]}
 
     def resumed(name, source, **layout):
         return {"workdir": str(work / source), "restore_step": RESUMED[name]} | layout
 
-    seen = ran(2, 2, LAYOUTS | {"2x2": resumed("2x2", "data")})
+    seen = ran(2, 2, LAYOUTS | {"2x2": resumed("2x2", "data")}, MESHES)
     if SWEEP:
         seen |= ran(4, 1, {"4x1": resumed("4x1", MOVED, save_every=LATER)})
     alone = {"one host": {}, "1x4 from a cut model": resumed("1x4 from a cut model", "model across the hosts")}
     if SWEEP:
         alone["1x1"] = resumed("1x1", MOVED, devices=[0])
     return seen | ran(1, 4, alone)
+
+
+def test_over_any_mesh_each_device_holds_its_rows_of_the_whole_batch(runs):
+    for number, (devices, model) in enumerate(MESHES):
+        size = ROWS * model // len(devices)
+        hosts, held = [host[number] for host in runs["placed"]], {}
+        for host in hosts:
+            assert host["shape"] == [ROWS]
+            rows = [row for start, stop in host["rows"] for row in range(start, stop)]
+            assert rows == sorted({row for part in host["parts"].values() for row in part})
+            held |= {int(device): part for device, part in host["parts"].items()}
+        assert held == {
+            device: [*range(at // model * size, (at // model + 1) * size)] for at, device in enumerate(devices)
+        }
+
+
+def test_half_of_a_hosts_rows_is_never_taken_for_a_smaller_batch(runs):
+    for host in runs["placed"]:
+        assert [mesh["half"] for mesh in host] == ["refused"] * len(MESHES)
 
 
 def global_batches(hosts, what):

@@ -17,8 +17,8 @@ from trainer.interrupts import FirstOne, Interrupts
 __all__ = ["Preemption", "Request"]
 
 KEY = "preempted"  # of the run. A host's value: "" for SIGTERM, for SIGINT the session that received it
-SAVING = "interrupted: saving the run; a second Ctrl-C exits without saving"
-STOPPING = "interrupted: stopping; a second Ctrl-C exits immediately"
+SAVING = "interrupted: saving the run; a second interrupt (Ctrl-C) ends the process without saving"
+STOPPING = "interrupted: stopping; a second interrupt (Ctrl-C) ends the process"
 SAVED = "SIGINT; all progress is saved, and the same command resumes from there"
 
 _requested = threading.Event()

@@ -12,11 +12,12 @@ from typing import Any
 
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.tools.program import program
+from pipeline.user_frames import keeps_all_frames
 from trainer.cluster.devices import Devices
 from trainer.cluster.distributed import Distributed
 from trainer.config import TrainerConfig
 from trainer.recipe import DataRecipe, Recipe
-from trainer.user_code import described, keeps_all_frames, source_lines
+from trainer.user_code import described, source_lines
 
 __all__ = ["needed_by_training", "recipe_class"]
 

@@ -99,7 +99,7 @@ class ProgressLine:
 def _live_line(start: int, end: int, out: TextIO, clock: Callable[[], float]) -> "_LiveLine | _NotebookLine | None":
     if Console().is_jupyter:
         return _NotebookLine(start, end, clock)
-    return _LiveLine(start, end, out) if out.isatty() else None
+    return _LiveLine(start, end, out) if Console(file=out).is_terminal else None
 
 
 class _NotebookLine:

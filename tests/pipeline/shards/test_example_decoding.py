@@ -1,5 +1,6 @@
 """What others write as tf.train.Example, read leniently where protobuf is lenient, and never with another error."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import SchemaError
 from pipeline.shards.example import encode_example
-from pipeline.shards.example_decoding import decode_example, example_layout
+from pipeline.shards.example_decoding import decode_example, decode_features, example_layout
 from pipeline.shards.schema import Feature, Schema
 
 ANY = (None,)
@@ -32,6 +33,10 @@ def example(*entries):
 ODD = {
     "unpacked integers": (example(entry(b"a", sized(INTS, b"\x08\x05\x08\x96\x01"))), {"a": [5, 150]}),
     "integers packed and unpacked": (example(entry(b"a", sized(INTS, b"\x0a\x01\x04\x08\x05"))), {"a": [4, 5]}),
+    "an integer of over 64 bits": (
+        example(entry(b"a", sized(INTS, b"\x08" + b"\xff" * 9 + b"\x7f" + b"\x0a\x0a" + b"\xff" * 9 + b"\x7f"))),
+        {"a": [-1, -1]},
+    ),
     "unpacked floats": (example(entry(b"a", sized(FLOATS, b"\x0d\0\0\x80\x3f"))), {"a": [1.0]}),
     "the value before the key": (
         example(sized(b"\x12", sized(INTS, b"\x08\x05")) + sized(b"\x0a", b"a")),
@@ -70,6 +75,13 @@ def test_what_protobuf_reads_is_read_alike(name):
 
 
 @pytest.mark.parametrize("name", ODD)
+def test_only_the_features_that_are_asked_for_become_arrays(name):
+    data, values = ODD[name]
+    found = decode_features(data, {b"a"})
+    assert {key: array.tolist() for key, array in found.items()} == {k: v for k, v in values.items() if k == "a" and v}
+
+
+@pytest.mark.parametrize("name", ODD)
 def test_a_layout_counts_what_decoding_gives_and_refuses_fields_that_no_example_has(name):
     data, values = ODD[name]
     if name in ("a field beside features", "a field beside the entries"):
@@ -99,6 +111,7 @@ NO_EXAMPLE = {
     "a group": (b"\x0b", "wire type 3"),
     "a length beyond its message": (b"\x0a\x02\x0a\x05", "cut short"),
     "a number in place of bytes": (example(entry(b"a", sized(b"\x0a", b"\x08\x05"))), "tag 8 in a list of bytes"),
+    "an unknown field of bytes": (example(entry(b"a", sized(b"\x0a", b"\x12\1?"))), "tag 18 in a list of bytes"),
     "a number in place of floats": (example(entry(b"a", sized(FLOATS, b"\x08\x05"))), "tag 8 in a list of float32"),
     "floats that end within one": (example(entry(b"a", sized(FLOATS, b"\x0a\x03abc"))), "cut short"),
     "integers that end within one": (example(entry(b"a", sized(INTS, b"\x0a\x01\x80"))), "cut short"),
@@ -106,7 +119,11 @@ NO_EXAMPLE = {
 }
 
 
-@pytest.mark.parametrize("read", [decode_example, example_layout])
+def some_features(data):
+    return decode_features(data, {b"a", b"\xff"})
+
+
+@pytest.mark.parametrize("read", [decode_example, example_layout, some_features])
 @pytest.mark.parametrize("name", NO_EXAMPLE)
 def test_bytes_that_are_no_example_are_refused(name, read):
     data, message = NO_EXAMPLE[name]
@@ -138,3 +155,5 @@ def test_damaged_bytes_are_refused_as_such_or_decoding_and_layout_agree(data):
     assert layout.keys() <= values.keys()
     counts = {key: layout[key].num_values if key in layout else 0 for key in values}
     assert counts == {key: len(items) for key, items in values.items()}
+    for key, array in decode_features(bytes(damaged), {key.encode() for key in values}).items():
+        np.testing.assert_array_equal(array, values[key])

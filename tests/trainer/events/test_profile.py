@@ -22,6 +22,8 @@ def seen(path):
     return begun, Counter(event.name for event in events if event.name.startswith("end: "))
 
 
+# As an error, this warning of JAX 0.12's ProfileData on Python 3.13 would abort the process.
+@pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
 def test_the_trace_has_the_dispatches_of_its_steps_alone(dense_task, vector_input, config, caplog):
     settings = config(iterations_per_loop=4, checkpoint_every_steps=None, profile_steps="9:18", loop_mode="step")
     with caplog.at_level(logging.INFO, "trainer"):

@@ -75,6 +75,16 @@ def test_a_terminal_shows_one_line_in_place_and_what_is_logged_above_it(terminal
     assert after == ""
 
 
+def test_a_command_that_a_notebook_runs_logs_plain_lines_on_its_pseudo_terminal(terminal, caplog, monkeypatch):
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    stream, _ = terminal
+    with caplog.at_level(logging.INFO, "trainer"):
+        line = ProgressLine(0, 10, batch=32, log_every=10, stream=stream, clock=Clock())
+        line.update(10, loss=0.5, wait_seconds=0.0)
+        line.close()
+    assert [message[:10] for message in caplog.messages] == ["step 10/10"]
+
+
 def test_a_notebook_shows_one_line_which_is_replaced_in_place_and_not_more_than_twice_a_second(monkeypatch, caplog):
     displayed, clock = [], Clock()
 

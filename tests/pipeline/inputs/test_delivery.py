@@ -1,0 +1,45 @@
+"""What the reading thread holds: the records of its source and the batches that are ready share one limit."""
+
+import contextlib
+import time
+
+from pipeline.inputs.delivery import read_ahead
+from pipeline.orders.order import EvalOrder
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Proven
+
+RECORD_BYTES = 1000
+
+
+class Source:
+    """Records of a thousand bytes, from a reading that holds seven of them all the time."""
+
+    def weigh(self, record_ids):
+        return RECORD_BYTES * len(record_ids)
+
+    def read(self, groups, ahead_bytes):
+        return Reading(groups)
+
+
+class Reading:
+    held_bytes = 7 * RECORD_BYTES
+
+    def __init__(self, groups):
+        self.groups = groups
+
+    def __iter__(self):
+        payload = bytes(RECORD_BYTES - RECORD_OBJECT_BYTES)
+        for group in self.groups:
+            yield [Proven(payload, 0) for _ in group.record_ids]
+
+
+def test_batches_that_are_ready_have_what_the_reading_leaves_of_the_limit():
+    order = EvalOrder(100, 1)
+    batches = (order.rows(order.advance(order.start, step), (range(1),)) for step in range(100))
+    with contextlib.closing(read_ahead(Source(), batches, 10 * RECORD_BYTES)) as reading:
+        stop = time.monotonic() + 60
+        while len(reading._shelf.items) < 3:
+            assert time.monotonic() < stop
+            time.sleep(0.01)
+        assert not reading.join(0.2)  # it waits for room, though most batches are to come
+        assert reading._shelf.held == 3 * RECORD_BYTES
+        assert [delivery.rows.record_ids.tolist() for delivery in reading] == [[number] for number in range(100)]

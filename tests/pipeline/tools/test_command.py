@@ -1,0 +1,36 @@
+"""The console of all commands: when it may redraw lines."""
+
+import io
+import os
+import pty
+
+import pytest
+
+from pipeline.tools.command import Console
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """A terminal and a file, and an environment that says nothing about them."""
+    for name in ("JPY_PARENT_PID", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        yield terminal, io.StringIO()
+    os.close(ours)
+
+
+def test_lines_are_redrawn_on_a_terminal_only(streams):
+    assert [Console(file=stream).is_terminal for stream in streams] == [True, False]
+
+
+def test_force_color_does_not_make_a_terminal_of_a_file(streams, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert [Console(file=stream).is_terminal for stream in streams] == [True, False]
+
+
+def test_what_a_notebook_runs_redraws_nothing_although_it_has_a_pseudo_terminal(streams, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    assert not any(Console(file=stream).is_terminal for stream in streams)
