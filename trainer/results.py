@@ -17,7 +17,7 @@ class EvalResult:
     step: of the checkpoint. seconds: that the epoch took, without compilation.
     arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows that
     counted. masked: bad records that the input left out, over all hosts; the log of each host names its own.
-    num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
+    name: of the evaluation. num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
     delivered (as expected for a masked one) and as expected."""
 
     step: int
@@ -29,6 +29,7 @@ class EvalResult:
     expected_crc: int | None
     seconds: float
     arrays: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
+    name: str | None = None
 
     @property
     def proven(self) -> bool:

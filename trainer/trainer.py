@@ -1,6 +1,6 @@
 """The Trainer, the package's main class: trains and evaluates a Task and predicts with it, from any input."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from trainer.ema import model_of
 from trainer.inputs import InputFn
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
-from trainer.modes.alternating import Alternating, check_name, tell
+from trainer.modes.alternating import Alternating, check_name, named_inputs, tell
 from trainer.modes.evaluation import Evaluation, compare_paddings
 from trainer.modes.following import Waits, follow
 from trainer.modes.goal import goal_of
@@ -85,7 +85,7 @@ class Trainer:
     def train_and_evaluate(
         self,
         train_input_fn: InputFn,
-        eval_input_fn: InputFn,
+        eval_input_fn: InputFn | Mapping[str, InputFn],
         *,
         steps: int | None = None,
         max_steps: int | None = None,
@@ -94,16 +94,17 @@ class Trainer:
     ) -> TrainResult:
         """Trains like `train`, and evaluates one exact epoch every eval_every_steps and at the end.
 
-        eval_every_steps: default checkpoint_every_steps. Each evaluation is of a checkpoint saved just before;
+        eval_input_fn: one input, or several by name, of which keep_best uses the first. eval_every_steps: default
+        checkpoint_every_steps. Each evaluation is of a checkpoint saved just before;
         TrainResult.evaluations has the results, and TrainerConfig.keep_best keeps the best checkpoint. The training
         input continues at its position. A resumed run first runs the evaluation that was due when it stopped."""
-        check_name(name)
+        inputs = named_inputs(eval_input_fn, name)
         every = eval_every_steps or self.config.checkpoint_every_steps
         if eval_every_steps is not None:
             check_positive_int("eval_every_steps", eval_every_steps)
 
         def alternating(session: Session) -> Alternating:
-            return Alternating(session, self._setup, eval_input_fn, name, every)
+            return Alternating(session, self._setup, inputs, every)
 
         with ShortErrors():
             return self._train(train_input_fn, goal_of(steps, max_steps, self.config), alternating)
@@ -121,7 +122,7 @@ class Trainer:
                 end = self.config.fast_dev_run or goal(start)
                 training = self._setup.open("train", input_fn, start) if start < end else None
                 evaluating = alternating(session) if alternating else None
-            inputs = [opened for opened in (training, evaluating and evaluating.opened) if opened]
+            inputs = [training] * bool(training) + (list(evaluating.opened.values()) if evaluating else [])
             self._agree(session, inputs, start, end, eval_every_steps=evaluating and evaluating.every_steps)
             if evaluating and start:
                 evaluating.make_up(start, end)

@@ -1,7 +1,8 @@
 """Evaluation in the middle of training, of the state in memory; and where evaluation results are reported."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pipeline.errors import OptionError
 from trainer.callbacks import EvaluationEnd
@@ -13,38 +14,53 @@ from trainer.results import EvalResult
 from trainer.setup import Setup
 from trainer.state import TrainState
 
-__all__ = ["Alternating", "check_name", "tell"]
+__all__ = ["Alternating", "check_name", "named_inputs", "tell"]
 
 
 class Alternating:
-    """An exact epoch of this input every `every_steps` of training, and at its end. results: all so far."""
+    """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so far."""
 
     def __init__(
-        self, session: Session, setup: Setup, input_fn: InputFn, name: str | None, every_steps: int | None
+        self, session: Session, setup: Setup, inputs: Mapping[str | None, InputFn], every_steps: int | None
     ) -> None:
-        self.opened, self.every_steps = setup.open("eval", input_fn), every_steps
-        self.results: list[EvalResult] = []
-        self._session, self._setup, self._input_fn, self._name = session, setup, input_fn, name
-        self._evaluation: Evaluation | None = None
+        self.opened = {name: setup.open("eval", input_fn) for name, input_fn in inputs.items()}
+        self.every_steps, self.results = every_steps, list[EvalResult]()
+        self._session, self._setup, self._inputs = session, setup, inputs
+        self._evaluations: dict[str | None, Evaluation] = {}
 
     def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /) -> TrainState:
         """Returns the same state in other arrays: its own are donated. stop(why): ends the training after this."""
-        self._evaluation = Evaluation.of(
-            self._evaluation, self._session, self._setup, self.opened, state, step, self._input_fn
-        )
-        result = self._evaluation.epoch()
-        self.results.append(result)
-        self._session.ownership.fence()
-        self._session.checkpoints.record(step, result.metrics)
-        tell(self._setup, self._name, result, stop)
-        return self._evaluation.state
+        first = next(iter(self._inputs))
+        for name, input_fn in self._inputs.items():
+            given = (self._session, self._setup, self.opened[name], state, step, input_fn)
+            evaluation = self._evaluations[name] = Evaluation.of(self._evaluations.get(name), *given)
+            result = replace(evaluation.epoch(), name=name)
+            state = evaluation.state
+            self.results.append(result)
+            self._session.ownership.fence()
+            if name == first:
+                self._session.checkpoints.record(step, result.metrics)
+            tell(self._setup, name, result, stop)
+        return state
 
     def make_up(self, start: int, end: int) -> None:
         """Evaluates the checkpoint that a run resumes from, if that was due and has not happened."""
         due = start >= end or (self.every_steps is not None and start % self.every_steps == 0)
         if due and not self._session.checkpoints.was_evaluated(start):
-            like = self._setup.abstract_state(self.opened)
+            like = self._setup.abstract_state(next(iter(self.opened.values())))
             self(start, self._session.checkpoints.restore(start, like).state, lambda _: None)
+
+
+def named_inputs(inputs: InputFn | Mapping[str, InputFn], name: str | None) -> Mapping[str | None, InputFn]:
+    """The inputs of an evaluation by name: one, or several. OptionError for a name that cannot be one."""
+    if not isinstance(inputs, Mapping):
+        check_name(name)
+        return {name: inputs}
+    if name is not None or not inputs:
+        raise OptionError(f"name={name!r} with {len(inputs)} inputs: the keys of a mapping of inputs are the names.")
+    for key in inputs:
+        check_name(key)
+    return dict(inputs)
 
 
 def check_name(name: str | None) -> None:

@@ -1,6 +1,7 @@
 """Training with evaluations in between: the training is the same, and so is each evaluation."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -11,6 +12,8 @@ from pipeline.errors import OptionError
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.trainer import Trainer
+
+PARTS = {"first": slice(30), "second": slice(30, None)}
 
 
 def bits(state):
@@ -133,3 +136,26 @@ def test_what_a_callback_raises_ends_the_run(dense_task, vector_input, config):
 
     with pytest.raises(KeyError, match="mine"):
         Trainer(dense_task, config(), callbacks=[Broken()]).train(vector_input, max_steps=2)
+
+
+def test_several_inputs_are_evaluated_under_their_names(dense_task, vectors, make_input, config):
+    parts = {name: {key: array[rows] for key, array in vectors.items()} for name, rows in PARTS.items()}
+    inputs = {name: partial(make_input, part) for name, part in parts.items()}
+    trainer = Trainer(dense_task, config(keep_best="accuracy"))
+    result = trainer.train_and_evaluate(partial(make_input, vectors), inputs, max_steps=4, eval_every_steps=2)
+    found = [(each.step, each.name, each.records) for each in result.evaluations]
+    assert found == [(2, "first", 30), (2, "second", 70), (4, "first", 30), (4, "second", 70)]
+    assert trainer.evaluate(inputs["second"], name="alone").metrics == result.evaluations[-1].metrics
+    workdir = Path(trainer.config.workdir)
+    assert (workdir / "eval_first").is_dir()
+    assert (workdir / "eval_second").is_dir()
+    kept = json.loads((workdir / "evaluations.json").read_text())
+    assert str(result.evaluations[2].metrics["accuracy"]) in json.dumps(kept)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name", "text"), [({}, None, "with 0 inputs"), ({"a": 1}, "b", "name='b' with 1 inputs")]
+)
+def test_inputs_without_names_or_with_two_are_refused(dense_task, vector_input, config, inputs, name, text):
+    with pytest.raises(OptionError, match=text):
+        Trainer(dense_task, config()).train_and_evaluate(vector_input, inputs, max_steps=1, name=name)
