@@ -9,8 +9,8 @@ import jax
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
-from trainer.config import TrainerConfig
-from trainer.recipe import Recipe
+from trainer.command.agreement import Agreement
+from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult
 from trainer.trainer import Trainer
 
@@ -26,10 +26,10 @@ def run(recipe: Recipe) -> None:
         return
     if recipe.mode == "evaluate-continuously":
         for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
-            _tell(recipe.trainer, result)
+            _tell(recipe, result)
         return
     speed = trainer.train(recipe.train_input).speed if recipe.mode == "train" else None
-    _tell(recipe.trainer, trainer.evaluate(recipe.eval_input, check_padding=recipe.check_padding))
+    _tell(recipe, trainer.evaluate(recipe.eval_input, check_padding=recipe.check_padding))
     if speed and jax.process_index() == 0 and not recipe.trainer.fast_dev_run:
         _publish(recipe.trainer.workdir, "train_result.json", asdict(speed))
 
@@ -40,27 +40,31 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
         for _ in predictions:
             pass
         return
-    workdir, count = trainer.config.workdir, 0
+    workdir, count, agreement = trainer.config.workdir, 0, Agreement()
     path = join(workdir, "predictions.jsonl")
     with open_storage(workdir).publish(path) as sink:
         for record in predictions:
             values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
-            sink.write(json.dumps(recipe.prediction(values)).encode() + b"\n")
+            line = recipe.prediction(values)
+            sink.write(json.dumps(line).encode() + b"\n")
+            agreement.add(line)
             count += 1
-    say(Console(), f"{count} predictions written to {path}")
+    say(Console(), f"{count} predictions written to {path}{agreement}")
 
 
-def _tell(config: TrainerConfig, result: EvalResult) -> None:
+def _tell(recipe: Recipe, result: EvalResult) -> None:
+    config, split = recipe.trainer, recipe.eval_split if isinstance(recipe, DataRecipe) else None
     if jax.process_index() > 0 or config.fast_dev_run:
         return
     numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
-    path = _publish(config.workdir, "eval_result.json", result.metrics | numbers | {"proven": result.proven})
+    report = result.metrics | numbers | {"proven": result.proven} | ({"split": split} if split else {})
+    path = _publish(config.workdir, "eval_result.json", report)
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
     say(
         Console(),
         f"step {result.step}: {', '.join((shares | others | shares).values())} over "
-        f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}validation records, "
+        f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}{split or 'validation'} records, "
         f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
     )
 
