@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, OptionError
 from trainer.task import Augment, Batch, Metrics, Task, Variables, kind_of
 from trainer.user_code import ShortErrors
 
@@ -30,6 +30,12 @@ def nnx_task(
     loss(model, batch) -> (losses [b], outputs), with the model in train() or eval() mode. Random streams in the module
     (dropout) are seeded from the step's key and not saved in checkpoints.
     predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment: see Task."""
+    if isinstance(make_model, nnx.Module):
+        kind = type(make_model).__name__
+        raise OptionError(
+            f"make_model is a {kind}. Give a function that makes one from nnx.Rngs, whose seed the trainer chooses: "
+            f"lambda rngs: {kind}(..., rngs=rngs)."
+        )
     with ShortErrors():
         abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
     graph, *abstract_parts = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
