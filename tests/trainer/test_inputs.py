@@ -10,7 +10,7 @@ from pipeline.errors import InputError, OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import batch_struct, check_batch
 from trainer.first_batches import FirstBatches
-from trainer.inputs import CompleteInput, Input, InputContext, IterableInput, as_input
+from trainer.inputs import Input, InputContext, IterableInput, as_input
 from trainer.trainer import Trainer
 
 
@@ -29,7 +29,7 @@ def test_an_input_of_a_users_own_gets_the_attributes_that_it_lacks_and_keeps_tho
     own = vector_input(InputContext("train", 16, 16, 16, Hosts(0, 1, rows=(range(16),)), 0, 0, 1.0))
     own.on_error = "mask"
     source = as_input(own)
-    assert isinstance(source, CompleteInput)
+    assert as_input(source) is source
     assert (source.on_error, source.quarantine, source.verify_command) == ("mask", (), None)
     own.quarantine = ["a bad record"]
     assert source.quarantine == ["a bad record"]
