@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if args.dali_index is not None:
                 notes.append(_write_dali(args.dali_index or join(args.directory, DALI_DIRECTORY), verifier, problems))
     console.print(table)
-    for line in (*notes, *repairs(manifest, found, sidecars)):
+    for line in (*dict.fromkeys(notes), *repairs(manifest, found, sidecars)):
         say(console, line)
     return int(any(found.values()) or bool(sidecars))
 
@@ -137,8 +137,8 @@ def _notes(verifier: SplitVerifier) -> Iterator[str]:
         )
     if verifier.key_digest is None and verifier.records == verifier.entry.num_records:
         yield (
-            f"{verifier.split}: records of {verifier.manifest.name!r} do not contain their keys, so no key digest can "
-            "be compared. This is normal: lengths and checksums cover every byte."
+            f"records of {verifier.manifest.name!r} do not contain their keys, so no key digest can be compared. This "
+            "is normal: lengths and checksums cover every byte."
         )
 
 

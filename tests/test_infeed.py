@@ -12,6 +12,7 @@ import pytest
 from infeed_door import SCRIPT, run_infeed
 
 from converters import idx_to_gcs
+from pipeline.tools import program
 from pipeline.tools.program import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +55,14 @@ def test_errors_name_a_command_as_the_user_started_it(infeed, monkeypatch, capsy
     assert capsys.readouterr().err == (
         "error: the following arguments are required: --raw_data_dir. See python -m converters.idx_to_gcs --help.\n"
     )
+
+
+def test_a_remedy_names_a_command_as_the_user_started_this_one(infeed, tmp_path, monkeypatch, capsys):
+    status, _, failed = infeed("verify", str(tmp_path / "nowhere"))
+    assert (status, failed.endswith("Give the output of a conversion or of infeed index.\n")) == (2, True)
+    monkeypatch.setattr(program, "_by_infeed", True)
+    text = "Run python -m trainer images. Or python -m converters.table_to_gcs; not python -m http.server"
+    assert program.as_started(text) == "Run infeed train images. Or infeed convert table; not python -m http.server"
 
 
 def test_every_command_is_listed_and_every_module_that_is_listed_is_there():

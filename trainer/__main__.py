@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pipeline import logs
 from pipeline.errors import HostError, InfeedError, printable
 from pipeline.installing import how_to_install
-from pipeline.tools.program import command_of, ends_when_not_read, help_end, program
+from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
 from pipeline.user_frames import keeps_all_frames
 from trainer.exits import (
     EXIT_HOST_FAILED,
@@ -46,7 +46,7 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
     except InfeedError as error:
         ours = [note for note in getattr(error, "__notes__", ()) if not note.startswith(JAX_NOTE)]
         notes = "".join(f" ({printable(note)})" for note in ours)
-        print(f"error: {error}{notes}", file=sys.stderr)
+        print(f"error: {as_started(str(error))}{notes}", file=sys.stderr)
         return EXIT_HOST_FAILED if isinstance(error, HostError) and is_apart() else EXIT_USER_ERROR
     except Preempted as preempted:
         print(f"preempted: {preempted}", file=sys.stderr)

@@ -86,8 +86,8 @@ class TrainerConfig:
     TensorBoard's profile plugin or XProf. Dispatches start and end there; multiples of iterations_per_loop trace
     complete ones."""
     fast_dev_run: int | None = None
-    """Train only this many steps, then evaluate one batch, to check that everything works. Starts from scratch and
-    writes no checkpoint, events or result."""
+    """Train only this many steps, then evaluate and predict one batch, to check that everything works. Starts from
+    scratch and writes no checkpoint, events or result."""
     overfit_batches: int | None = None
     """Train only on this many first batches of the input, repeated unchanged: a model that cannot memorize them is
     broken. They stay in memory. Does not affect evaluation."""

@@ -167,6 +167,14 @@ class IterableInput:
         del state
 
 
+_INPUT, _ADDED = ([name for name in vars(protocol) if name[0] != "_"] for protocol in (Input, CompleteInput))
+
+
+def _has(source: object, names: Iterable[str]) -> bool:
+    # Since Python 3.12, isinstance does not see what a wrapper passes on by its __getattr__.
+    return all(hasattr(source, name) for name in names)
+
+
 class _Completed:
     """A user's Input, with IterableInput's values of the attributes that it lacks."""
 
@@ -174,18 +182,18 @@ class _Completed:
         self._source = source
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("on_error", "quarantine", "verify_command"):
+        if name in _ADDED:
             return getattr(self._source, name, getattr(IterableInput, name))
         return getattr(self._source, name)
 
 
 def as_input(source: object) -> CompleteInput:
     """`source` if it is a CompleteInput; otherwise an adaptor for the Input or the iterable."""
-    if isinstance(source, CompleteInput):
-        return source
-    if isinstance(source, Input):
+    if _has(source, _INPUT) and _has(source, _ADDED):
+        return cast(CompleteInput, source)
+    if _has(source, _INPUT):
         adaptor = type(type(source).__name__, (_Completed,), {})  # messages name the user's class
-        return cast(CompleteInput, adaptor(source))
+        return cast(CompleteInput, adaptor(cast(Input, source)))
     if isinstance(source, Iterable) and not isinstance(source, (str, Mapping)):
         return cast(CompleteInput, IterableInput(source))
     raise InputError(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, OptionError
 from trainer.config import PrecisionName
 from trainer.precision import Precision, precision_of
 from trainer.task import Augment, Batch, Metrics, Partition, Task, Variables, copied, kind_of
@@ -36,6 +36,12 @@ def nnx_task(
     predict(model, batch) -> name -> array [b, ...], with the model in eval() mode. augment, partition: see Task.
     precision: see TrainerConfig. Layers with dtype=None compute in it; what the model returns when it is called is cast
     to float32, so losses and metrics need not."""
+    if isinstance(make_model, nnx.Module):
+        kind = type(make_model).__name__
+        raise OptionError(
+            f"make_model is a {kind}. Give a function that makes one from nnx.Rngs, whose seed the trainer chooses: "
+            f"lambda rngs: {kind}(..., rngs=rngs)."
+        )
     dtypes = precision_of(precision)
     with ShortErrors():
         abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))

@@ -44,13 +44,13 @@ class EvalResult:
 class TrainResult:
     """A call of train, from `start_step` to `step`, with the metrics of the last step.
 
-    state and speed are None if there was nothing to do. The speed is that of the loop, without compilation. stopped:
-    why it ended before its goal; None if it did not. evaluations: those of train_and_evaluate.
-    executables: number of programs compiled for the loop."""
+    state and speed are None if there was nothing to do; the repr leaves the state out. The speed is that of the loop,
+    without compilation. stopped: why it ended before its goal; None if it did not. evaluations: those of
+    train_and_evaluate. executables: number of programs compiled for the loop."""
 
     start_step: int
     step: int
-    state: TrainState | None
+    state: TrainState | None = field(repr=False)  # a notebook shows the result of its last line
     metrics: dict[str, float]
     speed: Speed | None
     executables: int

@@ -20,7 +20,7 @@ from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
 from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state
-from trainer.task import Step, Task
+from trainer.task import Step, Task, kind_of
 
 __all__ = ["Opened", "Setup"]
 
@@ -55,8 +55,9 @@ class Setup:
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a keep_best that no evaluation can have: the first one may be hours away; and for
-        another precision than the task's."""
+        """Raises OptionError for what is not a Task, for an optimizer that is not optax's, for another precision than the
+        task's, and for a keep_best that no evaluation can have: the first one may be hours away."""
+        _check_task(self.task)
         wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
         if self.config.evaluated_models[1:]:
             names += [f"{PARAMS}{name}" for name in names]
@@ -91,9 +92,10 @@ class Setup:
         context = InputContext(
             mode, batch, host_batch, device_batch, hosts, config.seed, start_step, config.stall_seconds
         )
+        _check_input_fn(input_fn)
         if mode == "train" and config.overfit_batches:
             input_fn = first_batches(input_fn, config.overfit_batches, repeat=True)
-        if mode == "eval" and config.fast_dev_run:
+        if mode != "train" and config.fast_dev_run:
             input_fn = first_batches(input_fn, 1, repeat=False)
         source = as_input(input_fn(context))
         if MASK not in source.spec:
@@ -182,3 +184,20 @@ class Setup:
         with closing(Feeder(source, bound, late or check)) as feeder:
             program.compile(steps.compiled, check)
             yield feeder
+
+
+def _check_task(task: object) -> None:
+    if not isinstance(task, Task):
+        raise OptionError(f"the task is {kind_of(task)}. It must be a Task. Does task() of the recipe return it?")
+    optimizer: Any = task.optimizer
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        hint = " A schedule is an optimizer's learning rate: optax.adam(schedule)." if callable(optimizer) else ""
+        raise OptionError(f"the task's optimizer is {kind_of(optimizer)}. Give one of optax: optax.adam(1e-3).{hint}")
+
+
+def _check_input_fn(input_fn: object) -> None:
+    if not callable(input_fn):
+        raise OptionError(
+            f"the input is {kind_of(input_fn)}. Give a function that makes it, which the trainer calls with an "
+            "InputContext: lambda ctx: train_dataset(..., global_batch=ctx.global_batch_size, hosts=ctx.hosts)."
+        )

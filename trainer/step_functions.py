@@ -153,7 +153,7 @@ def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
 def _check_rows(made: Any, batch_rows: int, function: str) -> None:
     if not isinstance(made, Mapping):
         raise InputError(
-            f"{function} returned a {type(made).__name__}. It must return a dict such as {{'class': array}}, with one "
+            f"{function} returned {kind_of(made)}. It must return a dict such as {{'class': array}}, with one "
             "row per record in every array."
         )
     for name, leaf in named_leaves(dict(made)).items():

@@ -47,7 +47,9 @@ class Variables(NamedTuple):
 
 
 def kind_of(made: Any) -> str:
-    """What a function returned, for messages: "a dict", "a tuple of 3", "an array"."""
+    """What a function returned, for messages: "a dict", "a tuple of 3", "an array", "None"."""
+    if made is None:
+        return "None"
     if isinstance(made, jax.Array):
         return "an array"
     return f"a {type(made).__name__}" + (f" of {len(made)}" if isinstance(made, (tuple, list)) else "")

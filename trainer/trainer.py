@@ -67,8 +67,8 @@ class Trainer:
         self._setup.check_microbatches()
         if config.fast_dev_run:
             log.warning(
-                "fast_dev_run: trains %d steps and evaluates one batch with an untrained model; writes no checkpoint "
-                "and no events",
+                "fast_dev_run: trains %d steps; evaluates and predicts one batch with an untrained model; writes no "
+                "checkpoint and no events",
                 config.fast_dev_run,
             )
 
@@ -151,17 +151,13 @@ class Trainer:
         Raises EvaluationError unless every expected record counted exactly once (an input that does not know what to
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
-        fast = self.config.fast_dev_run
         with ShortErrors(), self._session() as session:
             with session.preemption.leavable():
-                step = 0 if fast else session.checkpoints.require(step)
+                step = 0 if self.config.fast_dev_run else session.checkpoints.require(step)
                 opened = self._setup.open("eval", input_fn)
             self._agree(session, [opened], step, step, check_padding=check_padding)
             with session.preemption.leavable():
-                if fast:
-                    state = self._setup.fresh_state(opened, session.check)
-                else:
-                    state = session.checkpoints.restore(step, self._setup.abstract_state(opened)).state
+                state = session.state(self._setup, opened, step)
                 evaluation = Evaluation(session, self._setup, opened, state, step, input_fn)
             result = evaluation.epoch()
             if check_padding:
@@ -214,11 +210,11 @@ class Trainer:
             # Closed before the records: a host that stops early must not wait here for others.
             with session.checkpoints:
                 with session.preemption.leavable():
-                    step = session.checkpoints.require(step)
+                    step = 0 if self.config.fast_dev_run else session.checkpoints.require(step)
                     opened = self._setup.open("predict", input_fn)
                 self._agree(session, [opened], step, step, keys=keys, gather=gather)
                 with session.preemption.leavable():
-                    state = session.checkpoints.restore(step, self._setup.abstract_state(opened)).state
+                    state = session.state(self._setup, opened, step)
                     variables = model_of(state, self.config.evaluated_models[0])
                     prediction = Prediction(session, self._setup, opened, variables, keys, gather)
             yield from prediction.records()

@@ -13,6 +13,8 @@ _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]")
 # Messages of the ops that decode images; they state neither the problem nor the remedy.
 _DAMAGED = re.compile(r"(Invalid|Failed to decode) (?P<kind>JPEG|PNG|WebP)\b")
 
+OTHER_FORMATS = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG and WebP."
+
 
 def reason(error: Any) -> str:
     """The message of TensorFlow's error, without the names of graph nodes and the stack that built them.
@@ -28,6 +30,6 @@ def reason(error: Any) -> str:
     if found := _DAMAGED.search(text):
         return (
             f"the {found['kind']} image is damaged or truncated. Replace it and convert the data again, or leave such "
-            f"records out with on_error. TensorFlow reports: {text}"
+            f"records out with on_error.{OTHER_FORMATS if found['kind'] == 'JPEG' else ''} TensorFlow reports: {text}"
         )
     return text

@@ -66,7 +66,19 @@ class DatasetInput:
         self.fingerprint, self.expected_crc = records.fingerprint, expected_crc
         self.start, self.on_error = order.start, quarantine.on_error
         ahead = format_bytes(self.read_ahead_bytes)
-        log.info("%s: %d records, up to %s read ahead", records.name, self.num_records, ahead)
+        # A mixture has no epochs.
+        epoch = (
+            "" if isinstance(order, MixOrder) else f"{self.steps_per_epoch} batches of {order.global_batch} per epoch, "
+        )
+        log.info("%s: %d records, %sup to %s read ahead", records.name, self.num_records, epoch, ahead)
+
+    def __repr__(self) -> str:
+        batch, name = self._order.global_batch, self._records.name
+        return f"<DatasetInput of {self.num_records} records in batches of {batch}: {name}>"
+
+    def __iter__(self) -> Batches:
+        """The batches from the start, as batches() returns them."""
+        return self.batches()
 
     @property
     def quarantine(self) -> tuple[BadRecord, ...]:

@@ -162,7 +162,9 @@ def _instead(storage: Storage, directory: str) -> str:
         storage.stat(directory)
         return f"{directory} is a file. Give its directory."
     if storage.list(join(directory, "_shards")):
-        return "a conversion into this directory has not finished. Run the same command again: it resumes."
+        return (
+            "a conversion into this directory has not finished, or has failed. Run that conversion again: it resumes."
+        )
     if not storage.exists(directory):
         return "there is no such directory. Give the output of a conversion or of python -m pipeline.index."
     return "no conversion wrote here. Give the output directory of one."

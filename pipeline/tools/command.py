@@ -17,7 +17,7 @@ from rich.segment import Segment
 
 from pipeline.ctrl_c import EXIT_INTERRUPTED, as_usual, leave_at_once
 from pipeline.errors import InfeedError, printable
-from pipeline.tools.program import command_of, ends_when_not_read, help_end, program
+from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
 
 __all__ = ["Console", "Parser", "byte_bar", "exit_with", "say"]
 
@@ -83,7 +83,7 @@ def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.")
         with ends_when_not_read():
             status = main()
     except InfeedError as e:
-        print(f"error: {e}", file=sys.stderr)
+        print(f"error: {as_started(str(e))}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)

@@ -4,6 +4,7 @@ Usage lines, errors and help name commands in the same way. Depends only on the 
 
 import contextlib
 import os
+import re
 import select
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ __all__ = [
     "COMMANDS",
     "EXIT_NOT_READ",
     "Command",
+    "as_started",
     "command_of",
     "ends_when_not_read",
     "help_end",
@@ -65,6 +67,8 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         Command("digits", "converters.digits_raw", "Writes real handwritten digits as raw data of ImageNet."),
     ),
 }
+_MODULES = {command.module for group in COMMANDS.values() for command in group}
+_MODULE = re.compile(r"python -m (\w+(?:\.\w+)*)")
 
 
 def command_of(module: str) -> Command:
@@ -81,6 +85,11 @@ def started_by_infeed() -> None:
 def program(module: str) -> str:
     """How the user of this process starts a module: `infeed verify`, or `python -m pipeline.verify`."""
     return f"infeed {command_of(module).words}" if _by_infeed else f"python -m {module}"
+
+
+def as_started(text: str) -> str:
+    """A text that names commands as `python -m MODULE`: it names them as the user of this process starts them."""
+    return _MODULE.sub(lambda named: program(named[1]) if named[1] in _MODULES else named[0], text)
 
 
 def help_end(command: str, examples: Sequence[str], see_also: Sequence[str]) -> str:

@@ -1,11 +1,15 @@
 """The recipe `images` on shards of a converter: every mode, with every augmentation there is."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pipeline.errors import OptionError
+from pipeline.shards.manifest import update_manifest
+from pipeline.storage.schemes import open_storage
 from trainer.command.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes.images import Config
@@ -30,13 +34,17 @@ def result_of(config):
     return json.loads((Path(config.trainer.workdir) / "eval_result.json").read_text())
 
 
+def heard(capsys):
+    return " ".join(capsys.readouterr().out.split())
+
+
 def test_training_ends_with_an_exact_evaluation(trained):
     result = result_of(trained)
     assert (result["records"], result["num_records"], result["proven"], result["step"]) == (368, 368, True, 3)
     assert 0 <= result["accuracy"] <= result["top5_accuracy"] <= 1
 
 
-def test_predictions_name_the_classes_and_agree_with_the_evaluation(trained):
+def test_predictions_name_the_classes_and_agree_with_the_evaluation(trained, capsys):
     run(replace(trained, mode="predict"))
     lines = [
         json.loads(line) for line in (Path(trained.trainer.workdir) / "predictions.jsonl").read_text().splitlines()
@@ -46,12 +54,36 @@ def test_predictions_name_the_classes_and_agree_with_the_evaluation(trained):
         (line["class"], line["class_name"]) for line in lines
     }
     assert len({label for label, _ in names}) == len(names) == 10  # one name for each
-    assert sum(line["class"] == line["label"] for line in lines) / 368 == result_of(trained)["accuracy"]
+    right = sum(line["class"] == line["label"] for line in lines)
+    assert right / 368 == result_of(trained)["accuracy"]
+    assert f"368 predictions written to {trained.trainer.workdir}/predictions.jsonl: {right} agree" in heard(capsys)
+    files = [example["image/filename"] for example in trained.eval_records.examples(["image/filename"])]
+    assert [line["file"].encode() for line in lines] == files
 
 
-def test_an_evaluation_of_another_part_is_of_the_model_as_it_is(trained, digits):
+def test_an_evaluation_of_another_part_is_of_the_model_as_it_is(trained, capsys):
     run(replace(trained, mode="evaluate", eval_split="train[:40]", check_padding=True))
-    assert (result_of(trained)["records"], result_of(trained)["proven"]) == (40, True)
+    result = result_of(trained)
+    assert (result["records"], result["proven"], result["split"]) == (40, True, "train[:40]")
+    assert "over 40 of 40 train[:40] records" in heard(capsys)
+
+
+def test_new_images_are_predicted_with_the_classes_of_the_training_and_not_evaluated(trained, digits, tmp_path):
+    new = shutil.copytree(digits[1], tmp_path / "new")
+
+    def unnamed(manifest):
+        return replace(manifest, labels=replace(manifest.labels, names=("new",)))
+
+    update_manifest(open_storage(str(new)), str(new), unnamed)
+    other = replace(trained, data_dir=str(new), eval_split="train[:40]", mode="predict")
+    run(other)
+    path = Path(trained.trainer.workdir, "predictions.jsonl")
+    names = json.loads(Path(trained.trainer.workdir, "classes.json").read_text())["names"]
+    for line in map(json.loads, path.read_text().splitlines()):
+        assert line["class_name"] == names[line["class"] - 1]
+        assert line.get("label_name") == ("new" if line["label"] == 1 else None)
+    with pytest.raises(OptionError, match="class 1 is 'new', but the model in .* was trained with '.*' in its place"):
+        replace(other, mode="evaluate").check()
 
 
 def test_the_state_is_shown_with_its_dtypes_and_what_the_optimizer_does(trained, capsys):

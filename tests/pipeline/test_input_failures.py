@@ -84,11 +84,15 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
         ),
         (lambda jpeg: b"no image", r": the JPEG image is damaged or truncated\. .*Invalid JPEG data, size 8"),
         (
+            lambda jpeg: tf.io.encode_png(np.zeros((8, 8, 1), np.uint8)).numpy(),
+            r": the JPEG image is damaged .* DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG",
+        ),
+        (
             lambda jpeg: LARGE_JPEG,
             r": 'image/encoded' is a JPEG of a size other than the 8 x 8 of .* height and width are \[9 8\]",
         ),
     ],
-    ids=["truncated", "no image", "another size"],
+    ids=["truncated", "no image", "a PNG", "another size"],
 )
 def test_a_record_that_cannot_be_decoded_is_named(write_dataset, tmp_path, broken, text):
     # Truncated before it was converted, so its checksum is right.

@@ -72,12 +72,15 @@ def test_overfit_batches_trains_on_them_alone_and_evaluates_all(dense_task, vect
 def test_a_fast_dev_run_trains_and_evaluates_a_little_and_neither_reads_nor_writes_a_file(
     dense_task, vector_input, config, caplog
 ):
+    caplog.set_level("INFO", "trainer")
     settings = config(fast_dev_run=3, max_steps=1000)
     Path(settings.workdir, "checkpoints", "500").mkdir(parents=True)
     before = sorted(Path(settings.workdir).rglob("*"))
     trainer = Trainer(dense_task, settings)
-    assert "trains 3 steps and evaluates one batch" in caplog.text
+    assert "trains 3 steps; evaluates and predicts one batch" in caplog.text
     result = trainer.train(vector_input)
     evaluated = trainer.evaluate(vector_input)
     assert (result.start_step, result.step, evaluated.records, evaluated.proven) == (0, 3, 16, False)
     assert sorted(Path(settings.workdir).rglob("*")) == before
+    assert "steps 0 to 3: 176 parameters, batch 16 on 4 cpu devices, " in caplog.text
+    assert repr(result).startswith("TrainResult(start_step=0, step=3, metrics=")  # without a screenful of arrays

@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import optax
 import pytest
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import batch_struct, check_batch
 from trainer.first_batches import FirstBatches
-from trainer.inputs import CompleteInput, Input, InputContext, IterableInput, as_input
+from trainer.inputs import Input, InputContext, IterableInput, as_input
 from trainer.trainer import Trainer
 
 
@@ -28,7 +29,7 @@ def test_an_input_of_a_users_own_gets_the_attributes_that_it_lacks_and_keeps_tho
     own = vector_input(InputContext("train", 16, 16, 16, Hosts(0, 1, rows=(range(16),)), 0, 0, 1.0))
     own.on_error = "mask"
     source = as_input(own)
-    assert isinstance(source, CompleteInput)
+    assert as_input(source) is source
     assert (source.on_error, source.quarantine, source.verify_command) == ("mask", (), None)
     own.quarantine = ["a bad record"]
     assert source.quarantine == ["a bad record"]
@@ -119,3 +120,35 @@ def test_a_loss_that_is_not_one_value_a_record_is_refused(vector_input, dense_ta
 
     with pytest.raises(InputError, match=r"loss has the shape \[\]; expected \[16\], one value per record"):
         Trainer(replace(dense_task, loss_fn=mean), config()).train(vector_input, steps=1)
+
+
+def test_a_metric_that_is_not_one_value_a_record_is_named_as_a_metric(vector_input, dense_task, config):
+    task = replace(dense_task, metrics={"error": lambda outputs, batch: outputs.mean()})
+    with pytest.raises(
+        InputError, match=r"the metric 'error' has the shape \[\]; expected \[16\], one value per record"
+    ):
+        Trainer(task, config()).train(vector_input, steps=1)
+
+
+def test_an_input_that_is_not_a_function_is_refused(dense_task, config):
+    with pytest.raises(OptionError, match=r"the input is a list of 1\. Give a function that makes it.* lambda ctx:"):
+        Trainer(dense_task, config()).train([{}], steps=1)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "text"),
+    [
+        (optax.cosine_decay_schedule(0.1, 10), r"optimizer is a function\..* learning rate: optax\.adam\(schedule\)"),
+        (0.1, r"the task's optimizer is a float\. Give one of optax: optax\.adam\(1e-3\)\.$"),
+    ],
+)
+def test_an_optimizer_that_is_none_of_optax_is_refused(dense_task, config, optimizer, text):
+    with pytest.raises(OptionError, match=text):
+        Trainer(replace(dense_task, optimizer=optimizer), config())
+
+
+def test_a_recipe_whose_task_returns_nothing_is_refused(config):
+    with pytest.raises(
+        OptionError, match=r"the task is None\. It must be a Task\. Does task\(\) of the recipe return it"
+    ):
+        Trainer(None, config())

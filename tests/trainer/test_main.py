@@ -69,6 +69,10 @@ def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp
     [
         (["--data-dir", "d"], "--workdir"),
         (["--data-dir", "d", "--workdir", "w", "--max-step", "3"], "--max-step, 3. Similar: --max-steps, --max-time"),
+        (
+            ["--data-dir", "d", "--workdir", "w", "--epochs", "3"],
+            "--epochs, 3. The length of a training is in steps: --max-steps. The log says how many an epoch has",
+        ),
     ],
 )
 def test_an_option_that_is_missing_or_unknown_is_named_in_one_line(capsys, arguments, text):

@@ -7,6 +7,7 @@ import optax
 import pytest
 from flax import nnx
 
+from pipeline.errors import OptionError
 from trainer.nnx_task import nnx_task
 from trainer.trainer import Trainer
 
@@ -62,6 +63,13 @@ def test_dropout_follows_the_key_in_training_and_rests_in_evaluation(variables, 
     assert (outputs(1, True) == outputs(1, True)).all()
     assert (outputs(1, True) != outputs(2, True)).any()
     assert (outputs(1, False) == outputs(2, False)).all()
+
+
+def test_a_model_in_place_of_its_constructor_is_refused():
+    with pytest.raises(
+        OptionError, match=r"make_model is a Net\. Give a function .*lambda rngs: Net\(\.\.\., rngs=rngs"
+    ):
+        nnx_task(Net(nnx.Rngs(0)), lambda model, batch: None, optax.sgd(0.1))
 
 
 def test_it_predicts_as_it_evaluates(task, variables, loss_fn):

@@ -59,7 +59,8 @@ def check_model(path: str, listed: Listed, like: Any) -> None:
         if saved.get(name) != wanted.get(name):
             raise CheckpointError(
                 f"{path} belongs to another model or optimizer: {name} is {saved.get(name, 'missing')} there "
-                f"and {wanted.get(name, 'missing')} in this task. Use the task it was trained with, or another workdir."
+                f"and {wanted.get(name, 'missing')} in this task. Use the task and the flags it was trained with, or "
+                "another workdir."
             )
 
 

@@ -23,7 +23,7 @@ class Devices:
         if self.num_devices is not None and self.platform != "cpu":
             raise OptionError(
                 f"num_devices={self.num_devices} is given with platform={self.platform}. Only platform=cpu can "
-                "simulate any number of devices; other platforms use all their devices."
+                "simulate any number of devices; other platforms use all their devices. Give --platform cpu, too."
             )
         if self.num_devices is not None and self.num_devices < 1:
             raise OptionError(f"num_devices={self.num_devices} must be an int above 0.")

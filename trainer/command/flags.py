@@ -65,7 +65,10 @@ def _one_line(box: str, program: str) -> str:
         text = f"the following flags are required: {flags}"
     elif flags and text.startswith("Unrecognized"):
         text += f". Similar: {flags}"
-    return f"{text}. See {program} --help."
+    hint = ""
+    if text.startswith("Unrecognized") and "epochs" in text:
+        hint = " The length of a training is in steps: --max-steps. The log says how many an epoch has."
+    return f"{text}.{hint} See {program} --help."
 
 
 def _description(recipe: type) -> str:

@@ -23,6 +23,7 @@ __all__ = ["needed_by_training", "recipe_class"]
 
 LIBRARIES = ("flax", "jax", "jaxlib", "optax", "orbax", "scipy", "tensorboard", "tensorflow", "tyro")
 METHODS = {"task": "task(self)", "train_input": "train_input(self, ctx)", "eval_input": "eval_input(self, ctx)"}
+DECORATOR = "Put @dataclass(frozen=True, kw_only=True) above the class."
 HOW = "A recipe is a dataclass that subclasses Recipe or DataRecipe of trainer.recipe; trainer/RECIPES.md has examples."
 
 
@@ -90,7 +91,8 @@ def _importing(module_name: str) -> Iterator[None]:
         needed = isinstance(error, ModuleNotFoundError) and (needed_by_training(error) or "pip install" in str(error))
         if needed or not lines or keeps_all_frames():
             raise
-        raise OptionError(f"{module_name} cannot be imported: {described(error)}", *lines) from error
+        hint = f". {DECORATOR}" if "non-frozen dataclass" in str(error) else ""
+        raise OptionError(f"{module_name} cannot be imported: {described(error)}{hint}", *lines) from error
 
 
 def _without(module: ModuleType, class_name: str) -> str:
@@ -111,7 +113,7 @@ def _check_class(found: Any, where: str) -> None:
         without = f" It also lacks the methods {', '.join(missing)}." if missing else ""
         raise OptionError(f"{where} is {what}, but not a recipe. {HOW}{without}")
     if inspect.get_annotations(found) and "__dataclass_fields__" not in vars(found):
-        raise OptionError(f"{where} is not a dataclass. Put @dataclass(frozen=True, kw_only=True) above the class.")
+        raise OptionError(f"{where} is not a dataclass. {DECORATOR}")
     if missing := [METHODS[name] for name in METHODS if name in found.__abstractmethods__]:
         raise OptionError(f"{where} lacks the methods {', '.join(missing)}. trainer/RECIPES.md has examples.")
     inherited = fields(DataRecipe if issubclass(found, DataRecipe) else Recipe)

@@ -1,6 +1,7 @@
 """The modes of a recipe, and the files that they write."""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -9,9 +10,9 @@ import jax
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
+from trainer.command.agreement import Agreement
 from trainer.command.shown_state import show_state
-from trainer.config import TrainerConfig
-from trainer.recipe import Recipe
+from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult
 from trainer.trainer import Trainer
 
@@ -21,50 +22,70 @@ __all__ = ["run"]
 def run(recipe: Recipe) -> None:
     """Runs recipe.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the training speed
     to train_result.json, predictions to predictions.jsonl."""
-    trainer = Trainer(recipe.task(), recipe.trainer)
+    trainer = Trainer(task := recipe.task(), recipe.trainer)
     if recipe.show_state:
         show_state(trainer, recipe)
+        return
+    if recipe.trainer.fast_dev_run:
+        _try(trainer, recipe, predicts=task.predict_fn is not None)
         return
     if recipe.mode == "predict":
         _write_predictions(trainer, recipe)
         return
     if recipe.mode == "evaluate-continuously":
         for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
-            _tell(recipe.trainer, result)
+            _tell(recipe, result)
         return
     speed = trainer.train(recipe.train_input).speed if recipe.mode == "train" else None
-    _tell(recipe.trainer, trainer.evaluate(recipe.eval_input, check_padding=recipe.check_padding))
-    if speed and jax.process_index() == 0 and not recipe.trainer.fast_dev_run:
+    _tell(recipe, trainer.evaluate(recipe.eval_input, check_padding=recipe.check_padding))
+    if speed and jax.process_index() == 0:
         _publish(recipe.trainer.workdir, "train_result.json", asdict(speed))
 
 
+def _try(trainer: Trainer, recipe: Recipe, predicts: bool) -> None:
+    """Every mode for a moment, with results that nobody reads."""
+    if recipe.mode == "train":
+        trainer.train(recipe.train_input)
+    trainer.evaluate(recipe.eval_input, check_padding=recipe.check_padding)
+    count = sum(1 for _ in _lines(trainer, recipe)) if predicts or recipe.mode == "predict" else 0
+    if jax.process_index() == 0:
+        say(Console(), f"fast_dev_run: everything works{', predictions too' if count else ''}. Nothing was written.")
+
+
 def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
-    predictions = trainer.predict(recipe.eval_input, gather=True)
     if jax.process_index() > 0:
-        for _ in predictions:
+        for _ in trainer.predict(recipe.eval_input, gather=True):
             pass
         return
-    workdir, count = trainer.config.workdir, 0
+    workdir, count, agreement = trainer.config.workdir, 0, Agreement()
     path = join(workdir, "predictions.jsonl")
     with open_storage(workdir).publish(path) as sink:
-        for record in predictions:
-            values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
-            sink.write(json.dumps(recipe.prediction(values)).encode() + b"\n")
+        for line in _lines(trainer, recipe):
+            sink.write(json.dumps(line).encode() + b"\n")
+            agreement.add(line)
             count += 1
-    say(Console(), f"{count} predictions written to {path}")
+    say(Console(), f"{count} predictions written to {path}{agreement}")
 
 
-def _tell(config: TrainerConfig, result: EvalResult) -> None:
-    if jax.process_index() > 0 or config.fast_dev_run:
+def _lines(trainer: Trainer, recipe: Recipe) -> Iterator[Mapping[str, Any]]:
+    for record in trainer.predict(recipe.eval_input, gather=True):
+        values = {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
+        yield recipe.prediction(values)
+
+
+def _tell(recipe: Recipe, result: EvalResult) -> None:
+    config, split = recipe.trainer, recipe.eval_split if isinstance(recipe, DataRecipe) else None
+    if jax.process_index() > 0:
         return
     numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
-    path = _publish(config.workdir, "eval_result.json", result.metrics | numbers | {"proven": result.proven})
+    report = result.metrics | numbers | {"proven": result.proven} | ({"split": split} if split else {})
+    path = _publish(config.workdir, "eval_result.json", report)
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
     say(
         Console(),
         f"step {result.step}: {', '.join((shares | others | shares).values())} over "
-        f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}validation records, "
+        f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}{split or 'validation'} records, "
         f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
     )
 

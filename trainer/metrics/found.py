@@ -38,7 +38,8 @@ def found_in_outputs(where: FromOutputs, outputs: Any, batch: Batch) -> jax.Arra
     known = f"a dict of {', '.join(map(repr, outputs))}" if isinstance(outputs, Mapping) else type(outputs).__name__
     wanted = "one array" if where is None else f"a dict with {where!r}"
     raise InputError(
-        f"the task's outputs are {known}; expected {wanted}. Give one of their keys or a function(outputs, batch)."
+        f"the task's outputs are {known}; expected {wanted}. Give one of their keys or a function(outputs, batch) "
+        "as the metric's logits or scores."
     )
 
 

@@ -42,8 +42,9 @@ def per_record(losses: jax.Array, outputs: Any, batch: Batch, metrics: Metrics) 
                 values[name] = metric(outputs, seen)
     for name, value in values.items():
         if jnp.shape(value) != batch[MASK].shape:
+            named = name if name == "loss" else f"the metric {name!r}"
             raise InputError(
-                f"{name} has the shape {list(jnp.shape(value))}; expected {list(batch[MASK].shape)}, one value per "
+                f"{named} has the shape {list(jnp.shape(value))}; expected {list(batch[MASK].shape)}, one value per "
                 "record. The trainer computes the mean itself, without padding."
             )
     return values

@@ -9,6 +9,8 @@ from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.exits import ending
 from trainer.ownership.ownership import Ownership
+from trainer.setup import Opened, Setup
+from trainer.state import TrainState
 
 __all__ = ["Session"]
 
@@ -27,6 +29,12 @@ class Session:
         """Raises an Ending if this process was asked to end, or the error of another host. For waits, not in a loop."""
         self.preemption.check()
         self.watchdog.check()
+
+    def state(self, setup: Setup, opened: Opened, step: int) -> TrainState:
+        """The state in the checkpoint of `step`; in a fast_dev_run, an untrained one."""
+        if setup.config.fast_dev_run:
+            return setup.fresh_state(opened, self.check)
+        return self.checkpoints.restore(step, setup.abstract_state(opened)).state
 
     def check_late(self) -> None:
         """The check while training waits for its input. A single process may save and end. Several hosts can only

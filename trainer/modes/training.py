@@ -48,9 +48,11 @@ def train_run(
     program = setup.program(one_step, state, opened, k)
     marks = Marks(every, profile.stops)
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
+    devices = setup.placement.mesh.size
     log.info(
-        "training steps %d to %d: batch %d on %d %s device(s), %s steps per dispatch%s",
-        *(start, end, opened.global_batch, setup.placement.mesh.size, jax.default_backend()),
+        "training steps %d to %d: %s parameters, batch %d on %d %s %s, %s steps per dispatch%s",
+        *(start, end, f"{sum(leaf.size for leaf in jax.tree.leaves(state.variables.params)):,}", opened.global_batch),
+        *(devices, jax.default_backend(), "device" if devices == 1 else "devices"),
         *(f"{config.iterations_per_loop} of" if pace else k, " in one program" if program.scans else ""),
     )
 

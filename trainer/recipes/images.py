@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
+from trainer.recipes.file_names import FileNames
 from trainer.recipes.image_data import Choices, ImageData, find_image_data
+from trainer.recipes.trained_classes import keep_classes, trained_classes
 
 if TYPE_CHECKING:
     from trainer.inputs import InputContext
@@ -86,8 +88,13 @@ class Config(DataRecipe):
     @cached_property
     def image_data(self) -> ImageData:
         """See find_image_data."""
+        workdir = self.trainer.workdir
         choices = Choices(self.data_dir, self.image_key, self.label_key, self.num_classes)
-        return find_image_data(choices, self.eval_records)
+        trained = None if self.mode == "train" or self.trainer.fast_dev_run else trained_classes(workdir)
+        found = find_image_data(choices, self.eval_records, trained)
+        if trained and self.mode != "predict":
+            found.check_labels(self.data_dir, workdir)
+        return found
 
     def task(self) -> "Task":
         """See images_task."""
@@ -100,6 +107,8 @@ class Config(DataRecipe):
         from pipeline.datasets import train_dataset
         from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
 
+        if ctx.hosts.index == 0 and not self.trainer.fast_dev_run:  # the run owns its work directory here
+            keep_classes(self.trainer.workdir, self.image_data.classes, replace=ctx.start_step == 0)
         crop = DecodeRandomResizedCrop(
             self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self._decoded()
         )
@@ -115,9 +124,17 @@ class Config(DataRecipe):
         return eval_dataset(self.eval_records, ops=[self._central()], keys=keys, **batch_options(ctx))
 
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
-        """Adds the names of classes that have names."""
-        names = {f"{key}_name": self.image_data.name(values[key]) for key in ("class", "label")}
+        """Adds the names of classes, and of the image's file, where there are names."""
+        data, index = self.image_data, values.get("index")
+        names = {"class_name": data.class_name(values["class"]), "label_name": data.name(values["label"])}
+        if self._file_names and index is not None:
+            names["file"] = self._file_names[index]
         return {**values, **{key: name for key, name in names.items() if name is not None}}
+
+    @cached_property
+    def _file_names(self) -> FileNames | None:
+        key, records = self.image_data.file_name, self.eval_records
+        return FileNames(records, key) if key and records.whole_files is None else None
 
     def _central(self) -> Any:
         from pipeline.ops import DecodeCentralCrop

@@ -23,7 +23,7 @@ SOFT_LABELS = "labels"
 def images_task(config: Config, data: ImageData) -> Task:
     """Cross entropy, accuracy and top-5 accuracy of a SmallCnn, on the batches of the recipe's inputs.
 
-    Predicts class and label, numbered as in the data, and the probability of the class."""
+    Predicts the class, numbered as in the training, its probability, and the label, numbered as in the data."""
 
     def labels(outputs: Any, batch: Batch) -> jax.Array:
         del outputs
@@ -37,7 +37,7 @@ def images_task(config: Config, data: ImageData) -> Task:
 
     def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
         probabilities = jax.nn.softmax(model(batch[IMAGE]))
-        best = jnp.argmax(probabilities, axis=-1) + data.base
+        best = jnp.argmax(probabilities, axis=-1) + data.classes.base
         return {"class": best, "label": batch[data.label], "probability": probabilities.max(axis=-1)}
 
     def make_model(rngs: Any) -> SmallCnn:

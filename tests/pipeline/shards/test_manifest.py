@@ -41,7 +41,7 @@ def test_a_missing_directory_an_unfinished_conversion_and_a_wrong_directory_are_
         read_manifest(str(tmp_path / "file"))
     (tmp_path / "_shards").mkdir()
     (tmp_path / "_shards/train.plan.json").write_text("{}")
-    with pytest.raises(ManifestError, match=r"has not finished. Run the same command again"):
+    with pytest.raises(ManifestError, match=r"has not finished, or has failed. Run that conversion again: it resumes"):
         read_manifest(str(tmp_path))
 
 

@@ -91,6 +91,11 @@ def refused(capsys, tmp_path, monkeypatch):
             "mine:Config is not a dataclass. Put @dataclass\\(frozen=Tr",
         ),
         (
+            f"{BASE}@dataclass\nclass Config(Recipe): ...",
+            "mine",
+            "cannot inherit non-frozen dataclass from a frozen one. Put @dataclass\\(frozen=True, kw_only=True\\)",
+        ),
+        (
             RECIPE.replace("def eval_input", "def evaluation_input"),
             "mine:Wine",
             "mine:Wine lacks the methods eval_input\\(self, ctx\\). trainer/RECIPES.md has",

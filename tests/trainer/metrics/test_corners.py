@@ -145,7 +145,7 @@ MISFITS = {
     "outputs that are no array": (
         Accuracy("label"),
         {"logits": 1},
-        "a dict of 'logits'; expected one array. Give one of their keys",
+        "a dict of 'logits'; expected one array. Give one of their keys .* as the metric's logits",
     ),
     "outputs of none": (AUC("label", "score"), None, "the task's outputs are NoneType; expected a dict with 'score'"),
     "labels of another shape": (

@@ -169,7 +169,7 @@ def test_what_a_task_cannot_predict_is_named(trainer, dense_task, vector_input):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (lambda batch: batch["x"], r"predict_fn returned a \w+\. It must return a dict"),
+        (lambda batch: batch["x"], r"predict_fn returned an array\. It must return a dict"),
         (
             lambda batch: {"of": {"x": batch["x"].mean(0)}},
             r"predict_fn's of/x has the shape \[8\]; expected \[16, ...\]",

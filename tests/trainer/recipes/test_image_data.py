@@ -1,12 +1,15 @@
 """What the images recipe takes for the image, the label and the classes, and asks for where that is unclear."""
 
+from contextlib import nullcontext
+
 import pytest
 
-from pipeline.errors import OptionError
+from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
 from trainer.config import TrainerConfig
 from trainer.recipes.image_data import Choices, image_data
 from trainer.recipes.images import Config
+from trainer.recipes.trained_classes import TrainedClasses, keep_classes, trained_classes
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
 NAMES = Labels("label", 1, ("cat", "dog"))
@@ -29,6 +32,44 @@ def test_without_names_the_only_integer_is_the_label_and_the_classes_are_counted
         found({"picture": IMAGE, "digit": LABEL}, None)
 
 
+def test_one_class_is_too_few_to_train_on_but_the_classes_of_a_training_are_enough():
+    features = {"picture": IMAGE, "label": LABEL}
+    with pytest.raises(OptionError, match="data has only the class 'new' for 'label'. Give --num-classes"):
+        found(features, Labels("label", 1, ("new",)))
+    trained = TrainedClasses(0, 2, ("cat", "dog"))
+    data = image_data(Choices("data"), Schema("pictures", features), Labels("label", 1, ("new",)), trained)
+    assert (data.base, data.num_classes, data.name(1), data.class_name(1)) == (1, 2, "new", "dog")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (("dog", "cat"), "data: class 1 is 'dog', but the model in w was trained with 'cat' in its place, so an eval"),
+        (("cat", "dog", "eel"), "data has 3 classes, but the model in w was trained with 2. Convert"),
+        (("cat",), None),
+        (("cat", "dog"), None),
+    ],
+)
+def test_data_are_evaluated_only_if_their_labels_mean_the_classes_of_the_model(names, text):
+    schema = Schema("pictures", {"picture": IMAGE, "label": LABEL})
+    data = image_data(Choices("data"), schema, Labels("label", 1, names), TrainedClasses(1, 2, ("cat", "dog")))
+    with pytest.raises(OptionError, match=text) if text else nullcontext():
+        data.check_labels("data", "w")
+
+
+def test_the_classes_of_a_training_are_kept_and_replaced_only_when_it_starts_over(tmp_path):
+    first, second = TrainedClasses(1, 2, ("cat", "Hündin")), TrainedClasses(0, 7, ())
+    assert trained_classes(str(tmp_path)) is None
+    keep_classes(str(tmp_path), first, replace=False)
+    keep_classes(str(tmp_path), second, replace=False)
+    assert trained_classes(str(tmp_path)) == first
+    keep_classes(str(tmp_path), second, replace=True)
+    assert trained_classes(str(tmp_path)) == second
+    (tmp_path / "classes.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"classes\.json: .* Remove it: then the classes of the data count"):
+        trained_classes(str(tmp_path))
+
+
 def test_flags_decide_and_what_they_name_must_be_there():
     features = {"left": IMAGE, "right": IMAGE, "label": LABEL, "breed": NUMBER}
     data = found(features, image_key="right", label_key="breed", num_classes=7)
@@ -44,6 +85,10 @@ def test_flags_decide_and_what_they_name_must_be_there():
     [
         ({"a": IMAGE, "b": IMAGE, "label": LABEL}, "the image features are 'a', 'b'; expected exactly one. Give"),
         ({"a": Feature("bytes"), "label": LABEL}, "image features are none; expected .* Give --image-key, one of: a."),
+        (
+            {"a": Feature("bytes", content="text")},
+            "data has no image feature. Texts need a recipe of your own: trainer",
+        ),
         ({"a": IMAGE, "x": NUMBER, "y": NUMBER}, "one integer are x, y; expected exactly one as the label. Give"),
         ({"a": IMAGE, "label": Feature("int64", (None,))}, "one integer are none; expected exactly one as the label"),
     ],

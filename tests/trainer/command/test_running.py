@@ -1,0 +1,47 @@
+"""The modes of a recipe of one's own, in this process."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import InputError
+from trainer.command.running import run
+from trainer.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vectors(Recipe):
+    made: Any
+    input_fn: Any
+
+    def task(self):
+        return self.made
+
+    def train_input(self, ctx):
+        return self.input_fn(ctx)
+
+    def eval_input(self, ctx):
+        return self.input_fn(ctx)
+
+
+@pytest.fixture
+def recipe(dense_task, vector_input, config):
+    def make(predict, **fields):
+        task = replace(dense_task, predict_fn=lambda variables, batch: predict(batch["x"]))
+        return Vectors(made=task, input_fn=vector_input, trainer=config(fast_dev_run=1), **fields)
+
+    return make
+
+
+def test_a_fast_dev_run_tries_predictions_too_and_writes_nothing(recipe, capsys):
+    tried = recipe(lambda x: {"sum": x.sum(1)})
+    run(tried)
+    assert capsys.readouterr().out == "fast_dev_run: everything works, predictions too. Nothing was written.\n"
+    assert not [path for path in Path(tried.trainer.workdir).rglob("*") if path.is_file()]
+
+
+def test_a_fast_dev_run_finds_predictions_that_are_no_dict(recipe):
+    with pytest.raises(InputError, match=r"predict_fn returned an array\. It must return a dict"):
+        run(recipe(lambda x: x, mode="evaluate"))
