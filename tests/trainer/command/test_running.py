@@ -45,3 +45,9 @@ def test_a_fast_dev_run_tries_predictions_too_and_writes_nothing(recipe, capsys)
 def test_a_fast_dev_run_finds_predictions_that_are_no_dict(recipe):
     with pytest.raises(InputError, match=r"predict_fn returned an array\. It must return a dict"):
         run(recipe(lambda x: x, mode="evaluate"))
+
+
+def test_a_fast_dev_run_finds_a_prediction_that_json_cannot_hold(recipe, monkeypatch):
+    monkeypatch.setattr(Vectors, "prediction", lambda self, values: {"sum": {values["sum"]}})
+    with pytest.raises(TypeError, match="set is not JSON serializable"):
+        run(recipe(lambda x: {"sum": x.sum(1)}, mode="evaluate"))
