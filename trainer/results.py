@@ -17,8 +17,8 @@ class EvalResult:
     step: of the checkpoint. seconds: that the epoch took, without compilation.
     arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows that
     counted. masked: bad records that the input left out, over all hosts; the log of each host names its own.
-    name: of the evaluation. num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
-    delivered (as expected for a masked one) and as expected."""
+    num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
+    delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one."""
 
     step: int
     metrics: dict[str, float]

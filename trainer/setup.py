@@ -55,8 +55,8 @@ class Setup:
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
-        """Raises OptionError for what is not a Task, for an optimizer that is not optax's, for another precision than the
-        task's, and for a keep_best that no evaluation can have: the first one may be hours away."""
+        """Raises OptionError for what is not a Task, for an optimizer that is not optax's, for another precision than
+        the task's, and for a keep_best that no evaluation can have: the first one may be hours away."""
         _check_task(self.task)
         wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
         if self.config.evaluated_models[1:]:

@@ -17,7 +17,7 @@ from trainer.inputs import INDEX, MASK
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_sum, records
 from trainer.metrics.tally import Tally, counted, empty_tallies, per_record
 from trainer.state import TrainState
-from trainer.task import Batch, Step, Task, Variables
+from trainer.task import Batch, Step, Task, Variables, kind_of
 
 __all__ = [
     "BAD_LEAF",

@@ -122,7 +122,7 @@ class Trainer:
                 end = self.config.fast_dev_run or goal(start)
                 training = self._setup.open("train", input_fn, start) if start < end else None
                 evaluating = alternating(session) if alternating else None
-            inputs = [training] * bool(training) + (list(evaluating.opened.values()) if evaluating else [])
+            inputs = [*([training] if training else []), *(evaluating.opened.values() if evaluating else [])]
             self._agree(session, inputs, start, end, eval_every_steps=evaluating and evaluating.every_steps)
             if evaluating and start:
                 evaluating.make_up(start, end)

@@ -60,7 +60,7 @@ def named_inputs(inputs: InputFn | Mapping[str, InputFn], name: str | None) -> M
         raise OptionError(f"name={name!r} with {len(inputs)} inputs: the keys of a mapping of inputs are the names.")
     for key in inputs:
         check_name(key)
-    return dict(inputs)
+    return {key: input_fn for key, input_fn in inputs.items()}  # noqa: C416 (a copy with keys of a wider type)
 
 
 def check_name(name: str | None) -> None:
