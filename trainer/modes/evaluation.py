@@ -40,7 +40,8 @@ class Evaluation:
         self, session: Session, setup: Setup, opened: Opened, state: TrainState, step: int, input_fn: InputFn
     ) -> None:
         self.state = state
-        self._session, self._setup, self._opened, self._step = session, setup, opened, step
+        self._session, self._setup, self._step = session, setup, step
+        self._given = self._opened = opened
         self._input_fn, self._exhausted = input_fn, False
         self.padding_rows = 0
         epoch = opened.source.steps_per_epoch
@@ -74,8 +75,10 @@ class Evaluation:
 
     def renew(self, session: Session, opened: Opened, state: TrainState, step: int) -> None:
         """Continues with another state, on an input that fits."""
-        self._exhausted &= opened is self._opened
-        self._session, self._opened, self.state, self._step = session, opened, state, step
+        self._session, self.state, self._step = session, state, step
+        if opened is not self._given:
+            self._given = self._opened = opened
+            self._exhausted = False
 
     def epoch(self, padding: int = 0) -> EvalResult:
         """Runs over the input once per model, with PADDINGS[padding] in rows that do not count.
