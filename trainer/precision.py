@@ -13,7 +13,7 @@ __all__ = ["PRECISIONS", "Precision", "precision_of"]
 
 @dataclass(frozen=True)
 class Precision:
-    """Dtypes by use. Losses, metrics, the statistics of norms and the optimizer's arithmetic stay in float32."""
+    """Dtypes by use: params, compute and outputs. Losses, metrics and the statistics of norms stay in float32."""
 
     params: Any = jnp.float32
     compute: Any = jnp.float32

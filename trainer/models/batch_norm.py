@@ -18,7 +18,7 @@ class BatchNorm(nnx.Module):
     256 rows of a device that published results have, and takes a collective per layer; a span that divides a device's
     rows takes none. momentum: of the running statistics, which evaluation uses. They are float32, as are all
     statistics; the result has `dtype`, by default that of x. zero_scale: begin with scale 0, as the last of a residual
-    block does."""
+    block does. scale and bias are parameters; mean and var are the running statistics, used if use_running_average."""
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from pipeline.errors import OptionError
 __all__ = ["OptimizerConfig", "OptimizerName", "Run", "steps_of"]
 
 OptimizerName = Literal["adamw", "sgd", "lamb", "lars", "lion"]
+"""See OptimizerConfig.optimizer."""
 Schedule = Literal["constant", "cosine", "linear", "polynomial", "step"]
 Scaling = Literal["none", "linear", "sqrt"]
 LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ep|%|)")
@@ -20,7 +21,9 @@ FACTOR = re.compile(r"([^=]+)=(\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 @dataclass(frozen=True)
 class Run:
-    """What lengths and scaling rules refer to. records: counts those of an epoch; None if the input cannot."""
+    """What lengths and scaling rules refer to: max_steps and global_batch_size of the training.
+
+    records: counts those of an epoch; None if the input cannot."""
 
     max_steps: int
     global_batch_size: int
