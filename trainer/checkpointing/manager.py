@@ -33,7 +33,7 @@ log = logger("trainer")
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint as it was saved. `CheckpointManager` fills in the last two fields."""
+    """A checkpoint as it was saved. `CheckpointManager` fills in versions and mesh. productive_seconds: see Goodput."""
 
     step: int
     state: TrainState
@@ -41,6 +41,7 @@ class Saved:
     config: dict[str, Any]
     versions: Mapping[str, str] = field(default_factory=dict)
     mesh: Mapping[str, Any] = field(default_factory=dict)
+    productive_seconds: float | None = None
 
     def changes(self, config: Mapping[str, Any]) -> list[str]:
         """A text for each setting, version and device count that differs from when this was saved."""
@@ -138,6 +139,7 @@ class CheckpointManager:
                 "mesh": mesh_of(saved.state),
                 "config": saved.config,
                 "input": saved.input_state,
+                "productive_seconds": saved.productive_seconds,
                 "arrays": list_arrays(saved.state),
             }
         )
@@ -179,7 +181,8 @@ class CheckpointManager:
             state = self._read_state(step, like)
         with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
-        return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"])
+        spent = page.get("productive_seconds")  # checkpoints of 0.1 have none
+        return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"], spent)
 
     def _read_state(self, step: int, like: TrainState) -> TrainState:
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
