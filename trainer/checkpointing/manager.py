@@ -181,8 +181,7 @@ class CheckpointManager:
             state = self._read_state(step, like)
         with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
-        spent = page.get("productive_seconds")  # checkpoints of 0.1 have none
-        return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"], spent)
+        return Saved(step, state, *map(page.get, ("input", "config", "versions", "mesh", "productive_seconds")))
 
     def _read_state(self, step: int, like: TrainState) -> TrainState:
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:

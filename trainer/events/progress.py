@@ -25,10 +25,10 @@ NOTEBOOK_SECONDS = 0.5  # between updates: each is a message to the browser
 
 @dataclass(frozen=True)
 class Speed:
-    """Measured over some steps. input_wait: share of the time that the host waited for the input, 0..1.
+    """Measured over some steps: steps_per_second, and examples_per_second over all hosts.
 
-    tflops_per_second: of all devices together; None if the FLOPs of a step are unknown. mfu: its share of the devices'
-    peak, 0..1; None if either is unknown."""
+    input_wait: share of the time that the host waited for the input, 0..1. tflops_per_second: of all devices together;
+    None if the FLOPs of a step are unknown. mfu: its share of the devices' peak, 0..1; None if either is unknown."""
 
     steps_per_second: float
     examples_per_second: float

@@ -7,12 +7,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
 __all__ = ["flops", "inner_jaxprs", "peak_tflops"]
 
-# Dense bfloat16 in TFLOP/s of what jax counts as one device, by jax.Device.device_kind.
+# Dense bfloat16 in TFLOP/s of what jax counts as one device, by its device_kind.
 PEAKS = {
     "TPU v4": 275,  # cloud.google.com/tpu/docs/v4
     "TPU v5 lite": 197,  # cloud.google.com/tpu/docs/v5e
@@ -29,16 +28,16 @@ PEAKS = {
 }
 
 
-def peak_tflops(device: jax.Device) -> float | None:
-    """The device's peak in dense bfloat16; None if unknown."""
+def peak_tflops(device: Any) -> float | None:
+    """The jax device's peak in dense bfloat16; None if unknown."""
     return PEAKS.get(device.device_kind)
 
 
 def flops(jaxpr: Any) -> float:
-    """Of the products of matrices and the convolutions in a (closed) jaxpr, over all devices: two per multiplication.
+    """Of the products of matrices and the convolutions in a (closed) jaxpr, over all devices: two per multiply-add.
 
-    Counts what is computed: a rematerialized product twice, the largest branch of a condition, the body of a loop as
-    often as it runs, but once where that depends on data (lax.while_loop). Leaves out the kernels of Pallas and cuDNN."""
+    Counts what is computed: a rematerialized product twice, the largest branch of a condition, the body of a scan as
+    often as it runs, that of a while_loop once. Leaves out the kernels of Pallas and cuDNN."""
     return sum(map(_flops_of, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 

@@ -1,4 +1,4 @@
-"""The FLOPs of a traced step: against XLA's analysis where that counts right, and against arithmetic where it does not."""
+"""The FLOPs of a traced step: against XLA's analysis where it counts right, otherwise against arithmetic."""
 
 from functools import partial
 from types import SimpleNamespace
