@@ -66,6 +66,10 @@ class Actions:
         """Starts to write a checkpoint; a fast_dev_run writes none."""
         if self.setup.config.fast_dev_run:
             return
+        with self.monitor.saving():
+            self._save(step, state)
+
+    def _save(self, step: int, state: TrainState) -> None:
         self.monitor.check.before_save(step, state)
         self.monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
         source = self.opened.source
@@ -116,8 +120,7 @@ class BetweenDispatches:
         actions = self._actions
         actions.profile.at(step)
         if self._saves:
-            with actions.monitor.saving():
-                actions.save(step, carry)
+            actions.save(step, carry)
             self._saved, self._saved_at = step, self._clock()
         if self._evaluates and actions.evaluating:
             with actions.monitor.away():

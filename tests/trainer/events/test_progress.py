@@ -79,7 +79,7 @@ def test_a_command_that_a_notebook_runs_logs_plain_lines_on_its_pseudo_terminal(
     monkeypatch.setenv("JPY_PARENT_PID", "1")
     stream, _ = terminal
     with caplog.at_level(logging.INFO, "trainer"):
-        line = ProgressLine(0, 10, batch=32, log_every=10, stream=stream, clock=Clock())
+        line = ProgressLine(0, 10, size=StepSize(32), log_every=10, stream=stream, clock=Clock())
         line.update(10, loss=0.5, wait_seconds=0.0)
         line.close()
     assert [message[:10] for message in caplog.messages] == ["step 10/10"]
