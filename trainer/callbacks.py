@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainer.events.progress import Speed
 from trainer.events.reports import Reports
 from trainer.results import EvalResult
 from trainer.state import TrainState
@@ -19,12 +20,13 @@ class LoopEnd:
     """The host has read the results of a dispatch. The next one is already running, so the state is not available.
 
     step: number of finished steps. scalars: name -> float32 [n], the values of the last n steps. reports, stop: see
-    Callback."""
+    Callback. speed: since the last log line, whenever there is a new one (TrainerConfig.log_every), on host 0."""
 
     step: int
     scalars: Mapping[str, np.ndarray]
     reports: Reports
     stop: Stop
+    speed: Speed | None = None
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,8 @@ class TrainerConfig:
     that, a restart with the same value resumes from the newest again."""
     log_every: int = 100
     """Steps between log lines, rounded up to the end of a dispatch. TensorBoard has every step."""
+    peak_tflops: float | None = None
+    """Peak of one device in TFLOP/s, for the share of it that training reaches (MFU). Default: in bf16, if known."""
     profile_steps: str | None = None
     """Two steps, as in 100:120: trace from the end of the first to the end of the second into <workdir>/profile, for
     TensorBoard's profile plugin or XProf. Dispatches start and end there; multiples of iterations_per_loop trace
@@ -113,7 +115,7 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         check_workdir(self.workdir)
-        self._check_times()
+        self._check_numbers()
         if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(self.compilation_cache_dir):
             raise OptionError(
                 f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. Give one, such as "
@@ -136,10 +138,10 @@ class TrainerConfig:
         if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
             raise OptionError(f"ema_decay={self.ema_decay} must be at least 0 and below 1, such as 0.9999.")
 
-    def _check_times(self) -> None:
-        for name in ("stall_seconds", "save_seconds", "host_timeout_seconds"):
-            if not getattr(self, name) > 0:
-                raise OptionError(f"{name}={getattr(self, name)} must be above 0.")
+    def _check_numbers(self) -> None:
+        for name in ("stall_seconds", "save_seconds", "host_timeout_seconds", "peak_tflops"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise OptionError(f"{name}={value} must be above 0.")
         for name in ("max_time", "checkpoint_every"):
             if getattr(self, name) is not None:
                 seconds_of(name, getattr(self, name))

@@ -5,7 +5,7 @@ examples. This module imports neither JAX nor TensorFlow: a recipe that imports 
 and reports wrong flags immediately."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +16,7 @@ from trainer.optimizers.config import OptimizerConfig, Run
 
 if TYPE_CHECKING:
     from pipeline.sources.records import Records
+    from trainer.callbacks import Callback
     from trainer.inputs import Input, InputContext
     from trainer.task import Task
 
@@ -79,6 +80,10 @@ class Recipe(ABC):
     @abstractmethod
     def eval_input(self, ctx: "InputContext") -> "Input | Iterable[Mapping[str, Any]]":
         """The batches of one epoch to evaluate and predict, of the same kinds."""
+
+    def callbacks(self) -> "Sequence[Callback]":
+        """Your code at the end of dispatches, saves and evaluations. Default: none."""
+        return ()
 
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
         """What to write to predictions.jsonl for a record. values: its predictions, numbers and lists of numbers."""

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trainer.events.goodput import Goodput
 from trainer.events.progress import Speed
 from trainer.state import TrainState
 
-__all__ = ["EvalResult", "TrainResult"]
+__all__ = ["EvalResult", "Goodput", "Speed", "TrainResult"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class TrainResult:
 
     state and speed are None if there was nothing to do; the repr leaves the state out. The speed is that of the loop,
     without compilation. stopped: why it ended before its goal; None if it did not. evaluations: those of
-    train_and_evaluate. executables: number of programs compiled for the loop."""
+    train_and_evaluate. executables: number of programs compiled for the loop. goodput: of the work directory, with
+    all its runs; None on hosts other than host 0, in a fast_dev_run, and after a checkpoint of an older infeed, which
+    has no times."""
 
     start_step: int
     step: int
@@ -56,3 +59,4 @@ class TrainResult:
     executables: int
     stopped: str | None = None
     evaluations: tuple[EvalResult, ...] = ()
+    goodput: Goodput | None = None

@@ -125,7 +125,9 @@ class Task:
     all zero, and their results are left out. None: the task cannot predict.
     augment(batch) -> the batch that loss_fn sees, in training only: trainer.augment has the usual functions. Its
     padding rows are all zero; the reserved keys keep their values, whatever it returns for them.
-    precision: in which these functions compute, for comparison with TrainerConfig.precision."""
+    precision: in which these functions compute, for comparison with TrainerConfig.precision.
+    flops: floating-point operations of one training step on a global batch, for the speed. None: those of the products
+    of matrices and the convolutions in the step, which count twice if they are computed twice (rematerialized)."""
 
     init: Callable[[jax.Array, Any], Variables]
     loss_fn: LossFn
@@ -135,8 +137,11 @@ class Task:
     predict_fn: PredictFn | None = None
     augment: Augment | None = None
     precision: PrecisionName = "f32"
+    flops: float | None = None
 
     def __post_init__(self) -> None:
+        if self.flops is not None and not self.flops > 0:
+            raise OptionError(f"flops={self.flops} must be above 0. Give those of one training step, or None.")
         for name, metric in self.metrics.items():
             self._check_metric(name, metric)
 

@@ -44,6 +44,14 @@ def test_training_ends_with_an_exact_evaluation(trained):
     assert 0 <= result["accuracy"] <= result["top5_accuracy"] <= 1
 
 
+def test_the_speed_and_the_goodput_of_the_training_are_in_a_file(trained):
+    measured = json.loads((Path(trained.trainer.workdir) / "train_result.json").read_text())
+    assert measured["examples_per_second"] == pytest.approx(16 * measured["steps_per_second"])
+    assert measured["tflops_per_second"] > 0
+    assert measured["mfu"] is None  # a CPU has no known peak
+    assert measured["goodput"] == measured["productive_seconds"] / measured["wall_seconds"] < 1
+
+
 def test_predictions_name_the_classes_and_agree_with_the_evaluation(trained, capsys):
     run(replace(trained, mode="predict"))
     lines = [

@@ -20,6 +20,7 @@ from trainer.config import TrainerConfig
         ({"iterations_per_loop": "10"}, "iterations_per_loop='10' is not a time. Give a number above 0 with its unit"),
         ({"iterations_per_loop": 0}, "iterations_per_loop=0 must be an int above 0"),
         ({"max_time": "0s"}, "max_time='0s' is not a time"),
+        ({"peak_tflops": 0.0}, "peak_tflops=0.0 must be above 0"),
         ({"checkpoint_every": 600}, "checkpoint_every=600 is not a time. .* such as 30s or 1.5h"),
         ({"on_nan": "stop"}, "on_nan='stop' is not one of raise, skip, ignore"),
         ({"eval_batch_size": 1.5}, r"eval_batch_size=1\.5 is a float"),

@@ -3,10 +3,8 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
@@ -17,11 +15,12 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.bucket_path import orbax_path
-from trainer.checkpointing.contents import CONTENTS, changes, read_contents, sealed, versions
+from trainer.checkpointing.contents import CONTENTS, read_contents, sealed, versions
 from trainer.checkpointing.failures import as_checkpoint_error
 from trainer.checkpointing.fenced import fenced_path
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
+from trainer.checkpointing.saved import Saved
 from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState
@@ -29,23 +28,6 @@ from trainer.state import TrainState
 __all__ = ["CheckpointManager", "Saved"]
 
 log = logger("trainer")
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint as it was saved. `CheckpointManager` fills in the last two fields."""
-
-    step: int
-    state: TrainState
-    input_state: dict[str, Any]
-    config: dict[str, Any]
-    versions: Mapping[str, str] = field(default_factory=dict)
-    mesh: Mapping[str, Any] = field(default_factory=dict)
-
-    def changes(self, config: Mapping[str, Any]) -> list[str]:
-        """A text for each setting, version and device count that differs from when this was saved."""
-        now = ((self.config, config), (self.versions, versions()), (self.mesh, mesh_of(self.state)))
-        return [text for then, this in now for text in changes(then, this)]
 
 
 class CheckpointManager:
@@ -138,6 +120,7 @@ class CheckpointManager:
                 "mesh": mesh_of(saved.state),
                 "config": saved.config,
                 "input": saved.input_state,
+                "productive_seconds": saved.productive_seconds,
                 "arrays": list_arrays(saved.state),
             }
         )
@@ -179,7 +162,8 @@ class CheckpointManager:
             state = self._read_state(step, like)
         with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
-        return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"])
+        spent = page.get("productive_seconds")  # checkpoints of 0.1 have none
+        return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"], spent)
 
     def _read_state(self, step: int, like: TrainState) -> TrainState:
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:

@@ -13,16 +13,16 @@ from pipeline.tools.command import Console, say
 from trainer.command.agreement import Agreement
 from trainer.command.shown_state import show_state
 from trainer.recipe import DataRecipe, Recipe
-from trainer.results import EvalResult
+from trainer.results import EvalResult, Goodput, Speed
 from trainer.trainer import Trainer
 
 __all__ = ["run"]
 
 
 def run(recipe: Recipe) -> None:
-    """Runs recipe.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the training speed
-    to train_result.json, predictions to predictions.jsonl."""
-    trainer = Trainer(task := recipe.task(), recipe.trainer)
+    """Runs recipe.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the speed and the goodput
+    of the training to train_result.json, predictions to predictions.jsonl."""
+    trainer = Trainer(task := recipe.task(), recipe.trainer, callbacks=recipe.callbacks())
     if recipe.show_state:
         show_state(trainer, recipe)
         return
@@ -36,10 +36,10 @@ def run(recipe: Recipe) -> None:
         for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
             _tell(recipe, result)
         return
-    speed = trainer.train(recipe.train_input).speed if recipe.mode == "train" else None
+    trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
     _tell(recipe, trainer.evaluate(recipe.eval_input, check_padding=recipe.check_padding))
-    if speed and jax.process_index() == 0:
-        _publish(recipe.trainer.workdir, "train_result.json", asdict(speed))
+    if trained and trained.speed and jax.process_index() == 0:
+        _publish(recipe.trainer.workdir, "train_result.json", _measured(trained.speed, trained.goodput))
 
 
 def _try(trainer: Trainer, recipe: Recipe, predicts: bool) -> None:
@@ -89,6 +89,10 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
         f"{result.records} {f'of {result.num_records} ' if result.num_records else ''}{split or 'validation'} records, "
         f"{'proven exact' if result.proven else 'not proven'}; written to {path}",
     )
+
+
+def _measured(speed: Speed, goodput: Goodput | None) -> dict[str, Any]:
+    return asdict(speed) | ({} if goodput is None else {"goodput": goodput.share} | asdict(goodput))
 
 
 def _publish(workdir: str, name: str, report: dict[str, Any]) -> str:

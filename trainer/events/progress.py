@@ -17,7 +17,7 @@ from rich.table import Column
 from pipeline.logs import logger
 from pipeline.tools.command import Console
 
-__all__ = ["ProgressLine", "Speed"]
+__all__ = ["ProgressLine", "Speed", "StepSize"]
 
 log = logger("trainer")
 NOTEBOOK_SECONDS = 0.5  # between updates: each is a message to the browser
@@ -25,27 +25,43 @@ NOTEBOOK_SECONDS = 0.5  # between updates: each is a message to the browser
 
 @dataclass(frozen=True)
 class Speed:
-    """Measured over some steps. input_wait: share of the time that the host waited for the input, 0..1."""
+    """Measured over some steps: steps_per_second, and examples_per_second over all hosts.
+
+    input_wait: share of the time that the host waited for the input, 0..1. tflops_per_second: of all devices together;
+    None if the FLOPs of a step are unknown. mfu: its share of the devices' peak, 0..1; None if either is unknown."""
 
     steps_per_second: float
     examples_per_second: float
     input_wait: float
+    tflops_per_second: float | None = None
+    mfu: float | None = None
 
     @classmethod
-    def of(cls, steps: int, batch: int, seconds: float, wait_seconds: float) -> "Speed":
+    def of(cls, steps: int, size: "StepSize", seconds: float, wait_seconds: float) -> "Speed":
         """From totals; `seconds` must be above 0."""
         rate = steps / seconds
-        return cls(rate, rate * batch, min(1.0, wait_seconds / seconds))
+        tflops = None if size.flops is None else rate * size.flops / 1e12
+        mfu = None if tflops is None or size.peak_tflops is None else tflops / size.peak_tflops
+        return cls(rate, rate * size.batch, min(1.0, wait_seconds / seconds), tflops, mfu)
 
     def scalars(self) -> dict[str, float]:
         """For TensorBoard."""
-        return {f"speed/{name}": value for name, value in dataclasses.asdict(self).items()}
+        return {f"speed/{name}": value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
         return (
             f"{self.steps_per_second:.4g} steps/s, {self.examples_per_second:,.0f} examples/s, "
             f"input wait {self.input_wait:.0%}"
-        )
+        ) + ("" if self.mfu is None else f", MFU {self.mfu:.1%}")
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """A training step: its records and FLOPs, and the peak of all devices together. None: unknown."""
+
+    batch: int
+    flops: float | None = None
+    peak_tflops: float | None = None
 
 
 class ProgressLine:
@@ -57,12 +73,12 @@ class ProgressLine:
         self,
         start: int,
         end: int,
-        batch: int,
+        size: StepSize,
         log_every: int,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._end, self._batch, self._log_every = end, batch, log_every
+        self._end, self._size, self._log_every = end, size, log_every
         self._clock = clock
         self._step, self._since, self._wait_seconds = start, clock(), 0.0
         out = sys.stderr if stream is None else stream
@@ -76,7 +92,7 @@ class ProgressLine:
             return None
         now = self._clock()
         seconds = max(now - self._since, 1e-9)
-        speed = Speed.of(step - self._step, self._batch, seconds, wait_seconds - self._wait_seconds)
+        speed = Speed.of(step - self._step, self._size, seconds, wait_seconds - self._wait_seconds)
         self._step, self._since, self._wait_seconds = step, now, wait_seconds
         left = timedelta(seconds=round((self._end - step) / speed.steps_per_second))
         text = f"loss {loss:.4g}, {left} left, {speed}"

@@ -1,6 +1,6 @@
 """A step as programs for the devices: one step, or k steps in one dispatch."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -8,6 +8,7 @@ from jax import lax
 
 from trainer.config import LoopMode
 from trainer.interruptible import Check, interruptible
+from trainer.loop.flops import flops, inner_jaxprs
 from trainer.mesh import Placement
 from trainer.task import Step
 
@@ -56,6 +57,10 @@ class Program:
             lowered = scan.trace(self._carry, self._many_struct).lower()
             self.executables[self.k] = interruptible(lowered.compile, check)
 
+    def flops(self) -> float:
+        """Floating-point operations of one step on all devices; see `flops`."""
+        return flops(self._one.jaxpr)
+
     def place(self, host_batch: Any, stacked: bool) -> Any:
         """Places the host's rows of one batch, or of k stacked ones, on the devices."""
         return self._placement.place(host_batch, self._many_struct if stacked else self._one_struct)
@@ -80,13 +85,6 @@ def has_convolution(jaxpr: Any) -> bool:
     """Whether a (closed) jaxpr contains a convolution, including its calls and branches."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return any(
-        equation.primitive.name == "conv_general_dilated" or any(map(has_convolution, _inner(equation.params)))
+        equation.primitive.name == "conv_general_dilated" or any(map(has_convolution, inner_jaxprs(equation.params)))
         for equation in jaxpr.eqns
     )
-
-
-def _inner(params: dict[str, Any]) -> Iterator[Any]:
-    for value in params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if hasattr(item, "eqns") or hasattr(item, "jaxpr"):
-                yield item

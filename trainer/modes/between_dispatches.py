@@ -10,6 +10,7 @@ from trainer.callbacks import CheckpointEnd
 from trainer.checkpointing.manager import Saved
 from trainer.cluster.shared_decisions import Decision
 from trainer.config import seconds_of
+from trainer.events.goodput import TimeSpent
 from trainer.events.profile import Profile
 from trainer.loop.dispatch_plan import MEASURED_STEPS
 from trainer.loop.dispatching import DispatchResult
@@ -40,13 +41,14 @@ class StopRequest:
 class Actions:
     """What training does with its state between two steps. Each method may take long.
 
-    start, position: the run's first step, and the input's position there."""
+    start, position: the run's first step, and the input's position there. spent: the time up to it."""
 
     session: Session
     setup: Setup
     opened: Opened
     start: int
     position: Any
+    spent: TimeSpent
     program: Program
     monitor: TrainingMonitor
     profile: Profile
@@ -64,11 +66,17 @@ class Actions:
         """Starts to write a checkpoint; a fast_dev_run writes none."""
         if self.setup.config.fast_dev_run:
             return
+        with self.monitor.saving():
+            self._save(step, state)
+
+    def _save(self, step: int, state: TrainState) -> None:
         self.monitor.check.before_save(step, state)
         self.monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
         source = self.opened.source
         input_state = source.state(source.advance(self.position, step - self.start))
-        self.session.checkpoints.save(Saved(step, state, input_state, self.setup.config.to_json()))
+        seconds = self.spent.productive(self.monitor.productive_seconds)
+        saved = Saved(step, state, input_state, self.setup.config.to_json(), productive_seconds=seconds)
+        self.session.checkpoints.save(saved)
         for callback in self.setup.callbacks:
             callback.on_checkpoint(CheckpointEnd(step, state, self.monitor.reports, self.stop_request))
 

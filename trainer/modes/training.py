@@ -1,5 +1,6 @@
 """One run of training, from the newest checkpoint to its end."""
 
+import time
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -7,10 +8,14 @@ from typing import Any
 import jax
 
 from pipeline.logs import logger
+from trainer.events.goodput import TimeSpent, first_began
 from trainer.events.profile import Profile
+from trainer.events.progress import StepSize
 from trainer.exits import ending
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
+from trainer.loop.flops import peak_tflops
+from trainer.loop.program import Program
 from trainer.modes.alternating import Alternating
 from trainer.modes.between_dispatches import Actions, BetweenDispatches, StopRequest
 from trainer.modes.pace import Pace
@@ -33,7 +38,10 @@ def train_run(
     """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with all progress saved."""
     config = setup.config
     with session.preemption.leavable():
-        state, position = _begin(session, setup, opened, start)
+        records_time = jax.process_index() == 0 and not config.fast_dev_run
+        began = first_began(config.workdir, time.time()) if records_time else None
+        state, position, earlier = _begin(session, setup, opened, start)
+    spent = TimeSpent(began, earlier)
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluating and evaluating.every_steps) if n]
     pace = Pace(config.loop_seconds, partial(setup.steps_per_dispatch, opened, every)) if config.loop_seconds else None
@@ -46,6 +54,7 @@ def train_run(
         ema_decay=config.ema_decay,
     )
     program = setup.program(one_step, state, opened, k)
+    size = _step_size(setup, program)
     marks = Marks(every, profile.stops)
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
     devices = setup.placement.mesh.size
@@ -62,11 +71,11 @@ def train_run(
         feeder = stack.enter_context(setup.feeding(program, opened, position, steps, session.check, session.check_late))
         stop_request = StopRequest()
         monitor = stack.enter_context(
-            TrainingMonitor(setup, feeder, state, start, end, stop_request, session.ownership.fence)
+            TrainingMonitor(setup, feeder, size, state, start, end, stop_request, session.ownership.fence)
         )
         stack.enter_context(profile)
         actions = Actions(
-            session, setup, opened, start, position, program, monitor, profile, stop_request, pace, evaluating
+            session, setup, opened, start, position, spent, program, monitor, profile, stop_request, pace, evaluating
         )
         between = BetweenDispatches(actions, end)
         state, step = run(state, start, feeder, program, actions.observe, between)
@@ -81,16 +90,25 @@ def train_run(
         done = done if saved else "there was nothing to save: run the same command again"
         raise ending(f"{stopped}; {done}", between.stopped.interrupted, together=True)
     executables, speed = len(program.executables), monitor.speed(step - start)
-    return TrainResult(start, step, state, monitor.last, speed, executables, stopped or None)
+    goodput = spent.goodput(monitor.productive_seconds, time.time())
+    return TrainResult(start, step, state, monitor.last, speed, executables, stopped or None, goodput=goodput)
 
 
-def _begin(session: Session, setup: Setup, opened: Opened, start: int) -> tuple[TrainState, Any]:
+def _step_size(setup: Setup, program: Program) -> StepSize:
+    devices = setup.placement.mesh.devices
+    peak = setup.config.peak_tflops or peak_tflops(devices.flat[0])
+    flops = setup.task.flops or program.flops() or None
+    return StepSize(setup.config.global_batch_size, flops, peak and peak * devices.size)
+
+
+def _begin(session: Session, setup: Setup, opened: Opened, start: int) -> tuple[TrainState, Any, float | None]:
+    """The state, the input's position and the productive seconds up to step `start`."""
     config, source = setup.config, opened.source
     if not opened.resumable:
         log.info("the input is a plain iterable, which has no position: a resumed run starts it from its beginning")
     if start == 0:
-        return setup.fresh_state(opened, session.check), source.start
+        return setup.fresh_state(opened, session.check), source.start, 0.0
     saved = session.checkpoints.restore(start, setup.abstract_state(opened))
     changed = saved.changes(config.to_json())
     log.info("resuming from the checkpoint of step %d%s", start, "; changed: " * bool(changed) + ", ".join(changed))
-    return saved.state, resumed_position(source, saved, config.to_json())
+    return saved.state, resumed_position(source, saved, config.to_json()), saved.productive_seconds

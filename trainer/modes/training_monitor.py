@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from trainer.callbacks import LoopEnd
-from trainer.events.progress import ProgressLine, Speed
+from trainer.events.progress import ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
 from trainer.events.sinks import Fence
 from trainer.loop.dispatching import DispatchResult
@@ -25,12 +25,14 @@ __all__ = ["TrainingMonitor"]
 class TrainingMonitor(AbstractContextManager):
     """Monitors training from step `start` to `end`, as a context manager: leaving it closes the reports.
 
-    last: every scalar of the last step. stop: what callbacks call to end the training. fence: as in Reports."""
+    last: every scalar of the last step. productive_seconds: up to the last result, see Goodput. stop: what callbacks
+    call to end the training. fence: as in Reports."""
 
     def __init__(
         self,
         setup: Setup,
         feeder: Feeder,
+        size: StepSize,
         state: TrainState,
         start: int,
         end: int,
@@ -40,25 +42,26 @@ class TrainingMonitor(AbstractContextManager):
         self._callbacks, self._stop = setup.callbacks, stop
         self.check = FiniteCheck(setup.config.on_nan, state, setup.placement)
         self.last: dict[str, float] = {}
-        self._feeder, self._start, self._batch = feeder, start, setup.config.global_batch_size
+        self._feeder, self._start, self._size = feeder, start, size
         self.reports = Reports(setup.config, "train", start, fence)
-        self._line = ProgressLine(start, end, self._batch, setup.config.log_every) if jax.process_index() == 0 else None
+        self._line = ProgressLine(start, end, size, setup.config.log_every) if jax.process_index() == 0 else None
         self._began = time.perf_counter()
-        self._seconds = self._away = 0.0
+        self._seconds = self._away = self._saving = self.productive_seconds = 0.0
 
     def observe(self, result: DispatchResult) -> None:
         """Handles one dispatch result. NanError for a step with non-finite values, if these end the run."""
         bad = result.scalars.pop(BAD_LEAF, np.full(result.length, -1))
-        self._write(result, self.check.reported(bad))
+        speed = self._write(result, self.check.reported(bad))
         self.check.observe(result, bad)
         self._seconds = time.perf_counter() - self._began - self._away
+        self.productive_seconds = self._seconds - self._saving
         self.last = {name: float(values[-1]) for name, values in result.scalars.items()}
         for callback in self._callbacks:
-            callback.on_loop_end(LoopEnd(result.start + result.length, result.scalars, self.reports, self._stop))
+            callback.on_loop_end(LoopEnd(result.start + result.length, result.scalars, self.reports, self._stop, speed))
 
-    def _write(self, result: DispatchResult, count: int) -> None:
+    def _write(self, result: DispatchResult, count: int) -> Speed | None:
         if self._line is None:
-            return
+            return None
         loss = float(result.scalars["loss"][-1])
         speed = self._line.update(result.start + result.length, loss, self._feeder.wait_seconds)
         alone = 0 if speed is None else 1  # the last step is reported with the speed
@@ -69,10 +72,11 @@ class TrainingMonitor(AbstractContextManager):
             last = {name: float(values[count - 1]) for name, values in result.scalars.items()}
             self.reports.scalars(result.start + count, last | speed.scalars())
             self.reports.flush()
+        return speed
 
     def speed(self, steps: int) -> Speed:
         """Over this many steps, from the first dispatch to the last result."""
-        return Speed.of(steps, self._batch, self._seconds, self._feeder.wait_seconds)
+        return Speed.of(steps, self._size, self._seconds, self._feeder.wait_seconds)
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -82,6 +86,13 @@ class TrainingMonitor(AbstractContextManager):
         self._away += time.perf_counter() - began
         if self._line is not None:
             self._line.skip(time.perf_counter() - began)
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Excludes the time of the block, in which training pauses to save, from the productive time."""
+        began = time.perf_counter()
+        yield
+        self._saving += time.perf_counter() - began
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self._line is not None:

@@ -4,6 +4,7 @@ on to the same bits.
 With SWEEP=1 in the environment all moments are resumed, otherwise five of them."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,8 @@ import numpy as np
 import pytest
 from sweep import SWEEP
 
+from pipeline.storage.schemes import open_storage
+from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import finished_steps
 
 ROOT = Path(__file__).parents[3]
@@ -97,8 +100,28 @@ def test_killed_at_these_moments_of_a_save_the_run_goes_on_to_the_same_bits(runs
         assert [path.name for path in (copies[moment] / "checkpoints").iterdir()] == [str(LAST)]
 
 
-def test_killed_for_real_in_two_saves_one_after_the_other_the_run_goes_on_to_the_same_bits(runs, straight):
+def productive_seconds(workdir, step):
+    return read_contents(open_storage(str(workdir)), str(workdir / "checkpoints"), step)["productive_seconds"]
+
+
+@pytest.fixture(scope="module")
+def resumed(runs):
+    """(the productive seconds before, the result of going on after both kills, the time when that ended)."""
     workdir, _ = runs
-    result = killed_run.train(workdir)
+    return productive_seconds(workdir, SECOND), killed_run.train(workdir), time.time()
+
+
+def test_killed_for_real_in_two_saves_one_after_the_other_the_run_goes_on_to_the_same_bits(resumed, straight):
+    _, result, _ = resumed
     assert result.start_step == SECOND
     assert bits(result) == straight
+
+
+def test_the_goodput_is_of_all_runs_and_leaves_out_the_steps_that_a_kill_lost(runs, resumed):
+    (workdir, _), (before, result, ended) = runs, resumed
+    goodput, began = result.goodput, json.loads((workdir / "began.json").read_text())["began"]
+    again = (LAST - SECOND) / result.speed.steps_per_second  # the second kill lost these steps once
+    assert before > 0
+    assert goodput.productive_seconds == productive_seconds(workdir, LAST) == pytest.approx(before + again)
+    assert before + again < goodput.wall_seconds <= ended - began
+    assert goodput.share == goodput.productive_seconds / goodput.wall_seconds < 1

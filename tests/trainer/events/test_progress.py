@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from trainer.events.progress import ProgressLine
+from trainer.events.progress import ProgressLine, Speed, StepSize
 
 
 class Clock:
@@ -40,7 +40,7 @@ def terminal(monkeypatch):
 def test_a_log_file_gets_a_plain_line_each_time_log_every_is_passed(caplog):
     clock, stream = Clock(), io.StringIO()
     with caplog.at_level(logging.INFO, "trainer"):
-        line = ProgressLine(0, 50, batch=32, log_every=20, stream=stream, clock=clock)
+        line = ProgressLine(0, 50, size=StepSize(32), log_every=20, stream=stream, clock=clock)
         for step in (7, 14, 21, 28, 35, 42, 49, 50):
             clock.now = step / 10
             line.update(step, loss=0.5, wait_seconds=step / 40)
@@ -58,7 +58,7 @@ def test_a_terminal_shows_one_line_in_place_and_what_is_logged_above_it(terminal
     clock, handler = Clock(), logging.StreamHandler(stream)
     logging.getLogger().addHandler(handler)
     try:
-        line = ProgressLine(10, 50000, batch=32, log_every=20, stream=stream, clock=clock)
+        line = ProgressLine(10, 50000, size=StepSize(32), log_every=20, stream=stream, clock=clock)
         clock.now = 2.0
         line.update(30, loss=0.25, wait_seconds=0.5)
         logging.getLogger("trainer").warning("a bad record")
@@ -79,7 +79,7 @@ def test_a_command_that_a_notebook_runs_logs_plain_lines_on_its_pseudo_terminal(
     monkeypatch.setenv("JPY_PARENT_PID", "1")
     stream, _ = terminal
     with caplog.at_level(logging.INFO, "trainer"):
-        line = ProgressLine(0, 10, batch=32, log_every=10, stream=stream, clock=Clock())
+        line = ProgressLine(0, 10, size=StepSize(32), log_every=10, stream=stream, clock=Clock())
         line.update(10, loss=0.5, wait_seconds=0.0)
         line.close()
     assert [message[:10] for message in caplog.messages] == ["step 10/10"]
@@ -94,7 +94,7 @@ def test_a_notebook_shows_one_line_which_is_replaced_in_place_and_not_more_than_
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     with caplog.at_level(logging.INFO, "trainer"):
-        line = ProgressLine(0, 1000, batch=32, log_every=20, stream=io.StringIO(), clock=clock)
+        line = ProgressLine(0, 1000, size=StepSize(32), log_every=20, stream=io.StringIO(), clock=clock)
         for step in range(1, 1001):
             clock.now = step / 500
             line.update(step, loss=0.5, wait_seconds=0.0)
@@ -104,3 +104,24 @@ def test_a_notebook_shows_one_line_which_is_replaced_in_place_and_not_more_than_
     assert len({display_id for display_id, _, _ in displayed}) == 1
     assert 3 <= len(displayed) <= 6
     assert displayed[-1][2].startswith("step 1000/1000 (100%): loss 0.5, 0:00:00 left, 500 steps/s")
+
+
+def test_tflops_and_the_share_of_the_peak_follow_from_the_size_of_a_step():
+    speed = Speed.of(50, StepSize(32, flops=3e12, peak_tflops=400), seconds=5, wait_seconds=1)
+    assert speed == Speed(10, 320, 0.2, tflops_per_second=30, mfu=0.075)
+    assert str(speed) == "10 steps/s, 320 examples/s, input wait 20%, MFU 7.5%"
+    assert speed.scalars() == {
+        "speed/steps_per_second": 10,
+        "speed/examples_per_second": 320,
+        "speed/input_wait": 0.2,
+        "speed/tflops_per_second": 30,
+        "speed/mfu": 0.075,
+    }
+
+
+def test_where_the_flops_or_the_peak_are_unknown_nothing_is_made_up():
+    neither = Speed.of(50, StepSize(32), seconds=5, wait_seconds=1)
+    assert (neither.tflops_per_second, neither.mfu) == (None, None)
+    assert [*neither.scalars()] == ["speed/steps_per_second", "speed/examples_per_second", "speed/input_wait"]
+    assert Speed.of(50, StepSize(32, peak_tflops=400), seconds=5, wait_seconds=1).mfu is None
+    assert Speed.of(50, StepSize(32, flops=3e12), seconds=5, wait_seconds=1).mfu is None
