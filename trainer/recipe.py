@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipeline.errors import OptionError, did_you_mean
 from trainer.config import TrainerConfig
 from trainer.optimizers.config import OptimizerConfig, Run
+from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
     from pipeline.sources.records import Records
     from trainer.inputs import Input, InputContext
     from trainer.task import Task
 
-__all__ = ["DataRecipe", "OptimizerConfig", "Recipe", "TrainerConfig", "batch_options", "settings"]
+__all__ = ["DataRecipe", "OptimizerConfig", "Recipe", "TrainerConfig", "WarmStart", "batch_options", "settings"]
 
 
 def settings(**values: Any) -> TrainerConfig:
@@ -54,6 +55,7 @@ class Recipe(ABC):
     end."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
+    warm_start: WarmStart = field(default_factory=WarmStart)
     trainer: TrainerConfig = field(default_factory=settings)
 
     def __post_init__(self) -> None:
