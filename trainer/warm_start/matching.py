@@ -1,5 +1,6 @@
 """Which array of a checkpoint each array of the model begins with: a pure function of names, shapes and patterns."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
@@ -63,10 +64,10 @@ def from_torch(name: str, shape: tuple[int, ...], config: WarmStart) -> bool:
 
 def check_rows(path: str, rows: Collection[Row], config: WarmStart) -> None:
     """Raises CheckpointError, which names arrays and the remedy, unless the rows are what `config` allows."""
-    wrong: list[Status] = [*(("missing", "unexpected") if config.init_strict else ())]
+    wrong: list[Status] = ["missing", "unexpected"] if config.init_strict else []
     wrong += ["mismatched"] if config.init_mismatch == "error" else []
-    found = {status: [row for row in rows if row.status == status] for status in wrong}
-    problems = [f"{_counted(bad)} {MEANING[status]} ({_named(bad)})" for status, bad in found.items() if bad]
+    found = [(status, [row for row in rows if row.status == status]) for status in wrong]
+    problems = [f"{_counted(bad)} {MEANING[status]} ({_named(bad)})" for status, bad in found if bad]
     if problems:
         raise CheckpointError(
             f"{path} does not fit the model: {'; '.join(problems)}. Rename arrays with init_rename, or leave them out "
@@ -81,9 +82,7 @@ def check_rows(path: str, rows: Collection[Row], config: WarmStart) -> None:
 
 def described_rows(rows: Collection[Row]) -> list[str]:
     """The number of arrays by status, then a line for each array that is not loaded, up to a limit."""
-    counts = {row.status: 0 for row in rows}
-    for row in rows:
-        counts[row.status] += 1
+    counts = Counter(row.status for row in rows)
     others = [str(row) for row in rows if row.status != "loaded"]
     more = [f"and {len(others) - SHOWN} more"] if len(others) > SHOWN else []
     return [", ".join(f"{count} {status}" for status, count in counts.items()), *others[:SHOWN], *more]

@@ -3,7 +3,6 @@
 import numpy as np
 
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.numbers import read_array
 from trainer.warm_start.matching import Array
@@ -15,14 +14,16 @@ __all__ = ["own_weights"]
 TOPS = ("variables/params", "variables/extra", "ema")
 
 
-def own_weights(directory: str, step: int, ema: bool) -> Weights:
-    """The arrays of Variables, by the names that a model has. ema: take the averaged parameters if there are any."""
-    listed = read_contents(open_storage(directory), directory, step)["arrays"]
+def own_weights(path: str, ema: bool) -> Weights:
+    """The arrays of Variables, by the names that a model has. ema: take the averaged parameters if there are any.
+
+    path: the directory of a step."""
+    directory, _, step = path.rpartition("/")
+    listed = read_contents(open_storage(path), directory or ".", int(step))["arrays"]
     params, extra, averages = ({_below(name, top): name for name in listed if _is_below(name, top)} for top in TOPS)
     if ema and averages:
         params = averages
     names = model_names(params, extra)
-    path = join(directory, str(step))
 
     def read(name: str) -> np.ndarray:
         return read_array(path, names[name], listed[names[name]])

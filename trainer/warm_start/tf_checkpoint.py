@@ -18,8 +18,9 @@ NOT_THE_MODELS = ("optimizer", "save_counter", "global_step")
 
 
 def tf_weights(path: str) -> Weights:
-    """The variables, named by the attributes that lead to them: "_operations/1/_kernel".
+    """The variables by their own names, such as "sequential/dense/kernel" in Keras.
 
+    If two names are equal, all are named by the attributes that lead to them: "model/_operations/1/_kernel".
     path: as tf.train.Checkpoint.save returns it, or a directory, for its newest checkpoint."""
     try:
         import tensorflow as tf
@@ -44,21 +45,23 @@ def tf_weights(path: str) -> Weights:
 
 
 def _of_objects(serialized: bytes) -> dict[str, str]:
-    """The shortest path to each variable that does not lead through an optimizer -> its key in the checkpoint.
+    """The name of each variable that a path leads to without an optimizer -> its key in the checkpoint.
 
     The keys themselves will not do: a compiled Keras model has its weights under optimizer/_trainable_variables."""
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
     nodes: Any = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes  # pyright: ignore
-    found: dict[str, str] = {}
+    variables: dict[str, Any] = {}
     seen, ahead = {0}, deque([(0, "")])
     while ahead:
         node, path = ahead.popleft()
         for attribute in nodes[node].attributes:
             if attribute.name == "VARIABLE_VALUE":
-                found[path] = attribute.checkpoint_key
+                variables[path] = attribute
         for child in nodes[node].children:
             if child.node_id not in seen and child.local_name not in NOT_THE_MODELS:
                 seen.add(child.node_id)
                 ahead.append((child.node_id, f"{path}/{child.local_name}".lstrip("/")))
-    return found
+    names = [each.full_name for each in variables.values()]
+    distinct = all(names) and len(set(names)) == len(names)
+    return {each.full_name if distinct else path: each.checkpoint_key for path, each in variables.items()}
