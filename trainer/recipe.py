@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipeline.errors import OptionError, did_you_mean
 from trainer.config import TrainerConfig
 from trainer.optimizers.config import OptimizerConfig, Run
+from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
     from pipeline.sources.records import Records
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from trainer.inputs import Input, InputContext
     from trainer.task import Task
 
-__all__ = ["DataRecipe", "OptimizerConfig", "Recipe", "TrainerConfig", "batch_options", "settings"]
+__all__ = ["DataRecipe", "OptimizerConfig", "Recipe", "TrainerConfig", "WarmStart", "batch_options", "settings"]
 
 
 def settings(**values: Any) -> TrainerConfig:
@@ -55,6 +56,7 @@ class Recipe(ABC):
     end."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
+    warm_start: WarmStart = field(default_factory=WarmStart)
     trainer: TrainerConfig = field(default_factory=settings)
 
     def __post_init__(self) -> None:
@@ -93,14 +95,24 @@ class Recipe(ABC):
         """Checks the work directory, before JAX is imported. A subclass may check more, after super().check().
 
         Writes nothing: the command tries whether the work directory is writable after these checks. Raises InfeedError
-        for a work directory that has no checkpoint to evaluate, and where max_steps is missing."""
+        for a work directory that has no checkpoint to evaluate, where max_steps is missing, and for an init_from
+        that is not a checkpoint."""
         from trainer.workdir import check_checkpoint
 
         workdir, trains = self.trainer.workdir, self.mode == "train"
         if trains and self.trainer.max_steps is None and self.trainer.fast_dev_run is None:
             raise OptionError("max_steps=None: the training needs an end. Give --max-steps.")
+        self._check_warm_start()
         if not self.trainer.fast_dev_run and self.mode != "evaluate-continuously":  # it waits for the first checkpoint
             check_checkpoint(workdir, self.trainer.restore_step if trains else None, required=not trains)
+
+    def _check_warm_start(self) -> None:
+        from trainer.checkpointing.listing import finished_steps
+        from trainer.warm_start.finding import find_checkpoint
+
+        path = self.warm_start.init_from
+        if path and self.mode == "train" and not finished_steps(self.trainer.workdir):
+            find_checkpoint(path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ from trainer.results import EvalResult, TrainResult
 from trainer.setup import Opened, Setup
 from trainer.task import Task
 from trainer.user_code import ShortErrors
+from trainer.warm_start.config import WarmStart
 
 __all__ = ["Trainer"]
 
@@ -48,7 +49,9 @@ class Trainer:
     process of the run receives SIGTERM, the call ends on all hosts with Preempted, a SystemExit of code 75: all
     progress is saved, and the same program resumes from there. SIGINT (Ctrl-C) ends a call in the same way with
     KeyboardInterrupt, after which further calls are possible; a second one exits immediately with code 130. A program's
-    own handlers of these signals are kept, and outside of the main thread none are installed."""
+    own handlers of these signals are kept, and outside of the main thread none are installed.
+
+    warm_start: the arrays that a training begins with if the work directory has no checkpoint."""
 
     def __init__(
         self,
@@ -56,8 +59,9 @@ class Trainer:
         config: TrainerConfig,
         devices: Sequence[Any] | None = None,
         callbacks: Sequence[Callback] = (),
+        warm_start: WarmStart | None = None,
     ) -> None:
-        self.config = config
+        self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
             use_compilation_cache(config.compilation_cache_dir)
         self._setup = Setup(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks))
@@ -127,7 +131,7 @@ class Trainer:
             if evaluating and start:
                 evaluating.make_up(start, end)
             if training:
-                result = train_run(session, self._setup, training, start, end, evaluating)
+                result = train_run(session, self._setup, training, start, end, evaluating, self._warm_start)
             else:
                 log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
                 result = TrainResult(start, start, None, {}, None, 0)

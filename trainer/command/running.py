@@ -22,7 +22,7 @@ __all__ = ["run"]
 def run(recipe: Recipe) -> None:
     """Runs recipe.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the speed and the goodput
     of the training to train_result.json, predictions to predictions.jsonl."""
-    trainer = Trainer(task := recipe.task(), recipe.trainer, callbacks=recipe.callbacks())
+    trainer = Trainer(task := recipe.task(), recipe.trainer, callbacks=recipe.callbacks(), warm_start=recipe.warm_start)
     if recipe.show_state:
         show_state(trainer, recipe)
         return

@@ -26,21 +26,30 @@ from trainer.results import TrainResult
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 from trainer.step_functions import train_step
+from trainer.warm_start.config import WarmStart
+from trainer.warm_start.loading import plan_loading
 
 __all__ = ["train_run"]
 
 log = logger("trainer")
+COLD = WarmStart()
 
 
 def train_run(
-    session: Session, setup: Setup, opened: Opened, start: int, end: int, evaluating: Alternating | None = None
+    session: Session,
+    setup: Setup,
+    opened: Opened,
+    start: int,
+    end: int,
+    evaluating: Alternating | None = None,
+    warm_start: WarmStart = COLD,
 ) -> TrainResult:
     """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with all progress saved."""
     config = setup.config
     with session.preemption.leavable():
         records_time = jax.process_index() == 0 and not config.fast_dev_run
         began = first_began(config.workdir, time.time()) if records_time else None
-        state, position, earlier = _begin(session, setup, opened, start)
+        state, position, earlier = _begin(session, setup, opened, start, warm_start)
     spent = TimeSpent(began, earlier)
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluating and evaluating.every_steps) if n]
@@ -101,13 +110,19 @@ def _step_size(setup: Setup, program: Program) -> StepSize:
     return StepSize(setup.config.global_batch_size, flops, peak and peak * devices.size)
 
 
-def _begin(session: Session, setup: Setup, opened: Opened, start: int) -> tuple[TrainState, Any, float | None]:
+def _begin(
+    session: Session, setup: Setup, opened: Opened, start: int, warm_start: WarmStart
+) -> tuple[TrainState, Any, float | None]:
     """The state, the input's position and the productive seconds up to step `start`."""
     config, source = setup.config, opened.source
     if not opened.resumable:
         log.info("the input is a plain iterable, which has no position: a resumed run starts it from its beginning")
     if start == 0:
-        return setup.fresh_state(opened, session.check), source.start, 0.0
+        loading = plan_loading(warm_start, setup.abstract_state(opened)) if warm_start.init_from else None
+        state = setup.fresh_state(opened, session.check)
+        return loading.into(state, setup.task, setup.placement) if loading else state, source.start, 0.0
+    if warm_start.init_from:
+        log.info("init_from=%s is ignored: the work directory has a checkpoint", warm_start.init_from)
     saved = session.checkpoints.restore(start, setup.abstract_state(opened))
     changed = saved.changes(config.to_json())
     log.info("resuming from the checkpoint of step %d%s", start, "; changed: " * bool(changed) + ", ".join(changed))
