@@ -229,10 +229,8 @@ def gcs_server(tmp_path_factory):
 
 
 def _forget_client():
-    if gcs_calls.client.cache_info().currsize:
-        gcs_calls.client().close()
-    gcs_calls.client.cache_clear()
-    gcs_calls.credentials.cache_clear()
+    gcs_calls.client().close()
+    gcs_calls.forget_client()
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ __all__ = [
     "call",
     "client",
     "credentials",
+    "forget_client",
     "named",
     "retrying",
     "status_of",
@@ -60,20 +61,39 @@ class MissingError(StorageError):
     """There is no such object."""
 
 
-@functools.cache
 def credentials() -> Any:
     """This process's credentials; anonymous if there are none."""
-    # An emulator needs none, and looking for them may wait for a metadata server that does not exist.
-    if not os.environ.get("STORAGE_EMULATOR_HOST"):
+    return _credentials(_emulator())
+
+
+def client() -> Any:
+    """This process's client. STORAGE_EMULATOR_HOST selects another server, as in Google's own tools."""
+    return _client(_emulator())
+
+
+def forget_client() -> None:
+    """Lets the next call make another client."""
+    _client.cache_clear()
+    _credentials.cache_clear()
+
+
+def _emulator() -> str | None:
+    return os.environ.get("STORAGE_EMULATOR_HOST")
+
+
+# By server: a thread that still looks for the credentials of one must not make them those of another.
+@functools.cache
+def _credentials(emulator: str | None) -> Any:
+    if not emulator:  # which needs none; looking for them may wait for a metadata server that does not exist
         with contextlib.suppress(auth.DefaultCredentialsError):
             return google.auth.default()[0]
     return AnonymousCredentials()
 
 
 @functools.cache
-def client() -> Any:
-    """This process's client. STORAGE_EMULATOR_HOST selects another server, as in Google's own tools."""
-    made = storage.Client(project="none", credentials=credentials())  # objects belong to buckets, not to a project
+def _client(emulator: str | None) -> Any:
+    # Objects belong to buckets, not to a project.
+    made = storage.Client(project="none", credentials=_credentials(emulator))
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS)
     made._http.mount("https://", adapter)  # the default pool has 10 connections, and warns about each one above
     made._http.mount("http://", adapter)
@@ -81,7 +101,7 @@ def client() -> Any:
 
 
 # A forked process must not share connections with its parent: each would read the other's responses.
-os.register_at_fork(after_in_child=client.cache_clear)
+os.register_at_fork(after_in_child=_client.cache_clear)
 
 
 def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = None) -> Retry:

@@ -96,7 +96,7 @@ def test_what_it_makes_of_reserved_keys_is_ignored_and_new_keys_reach_the_loss(d
 @pytest.mark.parametrize(
     ("augment", "text"),
     [
-        (lambda batch: batch["x"], r"augment returned a \w+\. It must return a dict"),
+        (lambda batch: batch["x"], r"augment returned an array\. It must return a dict"),
         (lambda batch: {"x": batch["x"][:4]}, r"augment's x has the shape \[4, 8\]; expected \[16, ...\]"),
         (lambda batch: noisy({k: v for k, v in batch.items() if k != "_seed"}), "noise draws from _seed, which the ba"),
     ],
