@@ -64,10 +64,11 @@ def from_torch(name: str, shape: tuple[int, ...], config: WarmStart) -> bool:
 
 def check_rows(path: str, rows: Collection[Row], config: WarmStart) -> None:
     """Raises CheckpointError, which names arrays and the remedy, unless the rows are what `config` allows."""
-    wrong: list[Status] = ["missing", "unexpected"] if config.init_strict else []
-    wrong += ["mismatched"] if config.init_mismatch == "error" else []
-    found = [(status, [row for row in rows if row.status == status]) for status in wrong]
-    problems = [f"{_counted(bad)} {MEANING[status]} ({_named(bad)})" for status, bad in found if bad]
+    problems = []
+    for status, meaning in MEANING.items():
+        bad = [row for row in rows if row.status == status]
+        if bad and not _is_allowed(status, config):
+            problems.append(f"{_counted(bad)} {meaning} ({_named(bad)})")
     if problems:
         raise CheckpointError(
             f"{path} does not fit the model: {'; '.join(problems)}. Rename arrays with init_rename, or leave them out "
@@ -140,6 +141,10 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 def _is_float(array: Array) -> bool:
     return "float" in array.dtype
+
+
+def _is_allowed(status: Status, config: WarmStart) -> bool:
+    return config.init_mismatch == "skip" if status == "mismatched" else not config.init_strict
 
 
 def _counted(rows: Collection[Row]) -> str:
