@@ -42,6 +42,7 @@ def settings(**values: Any) -> TrainerConfig:
 class Recipe(ABC):
     """A Task, its inputs and its flags. A subclass adds fields, which become flags with their docstrings as help.
 
+    The fields of warm_start and trainer are flags, too: see WarmStart and TrainerConfig.
     For other defaults of the trainer's flags, a subclass repeats its last field:
     trainer: TrainerConfig = settings(max_steps=600)."""
 

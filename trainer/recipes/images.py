@@ -107,7 +107,7 @@ class Config(DataRecipe):
         from pipeline.datasets import train_dataset
         from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
 
-        if ctx.hosts.index == 0 and not self.trainer.fast_dev_run:  # the run owns its work directory here
+        if ctx.hosts.index == 0 and not (self.trainer.fast_dev_run or self.show_state):  # the run owns the directory
             keep_classes(self.trainer.workdir, self.image_data.classes, replace=ctx.start_step == 0)
         crop = DecodeRandomResizedCrop(
             self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self._decoded()
