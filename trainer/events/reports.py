@@ -51,9 +51,11 @@ class Reports:
         """Writes the scalars of a step: a point each in TensorBoard, and together a line of metrics.jsonl.
 
         Training writes all of a step in one line; a callback's scalars are a separate line. Evaluating a step again
-        adds another line: the last one counts."""
+        adds another line: the last one counts. Both have the float32 nearest to a value."""
         if self.writes:
-            with self._naming():
+            with self._naming(), np.errstate(over="ignore"):
+                # Of nine digits of a float64, the nearest float32 may be another.
+                values = {name: float(np.float32(value)) for name, value in values.items()}
                 self._events.scalars(step, values)
                 self._lines.scalars(step, values)
 
