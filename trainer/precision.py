@@ -23,10 +23,6 @@ class Precision:
         """The tree with its floating-point arrays in the dtype of parameters."""
         return _cast(tree, self.params)
 
-    def in_compute(self, tree: Any) -> Any:
-        """The tree with its floating-point arrays in the dtype of computations."""
-        return _cast(tree, self.compute)
-
     def in_outputs(self, tree: Any) -> Any:
         """The tree with its floating-point arrays in the dtype of outputs."""
         return _cast(tree, self.outputs)
