@@ -32,7 +32,7 @@ class FirstBatches:
     def __init__(self, source: CompleteInput, count: int, *, repeat: bool) -> None:
         self.spec, self.on_error = source.spec, source.on_error
         self.fingerprint = f"the first {count} batches of {source.fingerprint}"
-        self.steps_per_epoch = count
+        self.steps_per_epoch, self.endless = count, repeat
         self._source, self._count, self._repeat = source, count, repeat
         self._kept: list[Mapping[str, Any]] = []
 

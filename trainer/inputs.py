@@ -99,12 +99,14 @@ class Input(Protocol):
 
 @runtime_checkable
 class CompleteInput(Input, Protocol):
-    """An Input that also states how it treats bad records, as `as_input` returns it.
+    """An Input that also states whether it ends and how it treats bad records, as `as_input` returns it.
 
-    on_error: "raise", "mask" or "skip"; only with "mask" may an evaluation mask rows of records that are due.
-    quarantine: the bad records that this host has read so far. verify_command: the command that lists damaged records;
-    None if there is none."""
+    endless: whether its batches never end. on_error: "raise", "mask" or "skip"; only with "mask" may an evaluation mask
+    rows of records that are due. quarantine: the bad records that this host has read so far. verify_command: the
+    command that lists damaged records; None if there is none."""
 
+    @property
+    def endless(self) -> bool: ...  # noqa: D102
     @property
     def on_error(self) -> str: ...  # noqa: D102
     @property
@@ -124,13 +126,14 @@ class IterableInput:
     an InputError. Arrays are copied, so the iterable may reuse its own.
 
     spec: of the first batch. num_records, steps_per_epoch, expected_crc, start and verify_command are None, because
-    nothing is known; fingerprint, on_error and quarantine never change."""
+    nothing is known; endless is False; fingerprint, on_error and quarantine never change."""
 
     num_records = None
     steps_per_epoch = None
     fingerprint = "iterable"
     expected_crc = None
     start = None
+    endless = False
     on_error = "raise"
     quarantine = ()
     verify_command = None

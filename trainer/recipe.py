@@ -55,6 +55,9 @@ class Recipe(ABC):
     show_state: bool = False
     """Print the arrays of the training's state, with dtype and shape, and how the optimizer treats each parameter; then
     end."""
+    checkpoint_path: str | None = None
+    """For evaluate and predict: another work directory, or a checkpoint in it, whose model to use. Results are still
+    written to --workdir."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
     warm_start: WarmStart = field(default_factory=WarmStart)
@@ -65,6 +68,13 @@ class Recipe(ABC):
             raise OptionError(f"follow_seconds={self.follow_seconds} must be above 0.")
         if not isinstance(self.trainer.workdir, str):
             raise OptionError("workdir is not given. Give trainer=settings(workdir=...), or --workdir to the command.")
+
+    @property
+    def trained_in(self) -> str:
+        """The work directory of the model: the trainer's, unless checkpoint_path names another."""
+        from trainer.checkpointing.elsewhere import find_elsewhere
+
+        return find_elsewhere(self.checkpoint_path).workdir if self.checkpoint_path else self.trainer.workdir
 
     @property
     def run(self) -> Run | None:
@@ -96,14 +106,20 @@ class Recipe(ABC):
         """Checks the work directory, before JAX is imported. A subclass may check more, after super().check().
 
         Writes nothing: the command tries whether the work directory is writable after these checks. Raises InfeedError
-        for a work directory that has no checkpoint to evaluate, where max_steps is missing, and for an init_from
-        that is not a checkpoint."""
+        for a work directory that has no checkpoint to evaluate, for an init_from that is not a checkpoint, and for a
+        checkpoint_path without one or with another mode."""
         from trainer.workdir import check_checkpoint
 
         workdir, trains = self.trainer.workdir, self.mode == "train"
-        if trains and self.trainer.max_steps is None and self.trainer.fast_dev_run is None:
-            raise OptionError("max_steps=None: the training needs an end. Give --max-steps.")
         self._check_warm_start()
+        if self.checkpoint_path is not None:
+            if self.mode not in ("evaluate", "predict"):
+                raise OptionError(
+                    f"checkpoint_path={self.checkpoint_path!r} with mode={self.mode}: only evaluate and predict use "
+                    "it. To begin a training with its parameters, give --init-from."
+                )
+            _ = self.trained_in
+            return
         if not self.trainer.fast_dev_run and self.mode != "evaluate-continuously":  # it waits for the first checkpoint
             check_checkpoint(workdir, self.trainer.restore_step if trains else None, required=not trains)
 
@@ -145,7 +161,9 @@ class DataRecipe(Recipe):
 
     def check(self) -> None:
         """As Recipe.check; opens the records, too. Raises InfeedError for a data_dir, split or shard that is missing or
-        does not have the size in the manifest."""
+        does not have the size in the manifest, and where max_steps is missing."""
+        if self.mode == "train" and self.trainer.max_steps is None and self.trainer.fast_dev_run is None:
+            raise OptionError("max_steps=None: the training needs an end. Give --max-steps.")
         super().check()
         if self.mode == "train":
             _ = self.train_records

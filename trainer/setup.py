@@ -16,7 +16,7 @@ from trainer.first_batches import first_batches
 from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, as_input
 from trainer.interruptible import Check
 from trainer.loop.dispatch_plan import Steps, steps_that_fit
-from trainer.loop.feed import Chunks, Feeder
+from trainer.loop.feed import Chunks, Feeder, InputEnd
 from trainer.loop.program import Program
 from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state
@@ -174,13 +174,15 @@ class Setup:
         steps: Steps,
         check: Check = lambda: None,
         late: Check | None = None,
+        common: InputEnd | None = None,
     ) -> Iterator[Feeder]:
         """The chunks of `steps` from the input's `position` on. The program compiles while the first are read.
 
-        check: called while that compiles, and may raise; late: while a chunk is waited for (default: check)."""
+        check: called while that compiles, and may raise; late: while a chunk is waited for (default: check). common:
+        see Chunks."""
         batches = opened.source.batches(position)
         bound = self.config.stall_seconds + OWN_BOUND_SECONDS
-        source = Chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program)
+        source = Chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program, common)
         with closing(Feeder(source, bound, late or check)) as feeder:
             program.compile(steps.compiled, check)
             yield feeder

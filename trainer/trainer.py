@@ -1,7 +1,6 @@
 """The Trainer, the package's main class: trains and evaluates a Task and predicts with it, from any input."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,11 +10,6 @@ import jax
 from pipeline.logs import logger
 from trainer.batch_spec import named_leaves
 from trainer.callbacks import Callback
-from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.preemption import Preemption
-from trainer.cluster.shared_decisions import SharedDecisions
-from trainer.cluster.store import open_store
 from trainer.config import TrainerConfig, check_positive_int
 from trainer.ema import model_of
 from trainer.inputs import InputFn
@@ -24,13 +18,12 @@ from trainer.mesh import Placement
 from trainer.modes.alternating import Alternating, check_name, named_inputs, tell
 from trainer.modes.evaluation import Evaluation, compare_paddings
 from trainer.modes.following import Waits, follow
-from trainer.modes.goal import goal_of
+from trainer.modes.goal import check_ends, goal_of
 from trainer.modes.owning import own
 from trainer.modes.prediction import Prediction, check_predict
 from trainer.modes.preflight import agree, facts_of
-from trainer.modes.session import Session
+from trainer.modes.session import Session, open_session
 from trainer.modes.training import train_run
-from trainer.ownership.ownership import Ownership
 from trainer.results import EvalResult, TrainResult
 from trainer.setup import Opened, Setup
 from trainer.task import Task
@@ -79,6 +72,7 @@ class Trainer:
     def train(self, input_fn: InputFn, *, steps: int | None = None, max_steps: int | None = None) -> TrainResult:
         """Trains `steps` more steps, or to `max_steps` in total (default: the config's), and saves a checkpoint.
 
+        With neither, it trains until the input ends, on all hosts after the last batch that each of them has.
         A stopped run resumes with the state, random keys and input position of its newest checkpoint, so the result is
         that of an uninterrupted run. Raises NanError, which names the step, before a broken state is saved; InputError
         for an input that ends early or changes its shapes; OwnerError, before anything is written, if another training
@@ -116,15 +110,16 @@ class Trainer:
     def _train(
         self,
         input_fn: InputFn,
-        goal: Callable[[int], int],
+        goal: Callable[[int], int | None],
         alternating: Callable[[Session], Alternating] | None = None,
     ) -> TrainResult:
-        with self._session(saves=not self.config.fast_dev_run) as session:
+        with open_session(self.config, saves=not self.config.fast_dev_run) as session:
             with session.preemption.leavable():
                 own(session, self.config)
                 start = 0 if self.config.fast_dev_run else session.checkpoints.resume_step()
                 end = self.config.fast_dev_run or goal(start)
-                training = self._setup.open("train", input_fn, start) if start < end else None
+                training = self._setup.open("train", input_fn, start) if end is None or start < end else None
+                check_ends(training and training.source, end)
                 evaluating = alternating(session) if alternating else None
             inputs = [*([training] if training else []), *(evaluating.opened.values() if evaluating else [])]
             self._agree(session, inputs, start, end, eval_every_steps=evaluating and evaluating.every_steps)
@@ -145,28 +140,35 @@ class Trainer:
             return named_leaves(self._setup.abstract_state(self._setup.open("train", input_fn)))
 
     def evaluate(
-        self, input_fn: InputFn, *, step: int | None = None, name: str | None = None, check_padding: bool = False
+        self,
+        input_fn: InputFn,
+        *,
+        step: int | None = None,
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+        check_padding: bool = False,
     ) -> EvalResult:
         """Returns the metrics of one exact epoch, with the newest checkpoint or that of `step`.
 
-        name: distinguishes evaluations of several inputs; events go to <workdir>/eval_<name>, without a name to eval.
+        checkpoint_path: another work directory, or a checkpoint in it; keep_best ignores such an evaluation. name:
+        distinguishes evaluations of several inputs; events go to <workdir>/eval_<name>, without a name to eval.
         check_padding: repeat the epoch with NaN and with the largest values in the rows that pad the last batch, where
         the task otherwise sees zeros. Raises EvaluationError if any metric is not bit-identical.
         Raises EvaluationError unless every expected record counted exactly once (an input that does not know what to
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
-        with ShortErrors(), self._session() as session:
+        with ShortErrors(), open_session(self.config) as session:
             with session.preemption.leavable():
-                step = 0 if self.config.fast_dev_run else session.checkpoints.require(step)
+                reading, step = session.reading(self.config, step, checkpoint_path)
                 opened = self._setup.open("eval", input_fn)
-            self._agree(session, [opened], step, step, check_padding=check_padding)
+            self._agree(session, [opened], step, step, check_padding=check_padding, checkpoint_path=checkpoint_path)
             with session.preemption.leavable():
-                state = session.state(self._setup, opened, step)
+                state = reading.state(self._setup, opened, step)
                 evaluation = Evaluation(session, self._setup, opened, state, step, input_fn)
             result = evaluation.epoch()
             if check_padding:
                 compare_paddings(evaluation, result)
-            self._tell(session, result, name)
+            self._tell(session, result, name, keeps=checkpoint_path is None)
         return result
 
     def evaluate_continuously(
@@ -189,64 +191,60 @@ class Trainer:
 
     def _following(self, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
         with ShortErrors():
-            yield from follow(self._setup, input_fn, self._session, self._agree, partial(self._tell, name=name), waits)
+            yield from follow(
+                self._setup,
+                input_fn,
+                partial(open_session, self.config),
+                self._agree,
+                partial(self._tell, name=name),
+                waits,
+            )
 
     def predict(
-        self, input_fn: InputFn, *, keys: Sequence[str] | None = None, step: int | None = None, gather: bool = False
+        self,
+        input_fn: InputFn,
+        *,
+        keys: Sequence[str] | None = None,
+        step: int | None = None,
+        checkpoint_path: str | None = None,
+        gather: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Yields the results of the task's predict_fn, a dict of NumPy values per record, in the order of the dataset.
 
-        Uses the newest checkpoint or that of `step`. Leaves out padding and masked bad records; `_index` is the
-        record's number, if the input numbers them. keys: only these predictions; default: all. Computes nothing before
-        the first record is requested. Arrays in a record are views: copy what you keep.
+        Uses the newest checkpoint or that of `step`; checkpoint_path: as in evaluate. Leaves out padding and masked bad
+        records; `_index` is the record's number, if the input numbers them. keys: only these predictions; default: all.
+        Computes nothing before the first record is requested. Arrays in a record are views: copy what you keep.
         With several hosts, each gets the rows on its devices, or all with `gather`. All must iterate in step: the next
         chunk is computed while a host processes one. A host that stops waits for the others to stop, at most half of
         host_timeout_seconds; if they continue, all end with a HostError. A single process may stop at any time.
         Raises EvaluationError, before the last records, unless each expected one came exactly once, and whatever
         evaluate raises."""
         check_predict(self._setup.task, keys)
-        return self._predictions(input_fn, keys, step, gather)
+        return self._predictions(input_fn, keys, (step, checkpoint_path), gather)
 
     def _predictions(
-        self, input_fn: InputFn, keys: Sequence[str] | None, step: int | None, gather: bool
+        self, input_fn: InputFn, keys: Sequence[str] | None, checkpoint: tuple[int | None, str | None], gather: bool
     ) -> Iterator[dict[str, Any]]:
-        with ShortErrors(), self._session() as session:
+        with ShortErrors(), open_session(self.config) as session:
             # Closed before the records: a host that stops early must not wait here for others.
             with session.checkpoints:
                 with session.preemption.leavable():
-                    step = 0 if self.config.fast_dev_run else session.checkpoints.require(step)
+                    reading, step = session.reading(self.config, *checkpoint)
                     opened = self._setup.open("predict", input_fn)
-                self._agree(session, [opened], step, step, keys=keys, gather=gather)
+                self._agree(session, [opened], step, step, keys=keys, gather=gather, checkpoint_path=checkpoint[1])
                 with session.preemption.leavable():
-                    state = session.state(self._setup, opened, step)
+                    state = reading.state(self._setup, opened, step)
                     variables = model_of(state, self.config.evaluated_models[0])
                     prediction = Prediction(session, self._setup, opened, variables, keys, gather)
             yield from prediction.records()
 
-    def _tell(self, session: Session, result: EvalResult, name: str | None) -> None:
-        # keep_best uses the evaluation without a name.
-        if name is None:
+    def _tell(self, session: Session, result: EvalResult, name: str | None, keeps: bool = True) -> None:
+        # keep_best uses the evaluations without a name.
+        if name is None and keeps:
             session.checkpoints.record(result.step, result.metrics)
         tell(self._setup, name, result)
 
-    @contextmanager
-    def _session(self, saves: bool = False) -> Iterator[Session]:
-        config, store = self.config, open_store()
-        ownership = Ownership(config.workdir)
-        checkpoints = CheckpointManager(config, ownership.fence)
-        # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
-        with (
-            Preemption(store, saves) as preemption,
-            HostWatchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
-            ownership,  # until the last checkpoint is written
-            checkpoints,
-            watchdog.reporting(),
-        ):
-            preemption.within(watchdog.registry)
-            yield Session(watchdog, preemption, SharedDecisions(watchdog.registry, preemption), checkpoints, ownership)
-            preemption.check()  # a request after the end of the loop; nothing is lost
-
-    def _agree(self, session: Session, inputs: Sequence[Opened], start: int, end: int, **others: Any) -> None:
+    def _agree(self, session: Session, inputs: Sequence[Opened], start: int, end: int | None, **others: Any) -> None:
         # Once per call, the hosts compare what they are about to do.
         def facts() -> dict[str, Any]:
             return facts_of(self._setup, inputs, start, end) | others

@@ -39,7 +39,8 @@ class DatasetInput:
 
     spec: key -> ArraySpec, whose first dimension is the host batch. fingerprint: identifies the data. expected_crc: the
     sum of `_crc` over all hosts and steps of an evaluation, modulo 2**32; None if checksums are not known in advance,
-    and for training, which drops a tail. read_ahead_bytes: the most that the reading thread holds."""
+    and for training, which drops a tail. endless: whether the batches never end. read_ahead_bytes: the most that the
+    reading thread holds."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class DatasetInput:
         self.spec: Mapping[str, Any] = decoder.spec
         self.num_records, self.steps_per_epoch = order.num_records, order.steps_per_epoch
         self.fingerprint, self.expected_crc = records.fingerprint, expected_crc
-        self.start, self.on_error = order.start, quarantine.on_error
+        self.start, self.endless, self.on_error = order.start, order.remaining(order.start) is None, quarantine.on_error
         ahead = format_bytes(self.read_ahead_bytes)
         # A mixture has no epochs.
         epoch = (

@@ -170,6 +170,7 @@ def disagreements(order):
     print(AGREED)
     yield "nan", error_of(lambda: Trainer(dense_task(1e38), settings(order)).train(plain_batches, max_steps=50))
     yield from mixed_rows(order)
+    yield from uneven_inputs(order)
 
 
 def mixed_rows(order):
@@ -192,6 +193,17 @@ def mixed_rows(order):
     yield "at last", trainer.train(input_fn, max_steps=5).step
     for name, check_padding in (("one", jax.process_index() == order.host), ("all", True)):
         yield name, error_of(lambda check=check_padding: trainer.evaluate(input_fn, check_padding=check))
+
+
+def uneven_inputs(order):
+    """Trains until the input ends, after 12 batches on host `order.host` and after 13 on the others."""
+    last = 12 if jax.process_index() == order.host else 13
+    config = replace(settings(order), workdir=f"{order.workdir}/uneven")
+    trainer = Trainer(dense_task(), config)
+    trained = trainer.train(lambda ctx: plain_batches(ctx, last, lambda _: None))
+    yield "uneven", [trained.step, checksums(trained.state)]
+    straight = Trainer(dense_task(), replace(config, workdir=f"{order.workdir}/straight"))
+    yield "straight", [12, checksums(straight.train(plain_batches, max_steps=12).state)]
 
 
 def main():

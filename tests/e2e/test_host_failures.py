@@ -101,6 +101,13 @@ def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(disagreed, 
         assert process.report["at last"] == 5
 
 
+def test_training_until_the_input_ends_ends_everywhere_with_the_shortest_input(disagreed):
+    for process in disagreed[0]:
+        assert process.report["uneven"] == process.report["straight"]
+    longer = disagreed[0][0].printed
+    assert "the input of another host ended at step 12: this host's later batches are left out" in longer
+
+
 def test_padding_on_one_host_that_changes_the_metrics_is_an_error_on_all(disagreed):
     for process in disagreed[0]:
         assert "check_padding is False on host 0 and True on host 1. Start the same" in process.report["one"]

@@ -47,6 +47,7 @@ class ArrayInput:
         else:
             self.steps_per_epoch = -(-self.num_records // batch)
             self.expected_crc = int(self.crcs.sum(dtype=np.uint64)) % 2**32
+        self.endless = self.ctx.mode == "train"
         self.fingerprint = f"array{self.num_records}"
         self.spec = self._batch(0)
 

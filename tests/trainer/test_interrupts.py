@@ -46,7 +46,7 @@ with Interrupts(FirstOne.RAISES, "heard") as interrupts:
     try:
         interrupts.check()
     except KeyboardInterrupt:
-        print("after the import")
+        sys.stdout.write("after the import\\n")  # at once: print writes the end of the line separately
 """
 
 UNCAUGHT = """

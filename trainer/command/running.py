@@ -37,7 +37,8 @@ def run(recipe: Recipe) -> None:
             _tell(recipe, result)
         return
     trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
-    _tell(recipe, trainer.evaluate(recipe.eval_input, check_padding=recipe.check_padding))
+    given = {"checkpoint_path": recipe.checkpoint_path, "check_padding": recipe.check_padding}
+    _tell(recipe, trainer.evaluate(recipe.eval_input, **given))
     if trained and trained.speed and jax.process_index() == 0:
         _publish(recipe.trainer.workdir, "train_result.json", _measured(trained.speed, trained.goodput))
 
@@ -56,7 +57,7 @@ def _try(trainer: Trainer, recipe: Recipe, predicts: bool) -> None:
 
 def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
     if jax.process_index() > 0:
-        for _ in trainer.predict(recipe.eval_input, gather=True):
+        for _ in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
             pass
         return
     workdir, count, agreement = trainer.config.workdir, 0, Agreement()
@@ -70,7 +71,7 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
 
 
 def _lines(trainer: Trainer, recipe: Recipe) -> Iterator[Mapping[str, Any]]:
-    for record in trainer.predict(recipe.eval_input, gather=True):
+    for record in trainer.predict(recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True):
         yield recipe.prediction({key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())})
 
 
@@ -79,7 +80,8 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     if jax.process_index() > 0:
         return
     numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
-    report = result.metrics | numbers | {"proven": result.proven} | ({"split": split} if split else {})
+    named = {"split": split, "checkpoint_path": recipe.checkpoint_path}
+    report = result.metrics | numbers | {"proven": result.proven} | {key: name for key, name in named.items() if name}
     path = _publish(config.workdir, "eval_result.json", report)
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}

@@ -24,16 +24,18 @@ class Profile:
     stops: the steps after which `at` must be called, while no step is running. Use as a context manager: leaving ends a
     trace that the run did not reach the end of."""
 
-    def __init__(self, config: TrainerConfig, start: int, end: int) -> None:
+    def __init__(self, config: TrainerConfig, start: int, end: int | None) -> None:
         wanted = config.profile_range or range(0)
-        within = range(max(start, wanted.start), min(end, wanted.stop))
+        stop = wanted.stop if end is None else min(end, wanted.stop)
+        within = range(max(start, wanted.start), stop)
         self.stops = frozenset({within.start, within.stop} if within else ())
         self._within, self._wanted, self._directory = within, config.profile_steps, join(config.workdir, "profile")
         self._mine = jax.process_index() == 0
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._tracing = False
         if wanted and not within:
-            log.warning("profile_steps=%s: this run trains only steps %d to %d", config.profile_steps, start + 1, end)
+            to = "the end of the input" if end is None else end
+            log.warning("profile_steps=%s: this run trains only steps %d to %s", config.profile_steps, start + 1, to)
 
     def at(self, step: int) -> None:
         """Begins or ends the trace if this is the step to do so."""

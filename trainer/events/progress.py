@@ -67,12 +67,13 @@ class StepSize:
 class ProgressLine:
     """Shows the loss, the time left, steps/s, examples/s and input wait. Call `update` after every dispatch.
 
-    Time and steps count from construction, so a compilation before is not part of the speed."""
+    end: None if it is not known. Time and steps count from construction, so a compilation before is not part of the
+    speed."""
 
     def __init__(
         self,
         start: int,
-        end: int,
+        end: int | None,
         size: StepSize,
         log_every: int,
         stream: TextIO | None = None,
@@ -94,12 +95,14 @@ class ProgressLine:
         seconds = max(now - self._since, 1e-9)
         speed = Speed.of(step - self._step, self._size, seconds, wait_seconds - self._wait_seconds)
         self._step, self._since, self._wait_seconds = step, now, wait_seconds
-        left = timedelta(seconds=round((self._end - step) / speed.steps_per_second))
-        text = f"loss {loss:.4g}, {left} left, {speed}"
+        left = ""
+        if self._end is not None:
+            left = f", {timedelta(seconds=round((self._end - step) / speed.steps_per_second))} left"
+        text = f"loss {loss:.4g}{left}, {speed}"
         if self._live is not None:
             self._live.show(step, text)
         else:
-            log.info("step %d/%d: %s", step, self._end, text)
+            log.info("step %s: %s", _of(step, self._end), text)
         return speed
 
     def skip(self, seconds: float) -> None:
@@ -112,7 +115,13 @@ class ProgressLine:
             self._live.close()
 
 
-def _live_line(start: int, end: int, out: TextIO, clock: Callable[[], float]) -> "_LiveLine | _NotebookLine | None":
+def _of(step: int, end: int | None) -> str:
+    return str(step) if end is None else f"{step}/{end}"
+
+
+def _live_line(
+    start: int, end: int | None, out: TextIO, clock: Callable[[], float]
+) -> "_LiveLine | _NotebookLine | None":
     if Console().is_jupyter:
         return _NotebookLine(start, end, clock)
     return _LiveLine(start, end, out) if Console(file=out).is_terminal else None
@@ -123,7 +132,7 @@ class _NotebookLine:
 
     rich's own live display needs ipywidgets, and shows nothing without it."""
 
-    def __init__(self, start: int, end: int, clock: Callable[[], float]) -> None:
+    def __init__(self, start: int, end: int | None, clock: Callable[[], float]) -> None:
         self._end, self._clock, self._id = end, clock, f"infeed-{secrets.token_hex(8)}"
         self._step, self._text, self._shown = start, "the first steps", clock()
         self._display(update=False)
@@ -140,15 +149,17 @@ class _NotebookLine:
     def _display(self, update: bool = True) -> None:
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
-        line = f"step {self._step}/{self._end} ({self._step / self._end:.0%}): {self._text}"
+        share = "" if self._end is None else f" ({self._step / self._end:.0%})"
+        line = f"step {_of(self._step, self._end)}{share}: {self._text}"
         display({"text/plain": line}, raw=True, display_id=self._id, update=update)
 
 
 class _LiveLine:
     """A line that is rewritten in place; log lines appear above it."""
 
-    def __init__(self, start: int, end: int, out: TextIO) -> None:
-        line = "step {task.completed}/{task.total} ({task.percentage:.0f}%): {task.description}"
+    def __init__(self, start: int, end: int | None, out: TextIO) -> None:
+        share = "" if end is None else "/{task.total} ({task.percentage:.0f}%)"
+        line = f"step {{task.completed}}{share}: {{task.description}}"
         column = TextColumn(line, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
         console = Console(file=out)
         self._progress = Progress(column, console=console, refresh_per_second=4)

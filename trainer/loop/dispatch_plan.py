@@ -1,6 +1,7 @@
 """The dispatch plan: which steps go into which dispatch. Arithmetic only."""
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ class Marks:
         """The last mark at or before this step; 0 if there is none."""
         return max([0, *(step // each * each for each in self.every), *(one for one in self.once if one <= step)])
 
-    def following(self, step: int, end: int) -> int:
+    def following(self, step: int, end: float) -> float:
         """The first mark after this step, or the end."""
         return min([end, *(step // each * each + each for each in self.every), *(o for o in self.once if o > step)])
 
@@ -37,15 +38,17 @@ class Steps:
     compiled: frozenset[int]
 
     @classmethod
-    def planned(cls, start: int, end: int, k: int, marks: Marks = Marks()) -> "Steps":
+    def planned(cls, start: int, end: int | None, k: int, marks: Marks = Marks()) -> "Steps":
         """See `plan`."""
+        if end is None:
+            return cls(start, None, plan(start, math.inf, k, marks), frozenset([1, k]))
         lengths = list(plan(start, end, k, marks))
         return cls(start, end, lengths, frozenset(lengths))
 
     @classmethod
-    def timed(cls, start: int, end: int, k: Callable[[], int], marks: Marks = Marks()) -> "Steps":
+    def timed(cls, start: int, end: int | None, k: Callable[[], int], marks: Marks = Marks()) -> "Steps":
         """See `timed_plan`."""
-        return cls(start, end, timed_plan(start, end, k, marks), frozenset([1]))
+        return cls(start, end, timed_plan(start, math.inf if end is None else end, k, marks), frozenset([1]))
 
     @classmethod
     def of_input(cls) -> "Steps":
@@ -53,7 +56,7 @@ class Steps:
         return cls(0, None, itertools.repeat(1), frozenset([1]))
 
 
-def plan(start: int, end: int, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:
+def plan(start: int, end: float, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:
     """Lengths of the dispatches from step `start` to `end`: each is k or 1, none crosses a mark.
 
     The k-step dispatches are on a grid that starts at `origin` and after every mark: they depend only on the absolute
@@ -66,11 +69,11 @@ def plan(start: int, end: int, k: int, marks: Marks = Marks(), origin: int = 0) 
         step += length
 
 
-def timed_plan(start: int, end: int, k: Callable[[], int], marks: Marks = Marks()) -> Iterator[int]:
+def timed_plan(start: int, end: float, k: Callable[[], int], marks: Marks = Marks()) -> Iterator[int]:
     """MEASURED_STEPS single steps, then the plan for k(), which may wait until they are measured.
 
     The positions of the k-step dispatches depend on the clock; their results do not."""
-    measured = min(start + MEASURED_STEPS, end)
+    measured = int(min(start + MEASURED_STEPS, end))
     yield from plan(start, measured, 1, marks)
     if measured < end:
         yield from plan(measured, end, k(), marks, origin=measured)

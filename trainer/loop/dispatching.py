@@ -28,9 +28,9 @@ class DispatchResult:
 class Between(Protocol):
     """Actions between dispatches, when the carry is available: saving, evaluating, ending early."""
 
-    def due(self, step: int, /) -> bool:
-        """Whether to pause at this step. Asked before every dispatch and after the last, and again at the same step
-        if an Ending ended the wait for the input."""
+    def due(self, step: int, ended: bool, /) -> bool:
+        """Whether to pause at this step. Asked before every dispatch, again at the same step if an Ending ended the
+        wait for the input, and at the last step once the input has `ended`."""
         ...
 
     def act(self, step: int, carry: Any, /) -> tuple[Any, bool]:
@@ -51,20 +51,26 @@ def run(
     `on_result` gets all results in order, each while the next dispatch runs, so the device never waits for the
     host."""
     pending: tuple[Chunk, Any] | None = None
-    step, source = start, iter(chunks)
+    step, source, ended = start, iter(chunks), False
     copies = jax.default_backend() != "cpu"  # on the CPU, scalars are in host memory; copying costs 10 us each
     while True:
-        if between is not None and between.due(step):
+        if between is not None and between.due(step, ended):
             pending = _reported(pending, on_result)
             carry, go_on = between.act(step, carry)
             if not go_on:
                 break
+        if ended:
+            break
         try:
             chunk = next(source, None)
         except Ending:  # raised while the input was late: the pauses save all progress
             continue
         if chunk is None:
-            break
+            ended, pending = (
+                True,
+                _reported(pending, on_result),
+            )  # all hosts know what was decided before they ask again
+            continue
         with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
             carry, scalars = program(carry, chunk.batches, chunk.stacked)
         for leaf in jax.tree.leaves(scalars) if copies else ():

@@ -6,21 +6,37 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from pipeline.background import Background
 from pipeline.errors import InputError, StallError
+from pipeline.logs import logger
 from trainer.batch_spec import check_batch
 from trainer.interruptible import Check
 from trainer.loop.program import Program
 
-__all__ = ["Chunk", "Chunks", "Feeder"]
+__all__ = ["Chunk", "Chunks", "Feeder", "InputEnd"]
 
+log = logger("trainer")
 DEPTH = 2  # chunks placed ahead; one more is being placed and one is in use
 CLOSE_WAIT_SECONDS = 2.0
+
+
+class InputEnd(Protocol):
+    """How far the inputs of all hosts reach. waiting: whether a call waits for another host now."""
+
+    waiting: bool
+
+    def __call__(self, step: int, ended: bool, /) -> int:
+        """The last step, up to `step`, for which every host has a batch. ended: whether this host has no further."""
+        ...
+
+    def close(self) -> None:
+        """Ends the wait of another thread."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -37,9 +53,10 @@ class Chunk:
 class Chunks:
     """One Chunk for each of `lengths`, after `start` steps, placed on devices by `program`.
 
-    end: the last step of the lengths; None if the input ends them. read: the step of the newest batch. Iterating raises
-    InputError, naming the step, for a batch unlike `struct` and for an input that ends early. Exceptions of the input
-    pass unchanged, with a note that names the step."""
+    end: the last step of the lengths; None if the input ends them. common: how far the inputs of all hosts reach; the
+    last chunks are single batches. read: the step of the newest batch. Iterating raises InputError, naming the step,
+    for a batch unlike `struct` and for an input that ends early. Exceptions of the input pass unchanged, with a note
+    that names the step."""
 
     batches: Iterator[Mapping[str, Any]]
     start: int
@@ -47,6 +64,7 @@ class Chunks:
     lengths: Iterable[int]
     struct: Mapping[str, Any]
     program: Program
+    common: InputEnd | None = None
 
     def __post_init__(self) -> None:
         self.read = self.start
@@ -58,10 +76,23 @@ class Chunks:
             step = self.start
             for length in self.lengths:
                 host = list(itertools.islice(self._host_batches(), length))
-                if len(host) < length:
+                count = self._count_of_all(step, host, length)
+                if count < length:
+                    yield from (self._placed(step + i, [batch]) for i, batch in enumerate(host[:count]))
                     return
                 yield self._placed(step, host)
                 step += length
+
+    def _count_of_all(self, step: int, host: list[Any], length: int) -> int:
+        """How many of these batches all hosts have."""
+        if self.common is None:
+            return len(host)
+        count = self.common(step + len(host), len(host) < length) - step
+        if count < len(host):
+            log.warning(
+                "the input of another host ended at step %d: this host's later batches are left out", step + count
+            )
+        return count
 
     def _host_batches(self) -> Iterator[dict[str, Any]]:
         while (batch := self._next()) is not None:
@@ -93,6 +124,8 @@ class Chunks:
 
     def close(self) -> None:
         """Closes the input, if it can be closed from a thread other than the iterating one."""
+        if self.common is not None:
+            self.common.close()
         if not isinstance(self.batches, GeneratorType):
             getattr(self.batches, "close", lambda: None)()
 
@@ -112,10 +145,11 @@ class Feeder(Iterator[Chunk]):
         )
 
     def _alive(self) -> bool:
-        """Whether a batch was read since the last check: k of them may take long."""
+        """Whether a batch was read since the last check, as k of them may take long, or another host's is awaited,
+        whose own bound ends the wait."""
         self._check()
         heard, self._heard = self._heard, self._source.read
-        return self._heard > heard
+        return self._heard > heard or (self._source.common is not None and self._source.common.waiting)
 
     def __next__(self) -> Chunk:
         started = time.perf_counter()

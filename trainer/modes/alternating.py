@@ -43,9 +43,9 @@ class Alternating:
             tell(self._setup, name, result, stop)
         return state
 
-    def make_up(self, start: int, end: int) -> None:
+    def make_up(self, start: int, end: int | None) -> None:
         """Evaluates the checkpoint that a run resumes from, if that was due and has not happened."""
-        due = start >= end or (self.every_steps is not None and start % self.every_steps == 0)
+        due = (end is not None and start >= end) or (self.every_steps is not None and start % self.every_steps == 0)
         if due and not self._session.checkpoints.was_evaluated(start):
             like = self._setup.abstract_state(next(iter(self.opened.values())))
             self(start, self._session.checkpoints.restore(start, like).state, lambda _: None)

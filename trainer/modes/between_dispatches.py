@@ -91,29 +91,35 @@ class Actions:
 
 
 class BetweenDispatches:
-    """The Between of training to step `end`. stopped: the decision that ended it early, if any."""
+    """The Between of training to step `end`, or to the end of the input. stopped: what ended it early, if anything."""
 
-    def __init__(self, actions: Actions, end: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, actions: Actions, end: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._actions, self._config, self._end, self._clock = actions, actions.setup.config, end, clock
         self._saved, self.stopped = actions.start, Decision()
+        # A run may resume at the end of its input, before the evaluation that was due there.
+        evaluated = not actions.start or actions.session.checkpoints.was_evaluated(actions.start)
+        self._evaluated = actions.start if evaluated else actions.start - 1
         self._began = self._saved_at = clock()
 
-    def due(self, step: int) -> bool:
+    def due(self, step: int, ended: bool) -> bool:
         """See Between. Saves by steps, by the clock, before an evaluation and at the end."""
+        if ended and self._end is not None:  # asked before, at its last step
+            return False
         actions, evaluating = self._actions, self._actions.evaluating
         decision = actions.session.decisions.poll(self._decide)
         if decision.stop:
             self.stopped = decision
-        ends = step == self._end or bool(self.stopped.stop)
+        ends = ended or step == self._end or bool(self.stopped.stop)
         self._evaluates = (
             evaluating is not None
             and not self.stopped.preempted
-            and step > actions.start
+            and step > self._evaluated
             and (ends or _falls_on(step, evaluating.every_steps))
         )
         by_steps = _falls_on(step, self._config.checkpoint_every_steps)
         self._saves = step > self._saved and (ends or by_steps or decision.save or self._evaluates)
-        self._finds_pace = actions.pace is not None and step == actions.start + MEASURED_STEPS < self._end
+        measured = actions.start + MEASURED_STEPS
+        self._finds_pace = actions.pace is not None and step == measured != self._end and not ended
         return self._saves or self._evaluates or ends or self._finds_pace or step in actions.profile.stops
 
     def act(self, step: int, carry: Any) -> tuple[Any, bool]:
@@ -123,6 +129,7 @@ class BetweenDispatches:
             actions.save(step, carry)
             self._saved, self._saved_at = step, self._clock()
         if self._evaluates and actions.evaluating:
+            self._evaluated = step
             with actions.monitor.away():
                 carry = actions.evaluating(step, carry, actions.stop_request)
         if self._finds_pace and actions.pace:

@@ -1,18 +1,23 @@
 """The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
+from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
+from trainer.cluster.store import open_store
+from trainer.config import TrainerConfig
 from trainer.exits import ending
 from trainer.ownership.ownership import Ownership
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 
-__all__ = ["Session"]
+__all__ = ["Session", "open_session"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,19 @@ class Session:
         self.preemption.check()
         self.watchdog.check()
 
+    def reading(
+        self, config: TrainerConfig, step: int | None, checkpoint_path: str | None = None
+    ) -> tuple["Session", int]:
+        """The session to read a checkpoint in, and its step: of the work directory, or of another; in a fast_dev_run 0.
+
+        Raises CheckpointError if there is no such checkpoint."""
+        if config.fast_dev_run:
+            return self, 0
+        if checkpoint_path is None:
+            return self, self.checkpoints.require(step)
+        found = find_elsewhere(checkpoint_path, step)
+        return replace(self, checkpoints=CheckpointManager(replace(config, workdir=found.workdir))), found.step
+
     def state(self, setup: Setup, opened: Opened, step: int) -> TrainState:
         """The state in the checkpoint of `step`; in a fast_dev_run, an untrained one."""
         if setup.config.fast_dev_run:
@@ -43,9 +61,9 @@ class Session:
             self.preemption.check()
         self.watchdog.check()
 
-    def due(self, _: int) -> bool:
+    def due(self, _: int, ended: bool = False) -> bool:
         """See Between. Raises an Ending, on all hosts before the same dispatch."""
-        if (decision := self.decisions.poll()).preempted:
+        if not ended and (decision := self.decisions.poll()).preempted:
             why = f"{decision.stop}; there was nothing to save: run the same command again"
             raise ending(why, decision.interrupted, together=True)
         return False
@@ -53,3 +71,22 @@ class Session:
     def act(self, _: int, carry: Any) -> tuple[Any, bool]:
         """See Between; never due."""
         return carry, True
+
+
+@contextmanager
+def open_session(config: TrainerConfig, saves: bool = False) -> Iterator[Session]:
+    """The session of a call. saves: whether a preemption finds progress to save."""
+    store = open_store()
+    ownership = Ownership(config.workdir)
+    checkpoints = CheckpointManager(config, ownership.fence)
+    # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
+    with (
+        Preemption(store, saves) as preemption,
+        HostWatchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
+        ownership,  # until the last checkpoint is written
+        checkpoints,
+        watchdog.reporting(),
+    ):
+        preemption.within(watchdog.registry)
+        yield Session(watchdog, preemption, SharedDecisions(watchdog.registry, preemption), checkpoints, ownership)
+        preemption.check()  # a request after the end of the loop; nothing is lost

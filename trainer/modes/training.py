@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from pipeline.logs import logger
+from trainer.cluster.common_end import CommonEnd
 from trainer.events.goodput import TimeSpent, first_began
 from trainer.events.profile import Profile
 from trainer.events.progress import StepSize
@@ -40,11 +41,12 @@ def train_run(
     setup: Setup,
     opened: Opened,
     start: int,
-    end: int,
+    end: int | None,
     evaluating: Alternating | None = None,
     warm_start: WarmStart = COLD,
 ) -> TrainResult:
-    """Trains steps start..end, from the checkpoint of `start` if above 0. Raises an Ending, with all progress saved."""
+    """Trains steps start..end, from the checkpoint of `start` if above 0. end: None for that of the input. Raises an
+    Ending, with all progress saved."""
     config = setup.config
     with session.preemption.leavable():
         records_time = jax.process_index() == 0 and not config.fast_dev_run
@@ -68,8 +70,9 @@ def train_run(
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
     devices = setup.placement.mesh.size
     log.info(
-        "training steps %d to %d: %s parameters, batch %d on %d %s %s, %s steps per dispatch%s",
-        *(start, end, f"{sum(leaf.size for leaf in jax.tree.leaves(state.variables.params)):,}", opened.global_batch),
+        "training steps %d to %s: %s parameters, batch %d on %d %s %s, %s steps per dispatch%s",
+        *(start, "the end of the input" if end is None else end),
+        *(f"{sum(leaf.size for leaf in jax.tree.leaves(state.variables.params)):,}", opened.global_batch),
         *(devices, jax.default_backend(), "device" if devices == 1 else "devices"),
         *(f"{config.iterations_per_loop} of" if pace else k, " in one program" if program.scans else ""),
     )
@@ -77,7 +80,9 @@ def train_run(
     with ExitStack() as stack:
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
-        feeder = stack.enter_context(setup.feeding(program, opened, position, steps, session.check, session.check_late))
+        common = CommonEnd(session.watchdog.registry) if end is None else None
+        checks = session.check, session.check_late
+        feeder = stack.enter_context(setup.feeding(program, opened, position, steps, *checks, common))
         stop_request = StopRequest()
         monitor = stack.enter_context(
             TrainingMonitor(setup, feeder, size, state, start, end, stop_request, session.ownership.fence)
@@ -98,7 +103,9 @@ def train_run(
         done = f"step {step} is saved, and the same command resumes from there"
         done = done if saved else "there was nothing to save: run the same command again"
         raise ending(f"{stopped}; {done}", between.stopped.interrupted, together=True)
-    executables, speed = len(program.executables), monitor.speed(step - start)
+    executables, speed = len(program.executables), monitor.speed(step - start) if step > start else None
+    if end is None and not stopped:
+        log.info("the input ended at step %d", step)
     goodput = spent.goodput(monitor.productive_seconds, time.time())
     return TrainResult(start, step, state, monitor.last, speed, executables, stopped or None, goodput=goodput)
 

@@ -23,7 +23,8 @@ __all__ = ["TrainingMonitor"]
 
 
 class TrainingMonitor(AbstractContextManager):
-    """Monitors training from step `start` to `end`, as a context manager: leaving it closes the reports.
+    """Monitors training from step `start` to `end` (None: of the input), as a context manager: leaving it closes the
+    reports.
 
     last: every scalar of the last step. productive_seconds: up to the last result, see Goodput. stop: what callbacks
     call to end the training. fence: as in Reports."""
@@ -35,7 +36,7 @@ class TrainingMonitor(AbstractContextManager):
         size: StepSize,
         state: TrainState,
         start: int,
-        end: int,
+        end: int | None,
         stop: Callable[[str], None],
         fence: Fence,
     ) -> None:

@@ -88,7 +88,7 @@ class Config(DataRecipe):
     @cached_property
     def image_data(self) -> ImageData:
         """See find_image_data."""
-        workdir = self.trainer.workdir
+        workdir = self.trained_in
         choices = Choices(self.data_dir, self.image_key, self.label_key, self.num_classes)
         trained = None if self.mode == "train" or self.trainer.fast_dev_run else trained_classes(workdir)
         found = find_image_data(choices, self.eval_records, trained)

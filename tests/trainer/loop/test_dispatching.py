@@ -94,7 +94,9 @@ def test_looks_lag_one_dispatch_and_are_complete_at_a_mark():
     chunks = [Chunk(i, 1, (i,), False) for i in range(4)]
 
     class At2:
-        def due(self, step):
+        def due(self, step, ended):
+            if ended:
+                events.append(f"ended {step}")
             return step == 2
 
         def act(self, step, carry):
@@ -104,5 +106,5 @@ def test_looks_lag_one_dispatch_and_are_complete_at_a_mark():
     assert run(10, 0, chunks, program, observe, At2()) == (14, 4)
     assert events == [
         *("launch 0", "launch 1", "look [0.0]", "look [1.0]", "mark 2 12"),
-        *("launch 2", "launch 3", "look [2.0]", "look [3.0]"),
+        *("launch 2", "launch 3", "look [2.0]", "look [3.0]", "ended 4"),
     ]

@@ -13,6 +13,7 @@ from pipeline.errors import EvaluationError, InputError, OptionError
 from trainer.metrics.classes import Accuracy, ConfusionMatrix
 from trainer.metrics.tally import computed, counted, empty_tallies
 from trainer.modes.evaluation import Evaluation, compare_paddings
+from trainer.modes.session import open_session
 from trainer.task import Metric
 from trainer.trainer import Trainer
 
@@ -99,7 +100,7 @@ def evaluation(dense_task, vector_input, config):
 
         def make(**metrics):
             trainer = Trainer(replace(dense_task, metrics=metrics), config(iterations_per_loop=3))
-            session, setup = stack.enter_context(trainer._session()), trainer._setup
+            session, setup = stack.enter_context(open_session(trainer.config)), trainer._setup
             opened = setup.open("eval", vector_input)
             return Evaluation(session, setup, opened, setup.fresh_state(opened, session.check), 0, vector_input)
 

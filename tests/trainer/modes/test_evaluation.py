@@ -109,6 +109,55 @@ def test_the_checkpoint_to_evaluate_can_be_chosen(trainer, vector_input):
     assert (chosen.step, chosen.metrics) == (2, second.metrics)
 
 
+@pytest.fixture
+def other(dense_task, vector_input, config):
+    """Another trainer, with a checkpoint of its own and keep_best."""
+    trainer = Trainer(dense_task, config("other", seed=1, keep_best="loss"))
+    trainer.train(vector_input, max_steps=1)
+    return trainer
+
+
+def test_the_checkpoint_of_another_work_directory_is_evaluated(trainer, other, vector_input):
+    trainer.train(vector_input, steps=2)
+    there = trainer.config.workdir
+    newest, second = trainer.evaluate(vector_input), trainer.evaluate(vector_input, step=2)
+    for path, expected in (
+        (there, newest),
+        (f"{there}/", newest),
+        (f"{there}/checkpoints/2", second),
+    ):
+        elsewhere = other.evaluate(vector_input, checkpoint_path=path)
+        assert (elsewhere.step, elsewhere.metrics) == (expected.step, expected.metrics)
+    assert other.evaluate(vector_input, checkpoint_path=there, step=2).metrics == second.metrics
+    assert other.evaluate(vector_input).metrics != newest.metrics
+
+
+def test_keep_best_ignores_the_evaluation_of_another_work_directory(trainer, other, vector_input):
+    other.evaluate(vector_input, checkpoint_path=trainer.config.workdir)
+    assert not Path(other.config.workdir, "evaluations.json").exists()
+    assert Path(other.config.workdir, "eval").is_dir()
+    other.evaluate(vector_input)
+    assert Path(other.config.workdir, "evaluations.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (
+            "{}/nothing",
+            "nothing' has no checkpoint. Give the work directory of a training, or a checkpoint in it: <work",
+        ),
+        ("{}/run/checkpoints/7", r"run/checkpoints has no checkpoint of step 7. It has: \[2\]"),
+        ("{}/run/checkpoints", "run/checkpoints' has no checkpoint. Give the work directory"),
+        ("{}/run/checkpoints/2", "is not of step 1. Give one of the two."),
+    ],
+)
+def test_a_checkpoint_path_without_a_checkpoint_is_refused(trainer, vector_input, tmp_path, path, text):
+    step = 1 if path.endswith("/2") else None
+    with pytest.raises(CheckpointError, match=text):
+        trainer.evaluate(vector_input, checkpoint_path=path.format(tmp_path), step=step)
+
+
 def test_without_its_checkpoint_there_is_no_evaluation(trainer, dense_task, vector_input, config):
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 5\. It has: \[2\]"):
         trainer.evaluate(vector_input, step=5)

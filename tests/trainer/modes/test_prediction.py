@@ -70,6 +70,18 @@ def test_keys_choose_what_is_predicted_and_step_by_which_checkpoint(trainer, vec
         next(trainer.predict(vector_input, step=2))
 
 
+def test_the_model_of_another_work_directory_predicts(predicting, trainer, vector_input, tmp_path):
+    elsewhere = predicting(workdir=str(tmp_path / "without a model"))
+    found = [
+        list(each)
+        for each in (
+            elsewhere.predict(vector_input, keys=["class"], checkpoint_path=trainer.config.workdir),
+            trainer.predict(vector_input, keys=["class"]),
+        )
+    ]
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -98,6 +98,16 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
             ("--max-steps", "None"),
             "max_steps=None: the training needs an end. Give",
         ),
+        (
+            "digits",
+            ("--checkpoint-path", "runs/a"),
+            "checkpoint_path='runs/a' with mode=train: only evaluate and predict use it. To begin a training with",
+        ),
+        (
+            "images",
+            ("--mode", "predict", "--checkpoint-path", "runs/a"),
+            "checkpoint_path='runs/a' has no checkpoint. Give the work directory of a training, or a checkpoint in it",
+        ),
         ("digits", ("--follow-seconds", "0"), "follow_seconds=0.0 must be above 0."),
         ("digits", ("--num-devices", "2"), "num_devices=2 is given with platform=None."),
         (
