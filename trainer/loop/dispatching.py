@@ -66,10 +66,8 @@ def run(
         except Ending:  # raised while the input was late: the pauses save all progress
             continue
         if chunk is None:
-            ended, pending = (
-                True,
-                _reported(pending, on_result),
-            )  # all hosts know what was decided before they ask again
+            pending = _reported(pending, on_result)  # so that this host knows what was decided before it asks again
+            ended = True
             continue
         with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
             carry, scalars = program(carry, chunk.batches, chunk.stacked)
