@@ -16,6 +16,7 @@ from pathlib import Path
 import fork_server as forks
 import pytest
 from fake_gcs.server import start
+from program_cache import keep_programs, shared_cache
 from raw_data.folders import RawImageFolder
 from raw_data.imagenet import RawImagenet, imagenet_with_a_bad_image
 from raw_data.pixels import RawCifar, RawMnist
@@ -77,33 +78,26 @@ def _as_quiet_as_before():
 @pytest.fixture(scope="session")
 def kept_programs(tmp_path_factory):
     """What jax has compiled once in this process, it finds again: most tests of the trainer compile the same step."""
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    compilation_cache.reset_cache()  # jax may have found before that there is none
+    keep_programs(str(tmp_path_factory.mktemp("programs")))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionstart(session):
-    """One fork server for all of xdist's workers. What one process has compiled the next finds, whoever started it."""
+    """One fork server for all of xdist's workers. What one process has compiled the next finds, whoever started it.
+
+    A worker has a cache of its own from the start: modules may compile when they are collected."""
     stack = session.config.stash.setdefault(_SERVERS, contextlib.ExitStack())
     if not hasattr(session.config, "workerinput"):
         directory = stack.enter_context(tempfile.TemporaryDirectory())
-        cache = {
-            "JAX_COMPILATION_CACHE_DIR": f"{directory}/compiled",
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # nobody reads which line of ours an instruction comes from
-        }
+        cache = shared_cache(f"{directory}/compiled")
         # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
         kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         kept.pop("XLA_FLAGS")
         here = {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}
         os.environ["FORK_SERVER"] = f"{directory}/forks"  # xdist starts its workers with this environment
         stack.enter_context(forks.serving(os.environ["FORK_SERVER"], kept | here | cache))
+    else:
+        keep_programs(stack.enter_context(tempfile.TemporaryDirectory()))
     return (yield)
 
 
