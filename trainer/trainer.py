@@ -122,7 +122,8 @@ class Trainer:
                 check_ends(training and training.source, end)
                 evaluating = alternating(session) if alternating else None
             inputs = [*([training] if training else []), *(evaluating.opened.values() if evaluating else [])]
-            self._agree(session, inputs, start, end, eval_every_steps=evaluating and evaluating.every_steps)
+            every = evaluating and evaluating.every_steps
+            self._agree(session, inputs, start, end, eval_every_steps=every, warm_start=str(self._warm_start))
             if evaluating and start:
                 evaluating.make_up(start, end)
             if training:

@@ -33,6 +33,7 @@ from host_task import (
 from trainer.cluster.distributed import Distributed, join
 from trainer.config import TrainerConfig
 from trainer.trainer import Trainer
+from trainer.warm_start.config import WarmStart
 
 AGREED = "now all agree"
 ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on)}
@@ -40,7 +41,7 @@ ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on)}
 
 def same_truth(order):
     """Places rows over every mesh of `order`, then trains and evaluates in every layout:
-    {name: {workdir, devices, model, save_every, restore_step, check_padding}}."""
+    {name: {workdir, devices, model, save_every, restore_step, check_padding, init_from, max_steps}}."""
     yield "placed", [placed(*mesh) for mesh in order.meshes]
     for name, layout in order.layouts.items():
         devices = [jax.devices()[i] for i in layout.get("devices", range(jax.device_count()))]
@@ -52,15 +53,19 @@ def same_truth(order):
             checkpoint_every_steps=layout.get("save_every"),
             restore_step=layout.get("restore_step"),
             model_parallelism=layout.get("model", 1),
+            accumulate=2,
+            ema_decay=0.9,
+            evaluate="both",
             host_timeout_seconds=60,
             seed=7,
         )
-        trainer = Trainer(dense_task(rich=True), config, devices)
+        start = WarmStart(init_from=layout.get("init_from"))
+        trainer = Trainer(dense_task(rich=True), config, devices, warm_start=start)
         train, evaluation = Recorded(order.data_dir), Recorded(order.data_dir)
-        trained = trainer.train(train, max_steps=order.max_steps)
+        trained = trainer.train(train, max_steps=layout.get("max_steps", order.max_steps))
         check_padding = layout.get("check_padding", False)
         result = trainer.evaluate(evaluation, check_padding=check_padding)
-        epochs = 3 if check_padding else 1  # one for each kind of padding
+        epochs = 2 * (3 if check_padding else 1)  # of both models, with each kind of padding
         once = evaluation.batches[: len(evaluation.batches) // epochs]
         assert evaluation.batches == epochs * once
         report = {"start_step": trained.start_step, "last step": trained.metrics, "trained": train.batches}

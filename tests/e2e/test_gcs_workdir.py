@@ -107,23 +107,34 @@ def test_cut_off_and_resumed_in_a_bucket_ends_with_the_bits_of_a_straight_local_
 
 
 def test_every_step_is_in_the_parts_of_the_events_once_and_in_order(journey):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     local, copy, _, _ = journey
     # Three parts: at steps 20 and 40 of the run that was cut off, at step 40 of the resumed one.
     assert len(list((copy / "train").glob("events.*"))) == 3
-    points = [EventAccumulator(str(workdir / "train")).Reload().Scalars("loss") for workdir in (copy, local)]
-    steps_and_values = [[(point.step, point.value) for point in run] for run in points]
-    assert [step for step, _ in steps_and_values[0]] == list(range(1, 41))
-    assert steps_and_values[0] == steps_and_values[1]
+    assert losses_of(copy) == losses_of(local)
 
 
-def test_two_processes_share_a_work_directory_in_a_bucket(gcs_server, start_command, free_port):
+def losses_of(workdir):
+    """Those of steps 1 to 40, which must be there in order."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    points = EventAccumulator(str(workdir / "train")).Reload().Scalars("loss")
+    assert [point.step for point in points] == list(range(1, 41))
+    return [point.value for point in points]
+
+
+def test_two_processes_share_a_work_directory_in_a_bucket_and_begin_with_the_arrays_in_another(
+    gcs_server, start_command, free_port, journey, downloaded
+):
     gcs_server.make_bucket("two-hosts")
     together = [f"--coordinator-address=127.0.0.1:{free_port}", "--num-processes=2", "--host-timeout-seconds=60"]
+    # The arrays of a checkpoint of ours are one of Orbax.
+    start = ["--init-from=gs://workdir/model/checkpoints/40/state", "--init-rename", "variables/params/*=*"]
+    together += [*start, "--init-include", "w"]
     commands = [start_command("gs://two-hosts/model", *together, f"--process-id={i}") for i in range(2)]
     printed = [command.end() for command in commands]
     assert "step 40/40" in printed[0]
+    losses = [losses_of(workdir) for workdir in (downloaded("gs://two-hosts/model"), journey[0])]
+    assert losses[0][0] < 0.1 * losses[1][0]
     names = list(gcs_server.objects("two-hosts"))
     for step in (20, 40):
         assert f"model/checkpoints/{step}/commit_success.txt" in names

@@ -46,10 +46,12 @@ def runs(run_hosts, digits, tmp_path_factory):
     def resumed(name, source, **layout):
         return {"workdir": str(work / source), "restore_step": RESUMED[name]} | layout
 
-    seen = ran(2, 2, LAYOUTS | {"2x2": resumed("2x2", "data")}, MESHES)
+    warm = {"init_from": str(work / "data"), "max_steps": 4}
+    seen = ran(2, 2, LAYOUTS | {"2x2": resumed("2x2", "data"), "warm": warm}, MESHES)
     if SWEEP:
         seen |= ran(4, 1, {"4x1": resumed("4x1", MOVED, save_every=LATER)})
-    alone = {"one host": {}, "1x4 from a cut model": resumed("1x4 from a cut model", "model across the hosts")}
+    alone = {"one host": {}, "one warm host": warm}
+    alone["1x4 from a cut model"] = resumed("1x4 from a cut model", "model across the hosts")
     if SWEEP:
         alone["1x1"] = resumed("1x1", MOVED, devices=[0])
     return seen | ran(1, 4, alone)
@@ -105,14 +107,14 @@ def test_every_layout_evaluates_each_record_once_and_proves_it(runs, name):
     assert ids == [*range(368), *[-1] * (-368 % 48)]
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_every_layout_has_the_same_metrics_and_parameters_within_1e_4(runs, name):
-    expected = runs["one host"][0]
+@pytest.mark.parametrize(("name", "alone"), [*((name, "one host") for name in ALL), ("warm", "one warm host")])
+def test_every_layout_has_the_same_metrics_and_parameters_within_1e_4(runs, name, alone):
+    expected = runs[alone][0]
     for host in runs[name]:
         assert host["metrics"].keys() == expected["metrics"].keys()
-        for near in ("loss", "perplexity"):
+        for near in ("loss", "perplexity", "params/loss", "params/perplexity"):
             assert host["metrics"][near] == pytest.approx(expected["metrics"][near], rel=1e-4)
-        for exact in ("accuracy", "place", "area/roc", "area/average_precision"):
+        for exact in ("accuracy", "params/accuracy", "place", "area/roc", "area/average_precision"):
             assert host["metrics"][exact] == expected["metrics"][exact]
         assert host["confusion"] == expected["confusion"]
         assert host["last step"]["place"] == expected["last step"]["place"]
@@ -134,6 +136,12 @@ def test_a_restart_on_the_same_mesh_ends_with_the_same_bits(runs):
     straight, resumed = runs["data"], runs["2x2"]
     assert [host["checksums"] for host in resumed] == [host["checksums"] for host in straight]
     assert resumed[0]["metrics"] == straight[0]["metrics"]
+
+
+def test_a_warm_start_on_two_hosts_begins_where_the_other_training_ended(runs):
+    warm, trained = runs["warm"][0], runs["data"][0]
+    assert warm["start_step"] == 0
+    assert warm["metrics"]["loss"] < trained["metrics"]["loss"]
 
 
 def test_a_cut_model_is_cut(runs):
