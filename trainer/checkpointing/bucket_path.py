@@ -9,6 +9,7 @@ class instead, so that these requests behave like all our others."""
 import contextlib
 import os
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 from etils import epath
 
@@ -87,7 +88,8 @@ class BucketPath(epath.Path):
             yield self / name
 
     def glob(self, pattern: str) -> Iterator["BucketPath"]:
-        return (path for path in self.iterdir() if path.match(pattern))
+        # Not path.match: on Python 3.12 it takes the pattern for a path, which is longer with our __str__.
+        return (path for path in self.iterdir() if fnmatchcase(path.name, pattern))
 
     def read_bytes(self) -> bytes:
         return self._storage.read(str(self))
