@@ -1,0 +1,158 @@
+"""python -m trainer.flops: measures how fast JAX computes on a device, and how fast data reaches it.
+
+TFLOP/s of matrix products and convolutions by dtype, GB/s of memory and of transfers, microseconds of a dispatch: the
+limits of any training there. A multiplication and its addition are two FLOPs. Sizes that would take too long for their
+share of --seconds are skipped, and the table says so. float32 is computed as JAX does by default, which is in TF32 on
+GPUs and in bfloat16 on TPUs; float32_highest in float32 everywhere.
+
+Each value is the median of three to seven repetitions. If they differ much, another program may be using the device."""
+
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
+import json
+import math
+import os
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.errors import OptionError, did_you_mean
+from pipeline.installing import how_to_install
+from pipeline.sizes import parse_bytes
+from pipeline.tools.command import Console, Parser, exit_with, say
+from trainer.measuring.choices import DTYPES, MEASUREMENTS
+from trainer.measuring.rows import NOISY_SPREAD, Row, Unit
+
+if TYPE_CHECKING:
+    import jax
+
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = ("--only dispatch memory", "--only matmul --dtypes float32 --sizes 512 1000 --seconds 5 --json")
+"""The command lines at the end of its help."""
+
+_UNITS: Mapping[Unit, str] = {
+    "tflops_per_second": "TFLOP/s",
+    "gigabytes_per_second": "GB/s",
+    "microseconds_per_dispatch": "µs",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command. Raises InfeedError."""
+    args = _parsed(argv)
+    array_bytes = None if args.array is None else parse_bytes(args.array)
+    device, count = _device(args.platform, args.device)
+    from trainer.loop.flops import peak_tflops
+    from trainer.measuring.plan import Plan, measure
+
+    plan = Plan(args.only or [*MEASUREMENTS], args.dtypes, args.sizes, array_bytes, args.seconds)
+    console, of_bfloat16, rows = Console(stderr=True), peak_tflops(device), []
+    with console.status(f"measuring for about {args.seconds:g} s") as status:
+        for row in measure(plan, device, time.perf_counter):
+            status.update(f"measured {row.measurement} {row.size}")
+            peak = args.peak_tflops or (of_bfloat16 if row.dtype == "bfloat16" else None)
+            rows.append((row, row.share_of(peak)))
+    shown = _described(device, args.device, count) | {"peak_tflops": args.peak_tflops or of_bfloat16}
+    if args.json:
+        print(json.dumps(shown | {"measurements": [row.json(share) for row, share in rows]}))
+    else:
+        Console().print(_table(shown, rows))
+    if noisy := sum(row.noisy for row, _ in rows):
+        say(
+            console,
+            f"warning: {noisy} of {len(rows)} measurements (*) vary by more than {NOISY_SPREAD:.0%}: another program may "
+            f"be using the device. The load average is {shown['load_average']:.1f} on {os.cpu_count()} CPUs.",
+        )
+
+
+def _parsed(argv: Sequence[str] | None) -> Namespace:
+    parser = Parser("trainer.flops", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints"))
+    several = {"nargs": "+", "metavar": "NAME"}
+    parser.add_argument("--only", **several, help=f"what to measure: {', '.join(MEASUREMENTS)} (default: all)")
+    parser.add_argument("--dtypes", **several, help=f"of {', '.join(DTYPES)} (default: those the device is made for)")
+    parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="of square matrices, besides a small one")
+    parser.add_argument("--array", metavar="SIZE", help="in memory (default: 256MiB on a CPU, otherwise 1024MiB)")
+    parser.add_argument("--seconds", type=float, default=30, help="about how long it may take (default: 30)")
+    parser.add_argument("--platform", choices=("cpu", "cuda", "tpu"), help="default: the best that JAX finds")
+    parser.add_argument("--device", type=int, default=0, help="which one, from 0 (default: the first)")
+    parser.add_argument(
+        "--peak-tflops", type=float, help="of the device in the dtypes measured (default: its bfloat16)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args(argv)
+    for option, given, known in (("--only", args.only, MEASUREMENTS), ("--dtypes", args.dtypes, DTYPES)):
+        for name in given or ():
+            if name not in known:
+                raise OptionError(f"{option}: there is no {name!r}.{did_you_mean(name, known)}")
+    for option, values in (
+        ("--sizes", args.sizes),
+        ("--seconds", [args.seconds]),
+        ("--peak-tflops", [args.peak_tflops]),
+    ):
+        for value in values or ():
+            if value is not None and not 0 < value < math.inf:
+                raise OptionError(f"{option}={value} must be a number above 0.")
+    return args
+
+
+def _device(platform: Any, number: int) -> "tuple[jax.Device, int]":
+    """The device of this number, and how many there are. Raises OptionError."""
+    from trainer.cluster.devices import Devices, check, choose
+
+    devices = Devices(platform=platform)
+    try:
+        choose(devices)
+    except ModuleNotFoundError as error:
+        raise OptionError(f"{error}. Install what training needs: {how_to_install('train')}.") from error
+    check(devices)
+    import jax
+
+    found = jax.local_devices()
+    if not 0 <= number < len(found):
+        raise OptionError(f"--device={number}: there are {len(found)} devices here, 0 to {len(found) - 1}.")
+    return found[number], len(found)
+
+
+def _described(device: "jax.Device", number: int, count: int) -> dict[str, Any]:
+    import jax
+
+    named = {"device_kind": device.device_kind, "platform": device.platform, "device": number, "num_devices": count}
+    return named | {"jax": jax.__version__, "load_average": os.getloadavg()[0]}
+
+
+def _table(shown: Mapping[str, Any], rows: Sequence[tuple[Row, float | None]]) -> Table:
+    which = f"device {shown['device']} of {shown['num_devices']}" if shown["num_devices"] > 1 else "the only device"
+    title = f"{shown['device_kind']} ({shown['platform']}), {which}, JAX {shown['jax']}"
+    table = Table(title=Text(title), title_justify="left")
+    for column in ("measurement", "size", "dtype"):
+        table.add_column(column, overflow="fold")
+    shares = any(share is not None for _, share in rows)
+    for column in ("median", "min–max", *["of peak"] * shares):
+        table.add_column(column, justify="right", overflow="fold")
+    for row, share in rows:
+        what = f"{row.measurement.replace('_', ' ')}, {_UNITS[row.unit]}"
+        cells = (what, row.size, row.dtype or "", *_values(row), *[_percent(share)] * shares)
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _values(row: Row) -> tuple[str, str]:
+    if row.median is None or row.low is None or row.high is None:
+        return "skipped", row.skipped or ""
+    return f"{row.median:.3g}", f"{row.low:.3g}–{row.high:.3g}{' *' * row.noisy}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
+if __name__ == "__main__":
+    exit_with(main)
