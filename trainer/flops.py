@@ -18,7 +18,7 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -29,9 +29,6 @@ from pipeline.sizes import parse_bytes
 from pipeline.tools.command import Console, Parser, exit_with, say
 from trainer.measuring.choices import DTYPES, MEASUREMENTS
 from trainer.measuring.rows import NOISY_SPREAD, Row, Unit
-
-if TYPE_CHECKING:
-    import jax
 
 __all__ = ["EXAMPLES", "main"]
 
@@ -68,16 +65,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     if noisy := sum(row.noisy for row, _ in rows):
         say(
             console,
-            f"warning: {noisy} of {len(rows)} measurements (*) vary by more than {NOISY_SPREAD:.0%}: another program may "
-            f"be using the device. The load average is {shown['load_average']:.1f} on {os.cpu_count()} CPUs.",
+            f"warning: {noisy} of {len(rows)} measurements (*) vary by more than {NOISY_SPREAD:.0%}: another program "
+            f"may be using the device. The load average is {shown['load_average']:.1f} on {os.cpu_count()} CPUs.",
         )
 
 
 def _parsed(argv: Sequence[str] | None) -> Namespace:
     parser = Parser("trainer.flops", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints"))
-    several = {"nargs": "+", "metavar": "NAME"}
-    parser.add_argument("--only", **several, help=f"what to measure: {', '.join(MEASUREMENTS)} (default: all)")
-    parser.add_argument("--dtypes", **several, help=f"of {', '.join(DTYPES)} (default: those the device is made for)")
+    names = {"only": f"what to measure: {', '.join(MEASUREMENTS)} (default: all)"}
+    names["dtypes"] = f"of {', '.join(DTYPES)} (default: those the device is made for)"
+    for option, purpose in names.items():
+        parser.add_argument(f"--{option}", nargs="+", metavar="NAME", help=purpose)
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="of square matrices, besides a small one")
     parser.add_argument("--array", metavar="SIZE", help="in memory (default: 256MiB on a CPU, otherwise 1024MiB)")
     parser.add_argument("--seconds", type=float, default=30, help="about how long it may take (default: 30)")
@@ -103,7 +101,7 @@ def _parsed(argv: Sequence[str] | None) -> Namespace:
     return args
 
 
-def _device(platform: Any, number: int) -> "tuple[jax.Device, int]":
+def _device(platform: Any, number: int) -> tuple[Any, int]:
     """The device of this number, and how many there are. Raises OptionError."""
     from trainer.cluster.devices import Devices, check, choose
 
@@ -121,7 +119,7 @@ def _device(platform: Any, number: int) -> "tuple[jax.Device, int]":
     return found[number], len(found)
 
 
-def _described(device: "jax.Device", number: int, count: int) -> dict[str, Any]:
+def _described(device: Any, number: int, count: int) -> dict[str, Any]:
     import jax
 
     named = {"device_kind": device.device_kind, "platform": device.platform, "device": number, "num_devices": count}

@@ -1,7 +1,7 @@
 """GB/s of the device's memory and of transfers between the host and the device."""
 
-import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,10 @@ __all__ = ["measure_memory", "measure_transfers"]
 
 _CALL_SECONDS = 0.05
 _MAX_PASSES = 256
-_ARRAYS = 4  # more than one, since a device or driver may keep what it was given last
+_CALL_BYTES, _MAX_ARRAYS = 128 * MiB, 32
 
 
-def measure_memory(num_bytes: int, device: jax.Device, deadline: Deadline) -> Row:
+def measure_memory(num_bytes: int, device: Any, deadline: Deadline) -> Row:
     """Negates a float32 array in place. Every byte is read once and written once, and both count.
 
     num_bytes: much more than the caches hold. Each pass is a dispatch of its own, which is enqueued before the last one
@@ -44,47 +44,43 @@ def measure_memory(num_bytes: int, device: jax.Device, deadline: Deadline) -> Ro
     return rate(*identity, 2 * array.nbytes * times, repeat(lambda: passes(times), deadline))
 
 
-def measure_transfers(sizes: Sequence[int], device: jax.Device, deadline: Deadline) -> Iterator[Row]:
-    """For each size in bytes, to the device and back. Each transfer is of an array that was not transferred before it.
+def measure_transfers(sizes: Sequence[int], device: Any, deadline: Deadline) -> Iterator[Row]:
+    """For each size in bytes, to the device and back: one array after another, each with values of its own.
 
     The host's arrays are ordinary, pageable memory that has been written to, as batches are. Allocating memory for the
     result is part of a transfer. On a CPU, JAX would share memory instead; there, both are copies within it."""
     for number, size in enumerate(sizes):
-        to_device, to_host = _ToDevice(size, device), _ToHost(size, device)
-        for name, transfer in (("host_to_device", to_device), ("device_to_host", to_host)):
-            left = 2 * (len(sizes) - number) - (transfer is to_host)
-            transfer.prepare()
-            transfer()
-            times = repeat(transfer, deadline.share(left), transfer.prepare)
-            yield rate(name, _mebibytes(size), "uint8", "gigabytes_per_second", size, times)
+        count, left = max(2, min(_MAX_ARRAYS, _CALL_BYTES // size)), 2 * (len(sizes) - number)
+        identity = (_mebibytes(size), "uint8", "gigabytes_per_second", size * count)
+        arrays = [_random(seed, size) for seed in range(count)]
 
+        def to_device(arrays: Sequence[np.ndarray] = arrays) -> None:
+            for array in arrays:
+                jax.block_until_ready(jax.device_put(array, device, may_alias=False))
 
-class _ToDevice:
-    def __init__(self, size: int, device: jax.Device) -> None:
-        self._device = device
-        self._arrays = itertools.cycle(_random(number, size) for number in range(_ARRAYS))
-        self.prepare()
-
-    def prepare(self) -> None:
-        self._array = next(self._arrays)
-
-    def __call__(self) -> jax.Array:
-        return jax.block_until_ready(jax.device_put(self._array, self._device, may_alias=False))
+        to_device()
+        yield rate("host_to_device", *identity, repeat(to_device, deadline.share(left)))
+        to_host = _ToHost(arrays, device)
+        to_host()
+        yield rate("device_to_host", *identity, repeat(to_host, deadline.share(left - 1), to_host.prepare))
 
 
 class _ToHost:
-    def __init__(self, size: int, device: jax.Device) -> None:
-        self._array = jax.device_put(_random(0, size), device)
-        self._invert = jax.jit(jnp.bitwise_not)
+    """Copies all arrays. `prepare` has to be called between two calls."""
+
+    def __init__(self, arrays: Sequence[np.ndarray], device: Any) -> None:
+        self._arrays = [jax.device_put(array, device, may_alias=False) for array in arrays]
+        self._invert = jax.jit(lambda arrays: [~array for array in arrays], donate_argnums=0)
         # Of a CPU's array, np.asarray is a view. Elsewhere, np.array would copy what was transferred once more.
         self._fetch = np.array if device.platform == "cpu" else np.asarray
 
     def prepare(self) -> None:
-        # A new array with new values: a jax.Array keeps the result of np.asarray and would return it again.
-        self._array = jax.block_until_ready(self._invert(self._array))
+        """New arrays with new values: a jax.Array keeps the result of np.asarray and would return it again."""
+        self._arrays = jax.block_until_ready(self._invert(self._arrays))
 
-    def __call__(self) -> np.ndarray:
-        return self._fetch(self._array)
+    def __call__(self) -> None:
+        for array in self._arrays:
+            self._fetch(array)
 
 
 def _random(seed: int, size: int) -> np.ndarray:

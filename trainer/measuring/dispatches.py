@@ -1,6 +1,7 @@
 """Microseconds of a dispatch: of a program that adds 1 to a scalar, whose own work takes no measurable time."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ __all__ = ["measure_dispatches"]
 _DISPATCHES = 200
 
 
-def measure_dispatches(device: jax.Device, deadline: Deadline) -> Iterator[Row]:
+def measure_dispatches(device: Any, deadline: Deadline) -> Iterator[Row]:
     """Two rows: of dispatches that each wait for their result, and of ones that only the last result is awaited of.
 
     The first is the latency that a program pays which reads something from the device in every step; the second is what

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import jax
+from typing import Any
 
 from pipeline.sizes import MiB
 from trainer.measuring.bandwidths import measure_memory, measure_transfers
@@ -51,7 +50,7 @@ class Plan:
                 yield [first, *(convolution(large, *each, dtype) for each in _RESNET50)]
 
 
-def measure(plan: Plan, device: jax.Device, clock: Clock) -> Iterator[Row]:
+def measure(plan: Plan, device: Any, clock: Clock) -> Iterator[Row]:
     """Runs the plan, and yields each row as soon as it is measured."""
     total = sum(MEASUREMENTS[name] for name in plan.measurements)
     array_bytes = plan.array_bytes or (256 if device.platform == "cpu" else 1024) * MiB

@@ -7,6 +7,7 @@ as those of a training step are."""
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -43,7 +44,7 @@ class Product:
 
         return run
 
-    def operands(self, device: jax.Device) -> tuple[jax.Array, jax.Array]:
+    def operands(self, device: Any) -> tuple[jax.Array, jax.Array]:
         """Normal numbers, on the device. The right ones are scaled such that results are as large as the left ones."""
         rng, dtype = np.random.default_rng(0), DTYPES[self.dtype][0]
         left = rng.standard_normal(self.left, np.float32)
@@ -83,7 +84,7 @@ def convolution(batch: int, side: int, channels: int, dtype: str) -> Product:
     return Product("convolution", "x".join(map(str, images)), dtype, images, (3, 3, channels, channels), multiply)
 
 
-def measure_products(products: Sequence[Product], device: jax.Device, deadline: Deadline) -> Iterator[Row]:
+def measure_products(products: Sequence[Product], device: Any, deadline: Deadline) -> Iterator[Row]:
     """One row per product. The first is small: its speed tells which of the others there is time for.
 
     A product that the device cannot compute, for want of memory or of an implementation, has a row that says so."""
@@ -103,7 +104,7 @@ def measure_products(products: Sequence[Product], device: jax.Device, deadline: 
         yield rate(*identity, amount, times)
 
 
-def _measured(product: Product, device: jax.Device, deadline: Deadline) -> tuple[float, Times]:
+def _measured(product: Product, device: Any, deadline: Deadline) -> tuple[float, Times]:
     """FLOPs of a timed call, and its times."""
     left, right = product.operands(device)
 

@@ -56,14 +56,14 @@ class Row:
 def rate(measurement: str, size: str, dtype: str | None, unit: Unit, amount: float, times: Times) -> Row:
     """amount: FLOPs or bytes of one timed call. The unit is per second, of 10^12 FLOPs or 10^9 bytes."""
     scaled = amount / {"tflops_per_second": 1e12, "gigabytes_per_second": 1e9}[unit]
-    values = (scaled / seconds for seconds in (times.median, times.longest, times.shortest))
-    return Row(measurement, size, dtype, unit, *values, times.repetitions)
+    median, low, high = (scaled / seconds for seconds in (times.median, times.longest, times.shortest))
+    return Row(measurement, size, dtype, unit, median, low, high, times.repetitions)
 
 
 def per_call(measurement: str, size: str, calls: int, times: Times) -> Row:
     """Microseconds of one dispatch, where a timed call made this many."""
-    values = (seconds / calls * 1e6 for seconds in (times.median, times.shortest, times.longest))
-    return Row(measurement, size, None, "microseconds_per_dispatch", *values, times.repetitions)
+    median, low, high = (seconds / calls * 1e6 for seconds in (times.median, times.shortest, times.longest))
+    return Row(measurement, size, None, "microseconds_per_dispatch", median, low, high, times.repetitions)
 
 
 def skipped(measurement: str, size: str, dtype: str | None, unit: Unit, reason: str) -> Row:
