@@ -17,39 +17,36 @@ import math
 import os
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from rich.table import Table
-from rich.text import Text
 
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.installing import how_to_install
 from pipeline.sizes import parse_bytes
 from pipeline.tools.command import Console, Parser, exit_with, say
 from trainer.measuring.choices import DTYPES, MEASUREMENTS
-from trainer.measuring.rows import NOISY_SPREAD, Row, Unit
+from trainer.measuring.rows import NOISY_SPREAD
+from trainer.measuring.table import table_of
 
 __all__ = ["EXAMPLES", "main"]
 
 EXAMPLES = ("--only dispatch memory", "--only matmul --dtypes float32 --sizes 512 1000 --seconds 5 --json")
 """The command lines at the end of its help."""
 
-_UNITS: Mapping[Unit, str] = {
-    "tflops_per_second": "TFLOP/s",
-    "gigabytes_per_second": "GB/s",
-    "microseconds_per_dispatch": "µs",
-}
+_MIN_ARRAY = 4096
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
     args = _parsed(argv)
     array_bytes = None if args.array is None else parse_bytes(args.array)
+    if array_bytes is not None and array_bytes < _MIN_ARRAY:
+        raise OptionError(f"--array={args.array} must be at least {_MIN_ARRAY} bytes.")
     device, count = _device(args.platform, args.device)
     from trainer.loop.flops import peak_tflops
     from trainer.measuring.plan import Plan, measure
 
+    shown = _described(device, args.device, count) | {"peak_tflops": args.peak_tflops or peak_tflops(device)}
     plan = Plan(args.only or [*MEASUREMENTS], args.dtypes, args.sizes, array_bytes, args.seconds)
     console, of_bfloat16, rows = Console(stderr=True), peak_tflops(device), []
     with console.status(f"measuring for about {args.seconds:g} s") as status:
@@ -57,11 +54,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             status.update(f"measured {row.measurement} {row.size}")
             peak = args.peak_tflops or (of_bfloat16 if row.dtype == "bfloat16" else None)
             rows.append((row, row.share_of(peak)))
-    shown = _described(device, args.device, count) | {"peak_tflops": args.peak_tflops or of_bfloat16}
     if args.json:
         print(json.dumps(shown | {"measurements": [row.json(share) for row, share in rows]}))
     else:
-        Console().print(_table(shown, rows))
+        Console().print(table_of(shown, rows))
     if noisy := sum(row.noisy for row, _ in rows):
         say(
             console,
@@ -90,14 +86,10 @@ def _parsed(argv: Sequence[str] | None) -> Namespace:
         for name in given or ():
             if name not in known:
                 raise OptionError(f"{option}: there is no {name!r}.{did_you_mean(name, known)}")
-    for option, values in (
-        ("--sizes", args.sizes),
-        ("--seconds", [args.seconds]),
-        ("--peak-tflops", [args.peak_tflops]),
-    ):
-        for value in values or ():
-            if value is not None and not 0 < value < math.inf:
-                raise OptionError(f"{option}={value} must be a number above 0.")
+    numbers = {"--sizes": args.sizes or (), "--seconds": (args.seconds,), "--peak-tflops": (args.peak_tflops,)}
+    for option, value in ((option, value) for option, values in numbers.items() for value in values):
+        if value is not None and not 0 < value < math.inf:
+            raise OptionError(f"{option}={value} must be a number above 0.")
     return args
 
 
@@ -115,7 +107,8 @@ def _device(platform: Any, number: int) -> tuple[Any, int]:
 
     found = jax.local_devices()
     if not 0 <= number < len(found):
-        raise OptionError(f"--device={number}: there are {len(found)} devices here, 0 to {len(found) - 1}.")
+        known = ", ".join(f"{place} ({device.device_kind})" for place, device in enumerate(found))
+        raise OptionError(f"--device={number}: there is no such device. JAX finds here: {known}.")
     return found[number], len(found)
 
 
@@ -124,32 +117,6 @@ def _described(device: Any, number: int, count: int) -> dict[str, Any]:
 
     named = {"device_kind": device.device_kind, "platform": device.platform, "device": number, "num_devices": count}
     return named | {"jax": jax.__version__, "load_average": os.getloadavg()[0]}
-
-
-def _table(shown: Mapping[str, Any], rows: Sequence[tuple[Row, float | None]]) -> Table:
-    which = f"device {shown['device']} of {shown['num_devices']}" if shown["num_devices"] > 1 else "the only device"
-    title = f"{shown['device_kind']} ({shown['platform']}), {which}, JAX {shown['jax']}"
-    table = Table(title=Text(title), title_justify="left")
-    for column in ("measurement", "size", "dtype"):
-        table.add_column(column, overflow="fold")
-    shares = any(share is not None for _, share in rows)
-    for column in ("median", "min–max", *["of peak"] * shares):
-        table.add_column(column, justify="right", overflow="fold")
-    for row, share in rows:
-        what = f"{row.measurement.replace('_', ' ')}, {_UNITS[row.unit]}"
-        cells = (what, row.size, row.dtype or "", *_values(row), *[_percent(share)] * shares)
-        table.add_row(*map(Text, cells))
-    return table
-
-
-def _values(row: Row) -> tuple[str, str]:
-    if row.median is None or row.low is None or row.high is None:
-        return "skipped", row.skipped or ""
-    return f"{row.median:.3g}", f"{row.low:.3g}–{row.high:.3g}{' *' * row.noisy}"
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.1%}"
 
 
 if __name__ == "__main__":

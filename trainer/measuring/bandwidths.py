@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from pipeline.sizes import MiB
-from trainer.measuring.repeating import Deadline, repeat
+from trainer.measuring.repeating import MIN_REPETITIONS, Deadline, repeat
 from trainer.measuring.rows import Row, rate, skipped
 
 __all__ = ["measure_memory", "measure_transfers"]
 
 _CALL_SECONDS = 0.05
 _MAX_PASSES = 256
+_FIRST_BYTES = 16 * MiB
 _CALL_BYTES, _MAX_ARRAYS = 128 * MiB, 32
 
 
@@ -22,26 +23,40 @@ def measure_memory(num_bytes: int, device: Any, deadline: Deadline) -> Row:
     """Negates a float32 array in place. Every byte is read once and written once, and both count.
 
     num_bytes: much more than the caches hold. Each pass is a dispatch of its own, which is enqueued before the last one
-    ends: XLA would fuse several passes of one dispatch into one."""
+    ends: XLA would fuse several passes of one dispatch into one. 16 MiB are measured first: their speed tells whether
+    there is time for more."""
     identity = ("memory", _mebibytes(num_bytes), "float32", "gigabytes_per_second")
-    negate = jax.jit(jnp.negative, donate_argnums=0)
     try:
-        array = jax.block_until_ready(negate(jnp.arange(num_bytes // 4, dtype=jnp.float32, device=device)))
+        if num_bytes > _FIRST_BYTES:
+            first = repeat(_Passes(_FIRST_BYTES, device, deadline), deadline.share(10))
+            expected = first.shortest * num_bytes / _FIRST_BYTES * (2 + MIN_REPETITIONS)
+            if expected > deadline.seconds_left:
+                return skipped(*identity, f"would take about {expected:.2g} s")
+        passes = _Passes(num_bytes, device, deadline)
+        passes.fill_a_call()
+        return rate(*identity, 2 * num_bytes * passes.count, repeat(passes, deadline))
     except jax.errors.JaxRuntimeError as error:
         return skipped(*identity, str(error).partition("\n")[0])
 
-    def passes(times: int) -> None:
-        nonlocal array
-        for _ in range(times):
-            array = negate(array)
-        jax.block_until_ready(array)
 
-    passes(1)
-    began = deadline.clock()
-    passes(1)
-    times = min(_MAX_PASSES, int(_CALL_SECONDS / (deadline.clock() - began)) or 1)
-    passes(times)
-    return rate(*identity, 2 * array.nbytes * times, repeat(lambda: passes(times), deadline))
+class _Passes:
+    """A call passes over the array `count` times: at first once, after `fill_a_call` for about 50 ms."""
+
+    def __init__(self, num_bytes: int, device: Any, deadline: Deadline) -> None:
+        self._negate = jax.jit(jnp.negative, donate_argnums=0)
+        self._array = jnp.arange(num_bytes // 4, dtype=jnp.float32, device=device)
+        self._clock, self.count = deadline.clock, 1
+        self()
+
+    def fill_a_call(self) -> None:
+        began = self._clock()
+        self()
+        self.count = min(_MAX_PASSES, int(_CALL_SECONDS / (self._clock() - began)) or 1)
+
+    def __call__(self) -> None:
+        for _ in range(self.count):
+            self._array = self._negate(self._array)
+        jax.block_until_ready(self._array)
 
 
 def measure_transfers(sizes: Sequence[int], device: Any, deadline: Deadline) -> Iterator[Row]:
