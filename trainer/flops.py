@@ -48,11 +48,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     shown = _described(device, args.device, count) | {"peak_tflops": args.peak_tflops or peak_tflops(device)}
     plan = Plan(args.only or [*MEASUREMENTS], args.dtypes, args.sizes, array_bytes, args.seconds)
-    console, of_bfloat16, rows = Console(stderr=True), peak_tflops(device), []
+    console, rows = Console(stderr=True), []
     with console.status(f"measuring for about {args.seconds:g} s") as status:
         for row in measure(plan, device, time.perf_counter):
             status.update(f"measured {row.measurement} {row.size}")
-            peak = args.peak_tflops or (of_bfloat16 if row.dtype == "bfloat16" else None)
+            peak = args.peak_tflops or (peak_tflops(device) if row.dtype == "bfloat16" else None)
             rows.append((row, row.share_of(peak)))
     if args.json:
         print(json.dumps(shown | {"measurements": [row.json(share) for row, share in rows]}))

@@ -1,4 +1,4 @@
-"""The measurements of a device as a table of at most 80 columns, unless a row was skipped or its dtype is a long one."""
+"""The measurements of a device as a table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,8 @@ _UNITS: Mapping[Unit, str] = {
 
 def table_of(shown: Mapping[str, Any], rows: Sequence[tuple[Row, float | None]]) -> Table:
     """shown: what the JSON has about the device. rows: each with its share of the peak, 0..1, if that is known."""
-    which = f"device {shown['device']} of {shown['num_devices']}" if shown["num_devices"] > 1 else "the only device"
+    count = shown["num_devices"]
+    which = f"device {shown['device']}, one of {count} devices" if count > 1 else "the only device"
     title = f"{shown['device_kind']} ({shown['platform']}), {which}, JAX {shown['jax']}"
     table = Table(title=Text(title), title_justify="left")
     for column in ("measurement", "size", "dtype"):
