@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -85,7 +86,7 @@ def test_the_json_has_every_measurement_with_units_in_its_keys(command):
 
 def test_the_table_names_the_device_and_has_units_and_shares_of_a_given_peak(command):
     status, printed, _ = command(
-        *SMALL, *"--seconds 20 --only dispatch matmul --dtypes float32 --peak-tflops 50".split()
+        *SMALL, *["--seconds", "20", "--only", "dispatch", "matmul", "--dtypes", "float32", "--peak-tflops", "50"]
     )
     assert status == 0
     assert re.search(r"cpu \(cpu\), (the only device|device 0, one of \d+ devices), JAX", printed)
@@ -169,3 +170,12 @@ def test_without_jax_the_error_says_what_to_install(command, monkeypatch):
     status, _, failed = command()
     assert (status, failed.count("\n")) == (2, 1)
     assert "Install what training needs: pip install " in failed
+
+
+def test_the_help_needs_no_jax():
+    """Importing JAX takes a second."""
+    code = (
+        "import sys\nfrom trainer import flops\ntry: flops.main(['--help'])\nfinally: assert 'jax' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.count("--peak-tflops"), done.stderr) == (0, 2, "")
