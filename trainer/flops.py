@@ -5,7 +5,11 @@ limits of any training there. A multiplication and its addition are two FLOPs. S
 share of --seconds are skipped, and the table says so. float32 is computed as JAX does by default, which is in TF32 on
 GPUs and in bfloat16 on TPUs; float32_highest in float32 everywhere.
 
-Each value is the median of three to seven repetitions. If they differ much, another program may be using the device."""
+Each value is the median of three to seven repetitions. If they differ much, another program may be using the device.
+
+--json prints the device and a list of measurements. Each has tflops_per_second, gigabytes_per_second or
+microseconds_per_dispatch, the same with _min and _max, share_of_peak (0 to 1, of FLOPs only), and the reason if it was
+skipped; unknown values are null."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -47,9 +51,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     from trainer.measuring.plan import Plan, measure
 
     shown = _described(device, args.device, count) | {"peak_tflops": args.peak_tflops or peak_tflops(device)}
-    plan = Plan(args.only or [*MEASUREMENTS], args.dtypes, args.sizes, array_bytes, args.seconds)
+    # An accelerator is fast, but compiling for it tries many kernels.
+    seconds = args.seconds or (30 if device.platform == "cpu" else 120)
+    plan = Plan(args.only or [*MEASUREMENTS], args.dtypes, args.sizes, array_bytes, seconds)
     console, rows = Console(stderr=True), []
-    with console.status(f"measuring for about {args.seconds:g} s") as status:
+    with console.status(f"measuring for about {seconds:g} s") as status:
         for row in measure(plan, device, time.perf_counter):
             status.update(f"measured {row.measurement} {row.size}")
             peak = args.peak_tflops or (peak_tflops(device) if row.dtype == "bfloat16" else None)
@@ -74,7 +80,9 @@ def _parsed(argv: Sequence[str] | None) -> Namespace:
         parser.add_argument(f"--{option}", nargs="+", metavar="NAME", help=purpose)
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="of square matrices, besides a small one")
     parser.add_argument("--array", metavar="SIZE", help="in memory (default: 256MiB on a CPU, otherwise 1024MiB)")
-    parser.add_argument("--seconds", type=float, default=30, help="about how long it may take (default: 30)")
+    parser.add_argument(
+        "--seconds", type=float, help="about how long it may take (default: 30 on a CPU, otherwise 120)"
+    )
     parser.add_argument("--platform", choices=("cpu", "cuda", "tpu"), help="default: the best that JAX finds")
     parser.add_argument("--device", type=int, default=0, help="which one, from 0 (default: the first)")
     parser.add_argument(

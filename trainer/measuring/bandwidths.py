@@ -31,7 +31,7 @@ def measure_memory(num_bytes: int, device: Any, deadline: Deadline) -> Row:
             first = repeat(_Passes(_FIRST_BYTES, device, deadline), deadline.share(10))
             expected = first.shortest * num_bytes / _FIRST_BYTES * (2 + MIN_REPETITIONS)
             if expected > deadline.seconds_left:
-                return skipped(*identity, f"would take about {expected:.2g} s")
+                return skipped(*identity, f"would take {expected:.2g} s, {deadline.seconds_left:.2g} s are left")
         passes = _Passes(num_bytes, device, deadline)
         passes.fill_a_call()
         return rate(*identity, 2 * num_bytes * passes.count, repeat(passes, deadline))

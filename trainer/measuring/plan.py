@@ -29,7 +29,7 @@ class Plan:
     """What to measure on a device. measurements and dtypes: by their names in `choices`.
 
     sizes: of square matrices. array_bytes: the size of the array in memory, which also limits that of transfers.
-    None: what suits the device. seconds: about how long it may take, without the time that compiling takes."""
+    None: what suits the device. seconds: about how long it may take, compiling included."""
 
     measurements: Sequence[str]
     dtypes: Sequence[str] | None

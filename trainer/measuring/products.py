@@ -93,7 +93,7 @@ def measure_products(products: Sequence[Product], device: Any, deadline: Deadlin
         identity = (product.measurement, product.size, product.dtype, "tflops_per_second")
         expected = product.flops * seconds_per_flop * (2 + MIN_REPETITIONS)
         if expected > deadline.seconds_left:
-            yield skipped(*identity, f"would take about {expected:.2g} s")
+            yield skipped(*identity, f"would take {expected:.2g} s, {deadline.seconds_left:.2g} s are left")
             continue
         try:
             amount, times = _measured(product, device, deadline.share(len(products) - number))

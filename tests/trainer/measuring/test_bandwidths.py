@@ -51,7 +51,7 @@ def test_several_passes_are_one_call_where_one_is_short(device):
 def test_a_large_array_that_there_is_no_time_for_is_not_made(device):
     row = measure_memory(10**15, device, Deadline.after(1000, Ticking()))
     assert row.median is None
-    assert row.skipped == f"would take about {5 * 10**15 / (16 * MiB):.2g} s"
+    assert row.skipped.startswith(f"would take {5 * 10**15 / (16 * MiB):.2g} s, ")
 
 
 def test_an_array_that_does_not_fit_is_a_row_that_says_so(device, monkeypatch):
