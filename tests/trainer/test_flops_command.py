@@ -51,8 +51,14 @@ def command(monkeypatch, capsys):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """measured(row, ...): the command measures these rows."""
-    return lambda *rows: monkeypatch.setattr(plan, "measure", lambda *_: iter(rows))
+    """measured(row, ...): the command measures these rows. Returns a list of the devices that it was to measure."""
+
+    def of(*rows):
+        devices = []
+        monkeypatch.setattr(plan, "measure", lambda _, device, clock: devices.append(device) or iter(rows))
+        return devices
+
+    return of
 
 
 def row(dtype, spread=0.1):
@@ -113,9 +119,11 @@ def test_the_known_peak_is_that_of_bfloat16(command, measured, monkeypatch):
 
 
 def test_the_device_of_several_that_was_measured_is_named(command, measured, monkeypatch):
-    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(device_kind="TPU v4", platform="tpu")] * 4)
-    measured(row("bfloat16"))
+    tpus = [SimpleNamespace(device_kind="TPU v4", platform="tpu") for _ in range(4)]
+    monkeypatch.setattr(jax, "local_devices", lambda: tpus)
+    devices = measured(row("bfloat16"))
     assert command("--device", "2")[1].startswith("TPU v4 (tpu), device 2, one of 4 devices, JAX ")
+    assert (len(devices), devices[0] is tpus[2]) == (1, True)
     assert command("--device", "4") == (
         *(2, ""),
         "error: --device=4: there is no such device. JAX finds here: 0 (TPU v4), 1 (TPU v4), 2 (TPU v4), 3 (TPU v4).\n",

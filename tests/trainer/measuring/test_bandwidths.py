@@ -10,6 +10,7 @@ from pipeline.sizes import MiB
 from trainer.measuring import bandwidths
 from trainer.measuring.bandwidths import measure_memory, measure_transfers
 from trainer.measuring.dispatches import measure_dispatches
+from trainer.measuring.products import matmul
 from trainer.measuring.repeating import Deadline
 
 
@@ -46,6 +47,15 @@ def test_several_passes_are_one_call_where_one_is_short(device):
     assert passes.count == 10
     passes()  # with the one that took 5 ms, an odd number of negations
     np.testing.assert_array_equal(passes._array, -before)
+
+
+def test_all_work_is_done_on_the_device_that_was_asked_for():
+    device = jax.devices()[-1]
+    passes = bandwidths._Passes(4096, device, Deadline.after(1000, Ticking()))
+    to_host = bandwidths._ToHost([np.zeros(64, np.uint8)], device)
+    to_host.prepare()
+    arrays = [*matmul(8, "bfloat16").operands(device), passes._array, *to_host._arrays]
+    assert [array.devices() for array in arrays] == [{device}] * 4
 
 
 def test_a_large_array_that_there_is_no_time_for_is_not_made(device):
