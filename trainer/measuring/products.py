@@ -19,7 +19,7 @@ from trainer.measuring.rows import Row, rate, skipped
 
 __all__ = ["Product", "convolution", "matmul", "measure_products"]
 
-_CALL_SECONDS = 0.05  # of a timed call: a thousand dispatches' latency
+_CALL_SECONDS = 0.05  # of a timed call: thousands of times the latency of a dispatch
 _MAX_CHAIN = 256  # a random matrix is not orthogonal: after thousands of products, numbers overflow
 
 
