@@ -62,6 +62,7 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
     "Train": (
         Command("train", "trainer", "Runs a recipe: trains, evaluates or predicts."),
         Command("checkpoints", "trainer.checkpoints", "Lists the checkpoints of a work directory."),
+        Command("flops", "trainer.flops", "Measures the speed of a device: FLOPs, memory, transfers."),
     ),
     "Try infeed": (
         Command("digits", "converters.digits_raw", "Writes real handwritten digits as raw data of ImageNet."),
