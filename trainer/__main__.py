@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from trainer.recipe import Recipe
 
 NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
-RECIPES = {"digits": "trainer.recipes.digits:Config", "images": "trainer.recipes.images:Config"}
+RECIPES = {
+    "digits": "trainer.recipes.digits:Config",
+    "images": "trainer.recipes.images:Config",
+    "imagenet_resnet50": "trainer.recipes.imagenet_resnet50:Config",
+}
 
 
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:

@@ -28,8 +28,8 @@ class SmallCnn(nnx.Module):
         self.head = nnx.Linear(height * width * channels, num_classes, rngs=rngs)
 
     def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's; rows are independent."""
-        del mask
+        """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's."""
+        del mask  # no row affects another
         x = images.astype(jnp.float32) / 127.5 - 1.0
         for conv in self.convs:
             x = nnx.relu(conv(x))
