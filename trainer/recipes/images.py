@@ -166,6 +166,7 @@ class Config(DataRecipe):
 
         return DecodeCentralCrop(self.image_data.image, resize_short=round(self.size * 8 / 7), **self.decoded())
 
-    def _decoded(self) -> dict[str, Any]:
+    def decoded(self) -> dict[str, Any]:
+        """The options that all decoding ops of the recipe have in common."""
         size, channels = (self.size, self.size), self.image_data.channels
         return {"into": IMAGE, "size": size, "channels": channels, "method": self.resizing}
