@@ -84,11 +84,12 @@ class Config(DataRecipe):
                 raise OptionError(f"{name}={getattr(self, name)} must be at least 0.")
 
     def _check_model(self) -> None:
-        halvings = len(self.widths) if self.model == "cnn" else 0
-        if self.size < 8 or self.size >> halvings < 1:
+        if self.size < 8:
+            raise OptionError(f"size={self.size} must be at least 8 pixels.")
+        if self.model == "cnn" and self.size >> len(self.widths) < 1:
             raise OptionError(
-                f"size={self.size} with {len(self.widths)} widths: each width halves the image, which needs at least "
-                f"8 pixels. Give a larger size or fewer widths."
+                f"size={self.size} with {len(self.widths)} widths: each width halves the image. Give a larger size or "
+                "fewer widths."
             )
         if not self.widths or min(self.widths) < 1:
             raise OptionError(f"widths={self.widths} must be one or more numbers above 0.")
