@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raw_data.imagenet import RawImagenet
@@ -19,7 +20,7 @@ SMALL = ("--size", "16", "--global-batch-size", "4", "--eval-batch-size", "4", "
 @pytest.fixture(scope="module", autouse=True)
 def _narrow():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(RESNETS, "resnet50", replace(RESNETS["resnet50"], depths=(1, 1), widths=(4, 6)))
+        patch.setitem(RESNETS, "resnet50", replace(RESNETS["resnet50"], depths=(1,), widths=(4,)))
         yield
 
 
@@ -36,7 +37,7 @@ def trained(imagenet, tmp_path_factory):
     workdir = str(tmp_path_factory.mktemp("trained"))
     schedule = ("--setting", "tpu", "--warmup", "1", "--decay-at", "2")
     flags = ["--data-dir", str(imagenet), "--workdir", workdir, *SMALL, *schedule]
-    config = parsed(imagenet_resnet50.Config, flags, "train")[0]
+    config: Any = parsed(imagenet_resnet50.Config, flags, "train")[0]
     config.check()
     run(config)
     return config

@@ -100,7 +100,7 @@ class ResNet(nnx.Module):
         x = self.stem(_normalized(images, self.channels), mask)
         x = nnx.relu(x)
         if self.pools:
-            x = nnx.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+            x = nnx.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))  # pyright: ignore[reportArgumentType]
         for number in range(1, len(self.stages) + 1):
             for block in self.stages[str(number)]:
                 x = block(x, mask)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from flax import nnx
@@ -18,7 +19,7 @@ TRAIN_IMAGES = 1_281_167
 NEEDED = ("--data-dir", "data", "--workdir", "work")
 
 
-def of_flags(*flags):
+def of_flags(*flags) -> Any:
     return parsed(Config, [*NEEDED, *flags], "train")[0]
 
 
