@@ -75,7 +75,9 @@ class Config(images.Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TpuConfig(Config):
-    """As Config, in the setting tpu."""
+    """Trains ResNet-50 v1.5 on ImageNet as tensorflow/tpu does, then evaluates one exact epoch of the validation split.
+
+    See Config for the flags."""
 
     setting: Literal["flax", "tpu"] = "tpu"
     bn_span: int | None = 128
