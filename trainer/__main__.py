@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from trainer.recipe import Recipe
 
 NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
-RECIPES = {"digits": "trainer.recipes.digits:Config", "images": "trainer.recipes.images:Config"}
+RECIPES = {
+    "digits": "trainer.recipes.digits:Config",
+    "images": "trainer.recipes.images:Config",
+    "imagenet_resnet50": "trainer.recipes.imagenet_resnet50:Config",
+}
 
 
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
@@ -66,7 +70,7 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
 
 
 def _help() -> str:
-    examples = [f"{name} --data-dir=shards --workdir=model --fast-dev-run=1" for name in RECIPES]
+    examples = [f"{name} --data-dir=shards --workdir=model --fast-dev-run=1" for name in ("digits", "images")]
     lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose, ""]
     lines += [
         f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,"

@@ -54,7 +54,9 @@ def test_help_needs_no_jax():
 def test_a_recipe_that_does_not_exist_is_one_line_and_exit_code_2(capsys):
     assert main(["digit"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: there is no recipe 'digit'. Did you mean 'digits'? Known: digits, images. Nor is ")
+    assert line.startswith(
+        "error: there is no recipe 'digit'. Did you mean 'digits'? Known: digits, imagenet_resnet50, images. Nor is "
+    )
 
 
 def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch):

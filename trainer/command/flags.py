@@ -1,5 +1,6 @@
 """The flags of a recipe's command. Imports little: --help appears immediately."""
 
+import argparse
 import contextlib
 import io
 import itertools
@@ -26,6 +27,7 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
 
     Raises InfeedError for a value that a dataclass refuses, and for unknown or malformed options; SystemExit for
     --help, after printing it."""
+    recipe = _chosen(recipe, options)
     fields: list[Any] = [
         ("recipe", recipe),
         ("devices", Devices, Devices()),
@@ -49,6 +51,14 @@ def parsed(recipe: type[Recipe], options: Sequence[str], program: str) -> tuple[
             print(end_of_help(program, recipe))
         raise
     return given.recipe, given.devices, given.distributed
+
+
+def _chosen(recipe: type[Recipe], options: Sequence[str]) -> type[Recipe]:
+    """The recipe with the defaults of --setting; tyro, which also parses this flag, refuses a value that is unknown."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--setting", nargs="?")
+    given, _ = parser.parse_known_args(options)
+    return recipe.settings_by_name().get(given.setting, recipe)
 
 
 def _one_line(box: str, program: str) -> str:

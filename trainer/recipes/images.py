@@ -1,4 +1,4 @@
-"""Images with one label each: a small CNN on any such dataset. Flags and inputs; images_task has the model.
+"""Images with one label each: a CNN or a ResNet on any such dataset. Flags and inputs; images_task has the model.
 
 JAX and TensorFlow are imported where they are used, so that --help and the checks need neither."""
 
@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
+from trainer.config import check_positive_int
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
 from trainer.recipes.file_names import FileNames
 from trainer.recipes.image_data import Choices, ImageData, find_image_data
@@ -25,7 +26,7 @@ IMAGE = "image"
 
 @dataclass(frozen=True, kw_only=True)
 class Config(DataRecipe):
-    """Trains a small CNN on images with one label each, then evaluates one exact epoch of the validation split.
+    """Trains a CNN or a ResNet on images with one label each, then evaluates one exact epoch of the validation split.
 
     By default, the dataset determines the features of image and label, and the names of the classes."""
 
@@ -37,6 +38,14 @@ class Config(DataRecipe):
     """Number of classes. Default: the number of class names."""
     size: int = 64
     """Width and height of the images, in pixels."""
+    model: Literal["cnn", "resnet18", "resnet50"] = "cnn"
+    """cnn: a few convolutions. resnet18, resnet50: residual networks with batch norm, for photographs of about 224
+    pixels; --init-from begins with a trained one."""
+    bn_span: int | None = None
+    """Rows over which batch norms take their statistics in training; 32 to 256 are usual. It has to divide the batch,
+    or the microbatch with --accumulate. Default: all of them, over all devices."""
+    resizing: Literal["bilinear", "bicubic"] = "bilinear"
+    """How images are resized."""
     augmentation: Literal["none", "crop", "trivial"] = "crop"
     """On the host, in training only. none: the central crop, as in evaluation. crop: a random resized crop, mirrored
     half of the time. trivial: the same, then TrivialAugmentWide."""
@@ -64,13 +73,7 @@ class Config(DataRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size < 8 or self.size >> len(self.widths) < 1:
-            raise OptionError(
-                f"size={self.size} with {len(self.widths)} widths: each width halves the image, which needs at least "
-                f"8 pixels. Give a larger size or fewer widths."
-            )
-        if not self.widths or min(self.widths) < 1:
-            raise OptionError(f"widths={self.widths} must be one or more numbers above 0.")
+        self._check_model()
         if self.num_classes is not None and self.num_classes < 2:
             raise OptionError(f"num_classes={self.num_classes} must be at least 2.")
         for name in ("min_area", "color_jitter", "random_erasing", "label_smoothing"):
@@ -79,6 +82,28 @@ class Config(DataRecipe):
         for name in ("mixup", "cutmix"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise OptionError(f"{name}={getattr(self, name)} must be at least 0.")
+
+    def _check_model(self) -> None:
+        if self.size < 8:
+            raise OptionError(f"size={self.size} must be at least 8 pixels.")
+        if self.model == "cnn" and self.size >> len(self.widths) < 1:
+            raise OptionError(
+                f"size={self.size} with {len(self.widths)} widths: each width halves the image. Give a larger size or "
+                "fewer widths."
+            )
+        if not self.widths or min(self.widths) < 1:
+            raise OptionError(f"widths={self.widths} must be one or more numbers above 0.")
+        if self.bn_span is None or self.mode != "train":
+            return
+        if self.model == "cnn":
+            raise OptionError(f"bn_span={self.bn_span} with model=cnn, which has no batch norm. Leave it out.")
+        check_positive_int("bn_span", self.bn_span)
+        rows = self.trainer.global_batch_size // self.trainer.accumulate
+        if rows % self.bn_span:
+            raise OptionError(
+                f"bn_span={self.bn_span} does not divide the {rows} rows of a batch (global_batch_size / accumulate). "
+                f"Give --bn-span a divisor, such as {math.gcd(rows, self.bn_span)}."
+            )
 
     def check(self) -> None:
         """As DataRecipe.check. Raises OptionError if the features to read are ambiguous or missing."""
@@ -110,9 +135,9 @@ class Config(DataRecipe):
         if ctx.hosts.index == 0 and not (self.trainer.fast_dev_run or self.show_state):  # the run owns the directory
             keep_classes(self.trainer.workdir, self.image_data.classes, replace=ctx.start_step == 0)
         crop = DecodeRandomResizedCrop(
-            self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self._decoded()
+            self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self.decoded()
         )
-        ops = {"none": [self._central()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
+        ops = {"none": [self.central_crop()], "crop": [crop], "trivial": [crop, TrivialAugmentWide(IMAGE)]}
         options = {"ops": ops[self.augmentation], "keys": (IMAGE, self.image_data.label), "seed": ctx.seed}
         return train_dataset(self.train_records, epochs="span", **options, **batch_options(ctx))
 
@@ -121,7 +146,7 @@ class Config(DataRecipe):
         from pipeline.datasets import eval_dataset
 
         keys = (IMAGE, self.image_data.label)
-        return eval_dataset(self.eval_records, ops=[self._central()], keys=keys, **batch_options(ctx))
+        return eval_dataset(self.eval_records, ops=[self.central_crop()], keys=keys, **batch_options(ctx))
 
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
         """Adds the names of classes, and of the image's file, where there are names."""
@@ -136,10 +161,13 @@ class Config(DataRecipe):
         key, records = self.image_data.file_name, self.eval_records
         return FileNames(records, key) if key and records.whole_files is None else None
 
-    def _central(self) -> Any:
+    def central_crop(self) -> Any:
+        """The op of evaluation: 7/8 of the shorter side, such as 224 of 256 pixels."""
         from pipeline.ops import DecodeCentralCrop
 
-        return DecodeCentralCrop(self.image_data.image, resize_short=round(self.size * 8 / 7), **self._decoded())
+        return DecodeCentralCrop(self.image_data.image, resize_short=round(self.size * 8 / 7), **self.decoded())
 
-    def _decoded(self) -> dict[str, Any]:
-        return {"into": IMAGE, "size": (self.size, self.size), "channels": self.image_data.channels}
+    def decoded(self) -> dict[str, Any]:
+        """The options that all decoding ops of the recipe have in common."""
+        size, channels = (self.size, self.size), self.image_data.channels
+        return {"into": IMAGE, "size": size, "channels": channels, "method": self.resizing}

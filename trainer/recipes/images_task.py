@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import optax
 
 from trainer.augment import color_jitter, cutmix, mixup, one_hot, random_erasing
+from trainer.inputs import MASK
 from trainer.metrics.classes import Accuracy, TopK
 from trainer.models.cnn import SmallCnn
+from trainer.models.resnet import RESNETS, ResNet
 from trainer.nnx_task import nnx_task
 from trainer.optimizers.build import make_optimizer
 from trainer.recipes.image_data import ImageData
@@ -21,7 +23,7 @@ SOFT_LABELS = "labels"
 
 
 def images_task(config: Config, data: ImageData) -> Task:
-    """Cross entropy, accuracy and top-5 accuracy of a SmallCnn, on the batches of the recipe's inputs.
+    """Cross entropy, accuracy and top-5 accuracy of the config's model, on the batches of the recipe's inputs.
 
     Predicts the class, numbered as in the training, its probability, and the label, numbered as in the data."""
 
@@ -30,17 +32,20 @@ def images_task(config: Config, data: ImageData) -> Task:
         return batch[data.label] - data.base
 
     def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        logits = model(batch[IMAGE])
+        logits = model(batch[IMAGE], batch[MASK])
         if SOFT_LABELS in batch:  # in training with smoothed or mixed labels
             return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
 
     def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
-        probabilities = jax.nn.softmax(model(batch[IMAGE]))
+        probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
         best = jnp.argmax(probabilities, axis=-1) + data.classes.base
         return {"class": best, "label": batch[data.label], "probability": probabilities.max(axis=-1)}
 
-    def make_model(rngs: Any) -> SmallCnn:
+    def make_model(rngs: Any) -> SmallCnn | ResNet:
+        if config.model != "cnn":
+            shape = RESNETS[config.model]
+            return ResNet(shape, data.num_classes, rngs, channels=data.channels, bn_span=config.bn_span)
         return SmallCnn(data.num_classes, (config.size, config.size, data.channels), rngs, config.widths)
 
     metrics: dict[str, Any] = {"accuracy": Accuracy(labels)}

@@ -101,7 +101,7 @@ def test_where_there_is_a_choice_the_flag_is_named(features, text):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({"size": 4}, "size=4 with 4 widths: each width halves the image"),
+        ({"size": 4}, "size=4 must be at least 8 pixels"),
         ({"size": 16, "widths": (8,) * 5}, "size=16 with 5 widths"),
         ({"widths": ()}, r"widths=\(\) must be one or more"),
         ({"num_classes": 1}, "num_classes=1 must be at least 2"),

@@ -1,0 +1,65 @@
+"""imagenet_resnet50 on shards of the converter, and fine-tuning what it trained: a narrow network, tiny images."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raw_data.imagenet import RawImagenet
+
+from pipeline.ops import DecodeCentralCrop
+from trainer.command.flags import parsed
+from trainer.command.running import run
+from trainer.models.resnet import RESNETS
+from trainer.recipes import imagenet_resnet50, images
+
+SMALL = ("--size", "16", "--global-batch-size", "4", "--eval-batch-size", "4", "--bn-span", "2", "--max-steps", "2")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _narrow():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RESNETS, "resnet50", replace(RESNETS["resnet50"], depths=(1,), widths=(4,)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def imagenet(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("imagenet")
+    RawImagenet(directory / "raw", train=(6, 5, 7), validation=5).write().convert(directory / "shards")
+    return directory / "shards"
+
+
+@pytest.fixture(scope="module")
+def trained(imagenet, tmp_path_factory):
+    """The config of a training for two steps in the setting tpu, which has been evaluated."""
+    workdir = str(tmp_path_factory.mktemp("trained"))
+    schedule = ("--setting", "tpu", "--warmup", "1", "--decay-at", "2")
+    flags = ["--data-dir", str(imagenet), "--workdir", workdir, *SMALL, *schedule]
+    config: Any = parsed(imagenet_resnet50.Config, flags, "train")[0]
+    config.check()
+    run(config)
+    return config
+
+
+def test_it_trains_in_bfloat16_and_ends_with_an_exact_evaluation(trained):
+    result = json.loads((Path(trained.trainer.workdir) / "eval_result.json").read_text())
+    assert (result["records"], result["proven"], result["step"]) == (5, True, 2)
+
+
+def test_its_evaluation_is_of_the_central_seven_eighths_resized_by_cubic_interpolation(trained):
+    options = {"into": "image", "size": (16, 16), "border": 2, "method": "bicubic"}
+    assert trained.central_crop() == DecodeCentralCrop("image/encoded", **options)
+    assert replace(trained, size=224).central_crop().border == 32
+
+
+def test_its_model_is_fine_tuned_with_a_new_head_by_the_images_recipe(trained, imagenet, tmp_path, caplog):
+    start = ("--model", "resnet50", "--init-from", trained.trainer.workdir, "--init-exclude", "head/*")
+    flags = ["--data-dir", str(imagenet), "--workdir", str(tmp_path), "--num-classes", "7", *SMALL, *start]
+    with caplog.at_level("INFO", "trainer"):
+        run(parsed(images.Config, flags, "train")[0])
+    assert "head/kernel" in caplog.text
+    result = json.loads((tmp_path / "eval_result.json").read_text())
+    assert (result["records"], result["proven"]) == (5, True)
+    assert "top5_accuracy" in result

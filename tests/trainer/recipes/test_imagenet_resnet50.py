@@ -1,0 +1,107 @@
+"""The published settings of ImageNet: learning rates, weight decay, flags that override them, and what is refused."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from flax import nnx
+
+from pipeline.errors import OptionError
+from trainer.command.flags import parsed
+from trainer.models.resnet import RESNETS, ResNet
+from trainer.optimizers.config import Run
+from trainer.optimizers.groups import groups_of
+from trainer.optimizers.schedules import learning_rate
+from trainer.recipes.imagenet_resnet50 import Config, TpuConfig
+
+TRAIN_IMAGES = 1_281_167
+NEEDED = ("--data-dir", "data", "--workdir", "work")
+
+
+def of_flags(*flags) -> Any:
+    return parsed(Config, [*NEEDED, *flags], "train")[0]
+
+
+def flax_rate(step, batch):
+    """https://github.com/google/flax/blob/main/examples/imagenet/train.py: warm-up, then a cosine, by whole epochs."""
+    epoch, highest = step / (TRAIN_IMAGES // batch), 0.1 * batch / 256
+    return highest * min(epoch / 5, 0.5 * (1 + math.cos(math.pi * max(epoch - 5, 0) / 95)))
+
+
+def tpu_rate(step, batch):
+    """https://github.com/tensorflow/tpu/blob/master/models/official/resnet/resnet_main.py, learning_rate_schedule."""
+    epoch, highest = step * batch / TRAIN_IMAGES, 0.1 * batch / 256
+    for start, factor in ((80, 0.001), (60, 0.01), (30, 0.1), (5, 1.0)):
+        if epoch >= start:
+            return highest * factor
+    return highest * epoch / 5
+
+
+@pytest.mark.parametrize("batch", [1024, 256])
+@pytest.mark.parametrize(("kind", "formula", "epochs"), [(Config, flax_rate, 100), (TpuConfig, tpu_rate, 90)])
+def test_the_learning_rate_is_that_of_the_published_formula(kind, formula, epochs, batch):
+    steps_of_epoch = TRAIN_IMAGES // batch
+    steps = steps_of_epoch * epochs
+    if batch == kind.trainer.global_batch_size:
+        assert kind.trainer.max_steps == steps
+    schedule = learning_rate(kind.optimizer, Run(steps, batch, lambda: TRAIN_IMAGES))
+    at = [0, 100, steps_of_epoch, *(round(steps_of_epoch * epoch) for epoch in (4.9, 7, 29, 31, 59, 79, 85)), steps - 1]
+    assert [float(schedule(step)) for step in at] == pytest.approx(
+        [formula(step, batch) for step in at],
+        rel=1e-3,  # an epoch is not a whole number of batches
+        abs=1e-6,
+    )
+
+
+def test_flax_decays_all_kernels_and_tpu_all_parameters_but_those_of_batch_norms():
+    model = nnx.eval_shape(lambda: ResNet(RESNETS["resnet50"], 1000, nnx.Rngs(0)))
+    leaves = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    shapes = {"/".join(map(str, path)): leaf.get_value().shape for path, leaf in leaves}
+
+    def decaying(config):
+        return {name for name, group in groups_of(config, shapes).items() if group.decays}
+
+    kernels = {name for name in shapes if name.endswith("/kernel")}
+    assert len(kernels) == 54  # 53 convolutions and the head
+    assert decaying(Config.optimizer) == kernels
+    assert decaying(TpuConfig.optimizer) == {*kernels, "head/bias"}
+    assert len(shapes) - len(kernels) - 1 == 2 * 53  # scale and bias of a norm after each convolution
+
+
+def test_flags_override_the_setting_whose_defaults_they_begin_with():
+    flax, tpu = of_flags(), of_flags("--setting=tpu", "--schedule", "cosine", "--decay-at", "--max-steps", "9")
+    assert (flax.setting, flax.bn_span, flax.trainer.max_steps, flax.trainer.precision) == ("flax", 32, 125_100, "bf16")
+    assert (tpu.setting, tpu.bn_span, tpu.trainer.max_steps, tpu.optimizer.schedule) == ("tpu", 128, 9, "cosine")
+    assert tpu.optimizer == replace(TpuConfig.optimizer, schedule="cosine", decay_at=())
+    for config in (flax, tpu):
+        assert (config.model, config.size, config.min_area, config.resizing) == ("resnet50", 224, 0.08, "bicubic")
+        assert config.optimizer.nesterov
+        assert (config.optimizer.momentum, config.label_smoothing) == (0.9, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--setting", "gpu"), "invalid choice 'gpu' for argument '--setting'"),
+        (("--global-batch-size", "100"), r"bn_span=32 does not divide the 100 rows of a batch .* such as 4\."),
+        (("--accumulate", "64"), r"bn_span=32 does not divide the 16 rows of a batch .* such as 16\."),
+        (("--bn-span", "0"), "bn_span=0 must be an int above 0"),
+        (("--model", "cnn"), "bn_span=32 with model=cnn, which has no batch norm. Leave it out"),
+        (("--size", "4"), r"size=4 must be at least 8"),
+        (("--setting", "tpu", "--schedule", "cosine"), "the step schedule needs decay_at, and no other has it"),
+    ],
+)
+def test_nonsense_is_refused(flags, text):
+    with pytest.raises(OptionError, match=text):
+        of_flags(*flags)
+
+
+def test_in_python_each_setting_is_a_class():
+    config = of_flags()
+    with pytest.raises(OptionError, match=r"'tpu' is not that of Config\. In Python, use TpuConfig of trainer.recipes"):
+        replace(config, setting="tpu")
+
+
+def test_an_evaluation_needs_no_span_that_divides():
+    assert of_flags("--mode", "evaluate", "--global-batch-size", "100").bn_span == 32

@@ -1,0 +1,192 @@
+"""Residual networks: ResNet-18 and ResNet-50 v1.5 for photographs, ResNet-20 for images of 32x32.
+
+He et al. 2015, https://arxiv.org/abs/1512.03385. v1.5: a bottleneck strides in its 3x3 convolution, not its first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.models.batch_norm import BatchNorm
+
+__all__ = ["RESNETS", "BlockConv", "ResNet", "ResNetShape"]
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue in 0..1, as is usual
+HE_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")  # https://arxiv.org/abs/1502.01852
+HEAD_INIT = nnx.initializers.normal(0.01)  # Goyal et al. 2017, https://arxiv.org/abs/1706.02677
+
+
+@dataclass(frozen=True)
+class BlockConv:
+    """A convolution of a block. factor: its channels, as a multiple of the stage's width. strided: whether it has the
+    block's stride."""
+
+    kernel: int
+    factor: int = 1
+    strided: bool = False
+
+
+BASIC = (BlockConv(3, strided=True), BlockConv(3))
+BOTTLENECK = (BlockConv(1), BlockConv(3, strided=True), BlockConv(1, factor=4))
+
+
+@dataclass(frozen=True)
+class ResNetShape:
+    """What distinguishes one residual network from another.
+
+    depths, widths: blocks and channels of each stage. block: its convolutions. stem: "photo", a strided 7x7 and a max
+    pooling; "small", a 3x3. shortcut, where a block changes the shape: "project", a 1x1 convolution and a batch norm;
+    "pad", every stride-th position with channels of zeros added: option A of the paper, which has no parameters."""
+
+    depths: tuple[int, ...]
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    block: tuple[BlockConv, ...] = BASIC
+    stem: Literal["photo", "small"] = "photo"
+    shortcut: Literal["project", "pad"] = "project"
+
+
+RESNETS = {
+    "resnet18": ResNetShape((2, 2, 2, 2)),
+    "resnet50": ResNetShape((3, 4, 6, 3), block=BOTTLENECK),
+    "resnet20": ResNetShape((3, 3, 3), (16, 32, 64), stem="small", shortcut="pad"),
+}
+"""By name. With 1000 classes, resnet18 has 11,689,512 parameters and resnet50 25,557,032, as torchvision counts them;
+with 10 classes resnet20 has 269,722, the 0.27 M of the paper's table 6."""
+
+
+class ResNet(nnx.Module):
+    """Logits from images: a stem, stages of residual blocks, the mean over positions, and a dense head.
+
+    Arrays are named "stem/conv/kernel", "stages/1/0/convs/2/kernel" (the second convolution of the first block of stage
+    1), "stages/1/0/norms/2/scale", "head/kernel"; stages and convolutions count from 1, as in torchvision. Padding of
+    convolutions is symmetric, as there; flax's and tensorflow/tpu's pad one row less before strided ones.
+    channels: 3 (RGB) or 1 (grey). bn_span: rows over which batch norms take their statistics in training; None: all.
+    zero_last_scale: the last batch norm of each block begins with scale 0, so that blocks begin as identities
+    (https://arxiv.org/abs/1706.02677). Batch norms have momentum 0.9 and epsilon 1e-5."""
+
+    def __init__(
+        self,
+        shape: ResNetShape,
+        num_classes: int,
+        rngs: nnx.Rngs,
+        *,
+        channels: int = 3,
+        bn_span: int | None = None,
+        zero_last_scale: bool = True,
+    ) -> None:
+        self.channels, self.pools = channels, shape.stem == "photo"
+        kernel, stride = (7, 2) if self.pools else (3, 1)
+        features = shape.widths[0]
+        self.stem = ConvNorm(channels, features, kernel, stride, rngs=rngs, bn_span=bn_span)
+        self.stages = nnx.Dict()
+        for number, (depth, width) in enumerate(zip(shape.depths, shape.widths, strict=True), 1):
+            blocks = nnx.List()
+            for block in range(depth):
+                stride = 2 if number > 1 and block == 0 else 1
+                blocks.append(Block(shape, features, width, stride, rngs, bn_span, zero_last_scale))
+                features = width * shape.block[-1].factor
+            self.stages[str(number)] = blocks
+        self.head = nnx.Linear(features, num_classes, kernel_init=HEAD_INIT, rngs=rngs)
+
+    def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        """Logits [b, num_classes] for images [b, height, width, channels] in 0..255, uint8 or float.
+
+        They are normalized with ImageNet's mean (0.485, 0.456, 0.406) and standard deviation (0.229, 0.224, 0.225) of
+        red, green and blue, grey ones with the averages of these. mask: [b], above 0 where a row counts; other rows do
+        not affect the logits of these or the running statistics. Default: all count."""
+        x = self.stem(_normalized(images, self.channels), mask)
+        x = nnx.relu(x)
+        if self.pools:
+            x = nnx.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))  # pyright: ignore[reportArgumentType]
+        for number in range(1, len(self.stages) + 1):
+            for block in self.stages[str(number)]:
+                x = block(x, mask)
+        return self.head(jnp.mean(x, (1, 2)))
+
+
+class Block(nnx.Module):
+    """Convolutions with batch norms, added to the input or to its shortcut, as `shape` says."""
+
+    def __init__(
+        self,
+        shape: ResNetShape,
+        channels: int,
+        width: int,
+        stride: int,
+        rngs: nnx.Rngs,
+        bn_span: int | None,
+        zero_last_scale: bool,
+    ) -> None:
+        self.convs, self.norms = nnx.Dict(), nnx.Dict()
+        features = channels
+        for number, conv in enumerate(shape.block, 1):
+            before, features = features, width * conv.factor
+            self.convs[str(number)] = _conv(before, features, conv.kernel, stride if conv.strided else 1, rngs)
+            last = number == len(shape.block)
+            self.norms[str(number)] = BatchNorm(features, rngs=rngs, span=bn_span, zero_scale=last and zero_last_scale)
+        projects = shape.shortcut == "project" and (stride > 1 or features != channels)
+        self.shortcut = (
+            ConvNorm(channels, features, 1, stride, rngs=rngs, bn_span=bn_span)
+            if projects
+            else PaddedShortcut(stride, features - channels)
+        )
+
+    def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """As ResNet's, for the features [b, height, width, channels] before the block."""
+        y = x
+        for number in range(1, len(self.convs) + 1):
+            y = y if number == 1 else nnx.relu(y)
+            y = self.norms[str(number)](self.convs[str(number)](y), mask)
+        return nnx.relu(y + self.shortcut(x, mask))
+
+
+class PaddedShortcut(nnx.Module):
+    """Every stride-th position, followed by `added` channels of zeros. The identity for 1 and 0."""
+
+    def __init__(self, stride: int, added: int) -> None:
+        self.stride, self.added = stride, added
+
+    def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """As ConvNorm's."""
+        del mask
+        strided = x[:, :: self.stride, :: self.stride]
+        return jnp.pad(strided, ((0, 0), (0, 0), (0, 0), (0, self.added)))
+
+
+class ConvNorm(nnx.Module):
+    """A convolution and its batch norm."""
+
+    def __init__(
+        self, channels: int, features: int, kernel: int, stride: int, *, rngs: nnx.Rngs, bn_span: int | None
+    ) -> None:
+        self.conv = _conv(channels, features, kernel, stride, rngs)
+        self.norm = BatchNorm(features, rngs=rngs, span=bn_span)
+
+    def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """As ResNet's, without a rectifier."""
+        return self.norm(self.conv(x), mask)
+
+
+def _conv(channels: int, features: int, kernel: int, stride: int, rngs: nnx.Rngs) -> nnx.Conv:
+    return nnx.Conv(
+        channels,
+        features,
+        (kernel, kernel),
+        strides=stride,
+        padding=kernel // 2,
+        use_bias=False,  # the batch norm has one
+        kernel_init=HE_INIT,
+        rngs=rngs,
+    )
+
+
+def _normalized(images: jax.Array, channels: int) -> jax.Array:
+    mean, std = (_of_channels(values, channels) for values in (MEAN, STD))
+    return (images.astype(jnp.float32) / 255 - mean) / std
+
+
+def _of_channels(values: Sequence[float], channels: int) -> jax.Array:
+    return jnp.asarray(values if channels == 3 else [sum(values) / 3], jnp.float32)
