@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from trainer.recipe import Recipe
 
 NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
-RECIPES = {"digits": "trainer.recipes.digits:Config", "images": "trainer.recipes.images:Config"}
+RECIPES = {
+    name: f"trainer.recipes.{name}:Config" for name in ("digits", "mnist", "fashion_mnist", "cifar10", "images")
+}
 
 
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
