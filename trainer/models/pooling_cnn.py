@@ -33,8 +33,9 @@ class PoolingCnn(nnx.Module):
         self.dropout = nnx.Dropout(DROPOUT, rngs=rngs)
         self.head = nnx.Linear(hidden, num_classes, rngs=rngs)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
-        """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]."""
+    def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's."""
+        del mask  # no row affects another
         x = images.astype(jnp.float32) / 127.5 - 1.0
         for conv in self.convs:
             x = _pooled(nnx.relu(conv(x)))

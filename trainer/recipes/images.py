@@ -12,9 +12,11 @@ from pipeline.errors import OptionError
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
 from trainer.recipes.file_names import FileNames
 from trainer.recipes.image_data import Choices, ImageData, find_image_data
+from trainer.recipes.tiny_images import tiny_images
 from trainer.recipes.trained_classes import keep_classes, trained_classes
 
 if TYPE_CHECKING:
+    from pipeline.sources.records import Records
     from trainer.inputs import InputContext
     from trainer.task import Task
 
@@ -89,12 +91,16 @@ class Config(DataRecipe):
     def image_data(self) -> ImageData:
         """See find_image_data."""
         workdir = self.trained_in
-        choices = Choices(self.data_dir, self.image_key, self.label_key, self.num_classes)
+        choices = Choices(self.data_name, self.image_key, self.label_key, self.num_classes)
         trained = None if self.mode == "train" or self.trainer.fast_dev_run else trained_classes(workdir)
         found = find_image_data(choices, self.eval_records, trained)
         if trained and self.mode != "predict":
-            found.check_labels(self.data_dir, workdir)
+            found.check_labels(self.data_name, workdir)
         return found
+
+    def tiny_records(self, split: str) -> "Records":
+        """Color images of 80x96 pixels in ten classes, or num_classes. See tiny_images."""
+        return tiny_images(split, (80, 96, 3), self.num_classes or 10, encoding="jpeg")
 
     def task(self) -> "Task":
         """See images_task."""

@@ -42,7 +42,9 @@ class LabelledImages(DataRecipe):
 
     @abstractmethod
     def model(self, rngs: Any) -> Any:
-        """An nnx.Module: images uint8 [b, *image_shape] -> logits float32 [b, num_classes]."""
+        """An nnx.Module: images uint8 [b, *image_shape], mask [b] -> logits float32 [b, num_classes].
+
+        mask: 0.0 in rows that must not affect others, such as padding."""
 
     def augmentation(self) -> "Sequence[Op]":
         """Ops on the decoded training images, feature "image". Default: none."""
@@ -99,6 +101,7 @@ class LabelledImages(DataRecipe):
         import jax.numpy as jnp
         import optax
 
+        from trainer.inputs import MASK
         from trainer.metrics.classes import Accuracy
         from trainer.nnx_task import nnx_task
         from trainer.optimizers.build import make_optimizer
@@ -108,11 +111,11 @@ class LabelledImages(DataRecipe):
             return batch[LABEL] - self.label_base
 
         def loss(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
-            logits = model(batch[IMAGE])
+            logits = model(batch[IMAGE], batch[MASK])
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
 
         def predict(model: Any, batch: "Batch") -> dict[str, "jax.Array"]:
-            probabilities = jax.nn.softmax(model(batch[IMAGE]))
+            probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
             best = jnp.argmax(probabilities, axis=-1) + self.label_base
             return {"class": best, "label": batch[LABEL], "probability": probabilities.max(axis=-1)}
 
