@@ -68,7 +68,9 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
 
 
 def _help() -> str:
-    examples = [f"{name} --data-dir=shards --workdir=model --fast-dev-run=1" for name in RECIPES]
+    from trainer.command.flag_help import WITH_DATA, WITHOUT_DATA
+
+    examples = [f"mnist {WITHOUT_DATA}", f"images {WITH_DATA}"]
     lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose, ""]
     lines += [
         f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,"
