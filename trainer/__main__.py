@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from trainer.recipe import Recipe
 
 NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
-RECIPES = {
-    name: f"trainer.recipes.{name}:Config" for name in ("digits", "mnist", "fashion_mnist", "cifar10", "images")
-}
+RECIPES = {name: f"trainer.recipes.{name}:Config" for name in ("digits", "mnist", "fashion_mnist", "cifar10", "images")}
 
 
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:

@@ -188,8 +188,8 @@ class DataRecipe(Recipe):
         Default: OptionError, because only the recipe knows what its inputs read."""
         kind = type(self)
         raise OptionError(
-            f"{kind.__module__}:{kind.__qualname__} does not support --tiny. Give --data-dir, or add a method "
-            "tiny_records(self, split) to the recipe, which returns the records to use."
+            f"{kind.__module__}:{kind.__qualname__} has no records to use in place of split {split!r} with --tiny. "
+            "Give --data-dir, or add a method tiny_records(self, split) to the recipe, which returns them."
         )
 
     def check(self) -> None:

@@ -122,4 +122,3 @@ class LabelledImages(DataRecipe):
         optimizer = make_optimizer(self.optimizer, self.run)
         metrics = {"accuracy": Accuracy(labels)}
         return nnx_task(self.model, loss, optimizer, metrics, predict, precision=self.trainer.precision)
-
