@@ -1,6 +1,6 @@
 """Every recipe on the records of --tiny: training, exact evaluation, predictions, and the loss after a few steps.
 
-A change that moves a loss changes what all users of the recipe train. Say why in the commit that commits the new one."""
+A change that moves a loss changes what all users of the recipe train. Its commit says why."""
 
 import re
 from dataclasses import dataclass, field, replace
