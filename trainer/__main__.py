@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from trainer.recipe import Recipe
 
 NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
-RECIPES = {
-    "digits": "trainer.recipes.digits:Config",
-    "images": "trainer.recipes.images:Config",
-    "imagenet_resnet50": "trainer.recipes.imagenet_resnet50:Config",
-}
+NAMES = ("digits", "mnist", "fashion_mnist", "cifar10", "images", "imagenet_resnet50")
+RECIPES = {name: f"trainer.recipes.{name}:Config" for name in NAMES}
 
 
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
@@ -70,7 +67,9 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
 
 
 def _help() -> str:
-    examples = [f"{name} --data-dir=shards --workdir=model --fast-dev-run=1" for name in ("digits", "images")]
+    from trainer.command.flag_help import WITH_DATA, WITHOUT_DATA
+
+    examples = [f"mnist {WITHOUT_DATA}", f"images {WITH_DATA}"]
     lines = [f"usage: {program('trainer')} RECIPE [options]", "", command_of("trainer").purpose, ""]
     lines += [
         f"RECIPE is one of: {', '.join(RECIPES)}; or a recipe of your own, MODULE:CLASS, from the current directory,"

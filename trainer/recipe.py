@@ -16,12 +16,16 @@ from trainer.optimizers.config import OptimizerConfig, Run
 from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
+    from pipeline.sources.open_dataset import Data
     from pipeline.sources.records import Records
     from trainer.callbacks import Callback
     from trainer.inputs import Input, InputContext
     from trainer.task import Task
 
 __all__ = ["DataRecipe", "OptimizerConfig", "Recipe", "TrainerConfig", "WarmStart", "batch_options", "settings"]
+
+TINY_STEPS, TINY_BATCH = 20, 32
+NEEDS_DATA = "the directory with the shards as --data-dir, or try the recipe without data: --tiny."
 
 
 def settings(**values: Any) -> TrainerConfig:
@@ -142,12 +146,31 @@ class Recipe(ABC):
 class DataRecipe(Recipe):
     """A recipe on a dataset: `train_records` and `eval_records` are open, checked, and ready for pipeline.datasets."""
 
-    data_dir: str
-    """Directory with the shards and their manifest.json."""
+    data_dir: str | None = None
+    """Directory with the shards and their manifest.json. Required, unless --tiny is given."""
+    tiny: bool = False
+    """Try the recipe without data: at most 20 steps of at most 32 records, a few of which are generated in memory in
+    place of both splits."""
     train_split: str = "train"
     """What to train on; may be a part: train[:90%]."""
     eval_split: str = "validation"
     """What to evaluate and predict: validation, test, train[90%:]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tiny and self.data_dir is not None:
+            raise OptionError(f"data_dir={self.data_dir!r} with tiny: tiny generates its records. Leave one out.")
+        if self.tiny:
+            steps = min(self.trainer.max_steps or TINY_STEPS, TINY_STEPS)
+            batch = min(self.trainer.global_batch_size, TINY_BATCH)
+            object.__setattr__(self, "trainer", replace(self.trainer, max_steps=steps, global_batch_size=batch))
+        elif self.data_dir is None:
+            raise OptionError(f"data_dir is not given. Give {NEEDS_DATA}")
+
+    @property
+    def data_name(self) -> str:
+        """What messages call the data: data_dir, or --tiny."""
+        return self.data_dir if self.data_dir is not None else "--tiny"
 
     @cached_property
     def train_records(self) -> "Records":
@@ -165,6 +188,17 @@ class DataRecipe(Recipe):
         run = super().run
         return run and replace(run, records=lambda: self.train_records.num_records)
 
+    def tiny_records(self, split: str) -> "Data":
+        """The records that --tiny uses in place of this split: what open_dataset accepts, such as a dict of arrays.
+
+        The same for equal splits, on every host and in every run. trainer.recipes.tiny_images makes labelled images.
+        Default: OptionError, because only the recipe knows what its inputs read."""
+        kind = type(self)
+        raise OptionError(
+            f"{kind.__module__}:{kind.__qualname__} has no records to use in place of split {split!r} with --tiny. "
+            "Give --data-dir, or add a method tiny_records(self, split) to the recipe, which returns them."
+        )
+
     def check(self) -> None:
         """As Recipe.check; opens the records, too. Raises InfeedError for a data_dir, split or shard that is missing or
         does not have the size in the manifest, and where max_steps is missing."""
@@ -178,6 +212,8 @@ class DataRecipe(Recipe):
     def _opened(self, split: str) -> "Records":
         from pipeline.sources.open_dataset import open_dataset  # loads NumPy
 
+        if self.data_dir is None:
+            return open_dataset(self.tiny_records(split))
         return open_dataset(self.data_dir, split)
 
 

@@ -18,6 +18,7 @@ ABILITIES = {
     "evaluation": "one exact epoch (E1-E7, E9, E14, E16)",
     "epochs": "training in exact epochs",
     "proof": "saying beforehand what the checksums of an evaluation add up to (E17)",
+    "change": "having a bit changed while it is open",
     "damage": "naming a record of which a bit has changed (E11)",
     "survival": "reading on behind such a record",
     "files": "being cut short where it is kept",
@@ -90,6 +91,17 @@ SOURCES = [
         row,
         how.byte_of_array,
         {"files": "arrays are in memory; those of unequal lengths are refused"},
+    ),
+    Source(
+        "examples in memory",
+        how.write_arrays,
+        how.open_examples,
+        example,
+        how.byte_of_array,
+        {
+            "change": "they are in memory, and bytes do not change",
+            "files": "they are in memory",
+        },
     ),
     Source(
         "records of fixed length",

@@ -41,6 +41,7 @@ MODULES = (
     "trainer.metrics.means",
     "trainer.checkpoints",
     "trainer.recipe",
+    "trainer.recipes.tiny_images",  # for --tiny of one's own recipe
     "beam_jobs.converter",  # the protocol of one's own converter, and what it returns
     "pipeline.shards.schema",  # what a converter declares
 )

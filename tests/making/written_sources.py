@@ -17,6 +17,7 @@ from pipeline.shards.manifest import read_manifest
 from pipeline.shards.record import frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.sidecars import write_sidecars
+from pipeline.sources.example_records import ExampleRecords
 from pipeline.sources.records import Records
 from pipeline.storage.local import LocalStorage
 
@@ -102,6 +103,10 @@ def write_fixed(directory: Path, numbers: Sequence[int], write_dataset: WriteDat
 def open_arrays(directory: Path) -> Records:
     # Mapped, so that what is written to the files is written to the arrays.
     return open_dataset({name: np.load(directory / f"{name}.npy", mmap_mode="r") for name in ("number", "half")})
+
+
+def open_examples(directory: Path) -> Records:
+    return open_dataset(ExampleRecords("examples", NUMBERS, map(_record, np.load(directory / "number.npy").tolist())))
 
 
 def open_fixed(directory: Path) -> Records:

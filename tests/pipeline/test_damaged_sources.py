@@ -49,6 +49,9 @@ def test_a_changed_bit_is_named_and_costs_no_other_record(source, written, tmp_p
     assert [record.payload for i, record in enumerate(found) if i != number] == [
         source.payload(i) for i in range(N) if i != number
     ]
+    if "change" in source.cannot:
+        assert found[number].payload == source.payload(number)
+        return
     if "damage" in source.cannot:  # it is delivered, with the checksum of what it is now
         assert source.payload(number) != found[number].payload
         assert found[number].crc == crc32c(found[number].payload)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from pipeline.errors import OptionError
@@ -48,3 +49,33 @@ def test_a_recipe_made_in_python_needs_a_work_directory():
 def test_batch_options_are_arguments_of_the_datasets():
     context = InputContext("train", 32, 16, 8, Hosts(1, 2), 0, 0, 60.0)
     assert batch_options(context) == {"global_batch": 32, "hosts": Hosts(1, 2), "stall_seconds": 60.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Flowers):
+    def tiny_records(self, split):
+        return {"petals": np.arange(3 if split == "train" else 2)}
+
+
+def test_a_recipe_needs_either_data_or_tiny():
+    trainer = settings(workdir="w")
+    with pytest.raises(
+        OptionError, match="data_dir is not given. Give the directory with the shards as --data-dir, or"
+    ):
+        Flowers(trainer=trainer)
+    with pytest.raises(OptionError, match="data_dir='d' with tiny: tiny generates its records. Leave one out."):
+        Flowers(data_dir="d", tiny=True, trainer=trainer)
+
+
+def test_tiny_takes_the_records_of_the_recipe_and_at_most_twenty_steps():
+    recipe = Counted(tiny=True, trainer=settings(workdir="w", max_steps=700))
+    recipe.check()
+    assert (len(recipe.train_records), len(recipe.eval_records), recipe.data_name) == (3, 2, "--tiny")
+    assert recipe.trainer.max_steps == recipe.run.max_steps == 20
+    assert Counted(tiny=True, trainer=settings(workdir="w", max_steps=7)).trainer.max_steps == 7
+
+
+def test_a_recipe_without_records_of_its_own_has_no_tiny():
+    recipe = Flowers(tiny=True, trainer=settings(workdir="w"))
+    with pytest.raises(OptionError, match="Flowers has no records to use in place of split 'train' with --tiny. Give"):
+        recipe.check()

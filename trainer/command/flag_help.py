@@ -8,16 +8,23 @@ from typing import get_type_hints
 from pipeline.tools.program import help_end
 from trainer.recipe import DataRecipe, Recipe
 
-__all__ = ["EXAMPLES", "end_of_help", "join_lines"]
+__all__ = ["WITHOUT_DATA", "WITH_DATA", "end_of_help", "join_lines"]
 
-EXAMPLES = ("--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20")
+TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
+WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
 _SEE_ALSO = ("trainer.checkpoints", "pipeline.describe")
 
 
 def end_of_help(program: str, recipe: type[Recipe]) -> str:
     """The last lines of a recipe's help. program: how the user started it, `infeed train digits`."""
-    data = "--data-dir=shards " if issubclass(recipe, DataRecipe) else ""
-    return help_end(program, [f"{data}{example}" for example in EXAMPLES], _SEE_ALSO)
+    return help_end(program, _examples(recipe), _SEE_ALSO)
+
+
+def _examples(recipe: type[Recipe]) -> tuple[str, str]:
+    if not issubclass(recipe, DataRecipe):
+        return TRY, TRAIN
+    own_records = recipe.tiny_records is not DataRecipe.tiny_records
+    return (WITHOUT_DATA, WITH_DATA) if own_records else (WITH_DATA, f"--data-dir=shards {TRAIN}")
 
 
 def join_lines(flags: type) -> None:

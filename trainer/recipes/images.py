@@ -9,13 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
-from trainer.config import check_positive_int
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
+from trainer.recipes.bn_span import fitting_span
 from trainer.recipes.file_names import FileNames
 from trainer.recipes.image_data import Choices, ImageData, find_image_data
+from trainer.recipes.tiny_images import tiny_images
 from trainer.recipes.trained_classes import keep_classes, trained_classes
 
 if TYPE_CHECKING:
+    from pipeline.sources.records import Records
     from trainer.inputs import InputContext
     from trainer.task import Task
 
@@ -97,13 +99,7 @@ class Config(DataRecipe):
             return
         if self.model == "cnn":
             raise OptionError(f"bn_span={self.bn_span} with model=cnn, which has no batch norm. Leave it out.")
-        check_positive_int("bn_span", self.bn_span)
-        rows = self.trainer.global_batch_size // self.trainer.accumulate
-        if rows % self.bn_span:
-            raise OptionError(
-                f"bn_span={self.bn_span} does not divide the {rows} rows of a batch (global_batch_size / accumulate). "
-                f"Give --bn-span a divisor, such as {math.gcd(rows, self.bn_span)}."
-            )
+        object.__setattr__(self, "bn_span", fitting_span(self.bn_span, self.trainer, self.tiny))
 
     def check(self) -> None:
         """As DataRecipe.check. Raises OptionError if the features to read are ambiguous or missing."""
@@ -114,12 +110,16 @@ class Config(DataRecipe):
     def image_data(self) -> ImageData:
         """See find_image_data."""
         workdir = self.trained_in
-        choices = Choices(self.data_dir, self.image_key, self.label_key, self.num_classes)
+        choices = Choices(self.data_name, self.image_key, self.label_key, self.num_classes)
         trained = None if self.mode == "train" or self.trainer.fast_dev_run else trained_classes(workdir)
         found = find_image_data(choices, self.eval_records, trained)
         if trained and self.mode != "predict":
-            found.check_labels(self.data_dir, workdir)
+            found.check_labels(self.data_name, workdir)
         return found
+
+    def tiny_records(self, split: str) -> "Records":
+        """Color images of 80x96 pixels in ten classes, or num_classes. See tiny_images."""
+        return tiny_images(split, (80, 96, 3), self.num_classes or 10, encoding="jpeg")
 
     def task(self) -> "Task":
         """See images_task."""

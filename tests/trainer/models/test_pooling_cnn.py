@@ -1,0 +1,40 @@
+"""The network of the MNIST recipes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from trainer.models.pooling_cnn import PoolingCnn
+
+
+def leaves(module):
+    return jax.tree.leaves(nnx.state(module, nnx.Param))
+
+
+def test_it_has_the_parameters_of_the_tutorials():
+    abstract = nnx.eval_shape(lambda: PoolingCnn(10, (28, 28, 1), nnx.Rngs(0)))
+    assert sum(leaf.size for leaf in leaves(abstract)) == 421_642
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (9, 11, 3)])
+def test_a_gradient_reaches_every_parameter_and_odd_sides_are_taken(shape):
+    model = PoolingCnn(5, shape, nnx.Rngs(0), (4, 6), 7)
+    images = np.random.default_rng(0).integers(0, 256, (6, *shape)).astype(np.uint8)
+    model.eval()
+    logits = model(images)
+    assert (logits.shape, logits.dtype) == ((6, 5), jnp.float32)
+    grads = leaves(nnx.grad(lambda m: jnp.sum(m(images) ** 2))(model))
+    assert len(grads) == 8
+    assert all(jnp.any(grad != 0) for grad in grads)
+    np.testing.assert_allclose(model(images[:2]), logits[:2], rtol=1e-5, atol=1e-6)  # no row affects another
+
+
+def test_dropout_is_random_in_training_only():
+    model = PoolingCnn(5, (8, 8, 1), nnx.Rngs(0), (4,), 16)
+    images = np.full((2, 8, 8, 1), 200, np.uint8)
+    model.train()
+    assert jnp.any(model(images) != model(images))
+    model.eval()
+    assert jnp.all(model(images) == model(images))

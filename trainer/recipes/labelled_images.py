@@ -1,0 +1,124 @@
+"""The base of recipes for small images of one size with one label each: checks, inputs, cross entropy, accuracy.
+
+JAX and TensorFlow are imported where they are used, so that --help and the checks need neither."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipeline.errors import OptionError
+from trainer.recipe import DataRecipe, OptimizerConfig, batch_options
+from trainer.recipes.tiny_images import Encoding, tiny_images
+
+if TYPE_CHECKING:
+    import jax
+
+    from pipeline.decoding.op import Op
+    from pipeline.sources.records import Records
+    from trainer.inputs import InputContext
+    from trainer.task import Batch, Task
+
+__all__ = ["ENCODED", "IMAGE", "LABEL", "LabelledImages"]
+
+ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
+IMAGE = "image"
+OTHER_IMAGES = "For other labelled images, use the images recipe: python -m trainer images."
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledImages(DataRecipe):
+    """A classifier of images that all have one size. A subclass states what the data are, and makes the model.
+
+    image_shape: height, width and channels. encoding: of the images in the shards. Labels are label_base..label_base +
+    num_classes - 1."""
+
+    image_shape: ClassVar[tuple[int, int, int]]
+    encoding: ClassVar[Encoding] = "png"
+    num_classes: ClassVar[int] = 10
+    label_base: ClassVar[int] = 0
+
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+    @abstractmethod
+    def model(self, rngs: Any) -> Any:
+        """An nnx.Module: images uint8 [b, *image_shape], mask [b] -> logits float32 [b, num_classes].
+
+        mask: 0.0 in rows that must not affect others, such as padding."""
+
+    def augmentation(self) -> "Sequence[Op]":
+        """Ops on the decoded training images, feature "image". Default: none."""
+        return ()
+
+    def check(self) -> None:
+        """As DataRecipe.check. Raises OptionError if the records lack the features that this recipe reads, or if their
+        classes are others."""
+        super().check()
+        features = getattr(self.eval_records.layout, "features", {})
+        for key in (ENCODED, LABEL):
+            if key not in features:
+                raise OptionError(
+                    f"{self.data_name} has no feature {key!r}, which this recipe reads. Its features are: "
+                    f"{', '.join(sorted(features)) or 'unknown'}. {OTHER_IMAGES}"
+                )
+        labels = self.eval_records.labels
+        if labels and labels.key == LABEL and (labels.base, labels.count) != (self.label_base, self.num_classes):
+            raise OptionError(
+                f"{self.data_name} has {labels.count} classes, numbered from {labels.base}; this recipe is for "
+                f"{self.num_classes} classes, numbered from {self.label_base}. {OTHER_IMAGES}"
+            )
+
+    def tiny_records(self, split: str) -> "Records":
+        """See tiny_images."""
+        return tiny_images(
+            split, self.image_shape, self.num_classes, label_base=self.label_base, encoding=self.encoding
+        )
+
+    def train_input(self, ctx: "InputContext") -> Any:
+        """Augmented images: image uint8 [b, *image_shape], and the label int32 [b]."""
+        from pipeline.datasets import train_dataset
+
+        ops = [self._decoding(), *self.augmentation()]
+        return train_dataset(self.train_records, ops=ops, keys=(IMAGE, LABEL), seed=ctx.seed, **batch_options(ctx))
+
+    def eval_input(self, ctx: "InputContext") -> Any:
+        """As train_input, in order and not augmented."""
+        from pipeline.datasets import eval_dataset
+
+        return eval_dataset(self.eval_records, ops=[self._decoding()], keys=(IMAGE, LABEL), **batch_options(ctx))
+
+    def _decoding(self) -> "Op":
+        from pipeline.ops import DecodeJpeg, DecodePng
+
+        decode = DecodeJpeg if self.encoding == "jpeg" else DecodePng
+        return decode(ENCODED, into=IMAGE, shape=self.image_shape)
+
+    def task(self) -> "Task":
+        """Cross entropy and accuracy of the model.
+
+        Predicts class and label, both as the data number them, and the probability of the class."""
+        import jax
+        import jax.numpy as jnp
+        import optax
+
+        from trainer.inputs import MASK
+        from trainer.metrics.classes import Accuracy
+        from trainer.nnx_task import nnx_task
+        from trainer.optimizers.build import make_optimizer
+
+        def labels(outputs: Any, batch: "Batch") -> "jax.Array":
+            del outputs
+            return batch[LABEL] - self.label_base
+
+        def loss(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
+            logits = model(batch[IMAGE], batch[MASK])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
+
+        def predict(model: Any, batch: "Batch") -> dict[str, "jax.Array"]:
+            probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
+            best = jnp.argmax(probabilities, axis=-1) + self.label_base
+            return {"class": best, "label": batch[LABEL], "probability": probabilities.max(axis=-1)}
+
+        optimizer = make_optimizer(self.optimizer, self.run)
+        metrics = {"accuracy": Accuracy(labels)}
+        return nnx_task(self.model, loss, optimizer, metrics, predict, precision=self.trainer.precision)
