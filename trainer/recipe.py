@@ -184,8 +184,11 @@ class DataRecipe(Recipe):
 
     @property
     def run(self) -> Run | None:
-        """As Recipe.run; knows how many records an epoch has."""
+        """As Recipe.run; knows how many records an epoch has. With --tiny, a hundred epochs fit into the training, as
+        schedules that are given in epochs need them."""
         run = super().run
+        if run and self.tiny:
+            return replace(run, records=lambda: run.max_steps * run.global_batch_size // 100)
         return run and replace(run, records=lambda: self.train_records.num_records)
 
     def tiny_records(self, split: str) -> "Data":

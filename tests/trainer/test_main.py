@@ -19,7 +19,7 @@ def _quiet_logging():
 
 def test_help_lists_the_recipes(capsys):
     assert main(["--help"]) == 0
-    assert "one of: digits, mnist, fashion_mnist, cifar10, images;" in capsys.readouterr().out
+    assert "one of: digits, mnist, fashion_mnist, cifar10, images, imagenet_resnet50;" in capsys.readouterr().out
 
 
 def test_what_the_pipeline_says_of_bytes_and_caches_is_printed(capsys):
