@@ -87,7 +87,7 @@ class Config(DataRecipe):
 
     def _check_model(self) -> None:
         if self.size < 8:
-            raise OptionError(f"size={self.size} must be at least 8 pixels.")
+            raise OptionError(f"size={self.size} must be at least 8 pixels. Give a larger size.")
         if self.model == "cnn" and self.size >> len(self.widths) < 1:
             raise OptionError(
                 f"size={self.size} with {len(self.widths)} widths: each width halves the image. Give a larger size or "
