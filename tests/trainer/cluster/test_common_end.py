@@ -3,8 +3,9 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep import examples
 
 from trainer.cluster.common_end import CommonEnd
 from trainer.cluster.host_registry import HostRegistry
@@ -28,6 +29,7 @@ def steps_of(common, batches, lengths):
     return step
 
 
+@settings(max_examples=examples(60), deadline=None)
 @given(
     batches=st.lists(st.integers(0, 30), min_size=1, max_size=4),
     lengths=st.lists(st.integers(1, 7), min_size=31, max_size=31),

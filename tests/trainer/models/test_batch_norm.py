@@ -1,16 +1,14 @@
-"""Batch norm over a span of rows: flax's with all rows, the same on any number of devices, and blind to padding."""
+"""Batch norm over a span of rows: flax's with all rows, and blind to padding.
 
-import jax
+That one device and four agree is in tests/trainer/modes/test_all_features.py."""
+
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
 from pipeline.errors import OptionError
 from trainer.models.batch_norm import BatchNorm
-from trainer.nnx_task import nnx_task
-from trainer.trainer import Trainer
 
 ROWS, FEATURES = 12, 3
 X = np.random.default_rng(0).normal(2, 3, (ROWS, 4, 5, FEATURES)).astype(np.float32)
@@ -72,28 +70,6 @@ def test_statistics_of_bfloat16_are_float32():
     assert made.dtype == jnp.bfloat16
     assert ours.var.get_value().dtype == jnp.float32
     assert 7 < (ours.var.get_value().max() - 0.9) / 0.1 < 11
-
-
-def test_one_device_and_four_train_alike_with_the_same_span(vector_input, config):
-    class Network(nnx.Module):
-        def __init__(self, rngs):
-            self.first, self.norm = nnx.Linear(8, 16, rngs=rngs), BatchNorm(16, span=4, rngs=rngs)
-            self.head = nnx.Linear(16, 3, rngs=rngs)
-
-        def __call__(self, x):
-            return self.head(nnx.relu(self.norm(self.first(x))))
-
-    def loss(model, batch):
-        logits = model(batch["x"])
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]), logits
-
-    def trained(devices):
-        task = nnx_task(Network, loss, optax.sgd(0.1))
-        trainer = Trainer(task, config(f"on{devices}", iterations_per_loop=5), devices=jax.devices()[:devices])
-        return jax.tree.leaves(trainer.train(vector_input, max_steps=5).state.variables)
-
-    for one, four in zip(trained(1), trained(4), strict=True):
-        np.testing.assert_allclose(np.asarray(four), np.asarray(one), rtol=1e-4, atol=1e-6)
 
 
 def test_a_span_that_does_not_divide_the_rows_is_refused():

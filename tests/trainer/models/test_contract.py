@@ -39,7 +39,6 @@ def narrow(name, image, **settings):
 
 MODELS = {
     "cnn": Row(lambda rngs: SmallCnn(NUM_CLASSES, (8, 8, 1), rngs, (4, 6)), (8, 8, 1)),
-    "resnet18": narrow("resnet18", (16, 16, 3)),
     "resnet50": narrow("resnet50", (16, 16, 1)),  # grey images, for all of them
     "resnet20": narrow("resnet20", (8, 8, 3)),
 }

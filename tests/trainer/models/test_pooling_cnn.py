@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 
 from trainer.models.pooling_cnn import PoolingCnn
@@ -18,8 +17,8 @@ def test_it_has_the_parameters_of_the_tutorials():
     assert sum(leaf.size for leaf in leaves(abstract)) == 421_642
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 1), (9, 11, 3)])
-def test_a_gradient_reaches_every_parameter_and_odd_sides_are_taken(shape):
+def test_a_gradient_reaches_every_parameter_and_odd_sides_are_taken():
+    shape = (9, 11, 3)
     model = PoolingCnn(5, shape, nnx.Rngs(0), (4, 6), 7)
     images = np.random.default_rng(0).integers(0, 256, (6, *shape)).astype(np.uint8)
     model.eval()

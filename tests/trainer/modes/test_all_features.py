@@ -102,13 +102,12 @@ def test_a_resumed_run_has_the_bits_and_the_metrics_of_the_straight_one(make_tra
     assert {"loss", "accuracy", "params/loss", "params/accuracy"} <= {*straight.evaluations[0].metrics}
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("f32", 1e-5), ("bf16", 2e-2)])
-def test_one_device_and_four_agree(make_trainer, vector_input, precision, tolerance):
+def test_one_device_and_four_agree(make_trainer, vector_input):
     four, one = (
-        make_trainer(name, 10, precision, devices).train(vector_input, max_steps=STEPS)
+        make_trainer(name, 10, "f32", devices).train(vector_input, max_steps=STEPS)
         for name, devices in (("four", None), ("one", jax.devices()[:1]))
     )
     for many, alone in zip(arrays(four), arrays(one), strict=True):
         if many.dtype == np.float32:
-            np.testing.assert_allclose(many, alone, atol=tolerance, rtol=tolerance)
+            np.testing.assert_allclose(many, alone, atol=1e-5, rtol=1e-5)
     assert four.state.variables.params["first/bias"].tolist() == one.state.variables.params["first/bias"].tolist()
