@@ -1,5 +1,11 @@
 """Images with one label each: a CNN or a ResNet on any such dataset. Flags and inputs; images_task has the model.
 
+    infeed convert images --raw_data_dir=photos --validation_fraction=0.2 --output=shards/photos
+    infeed train images --data-dir shards/photos --workdir runs/photos
+
+Data and results are yours. With the small CNN, two CPU cores and 600 steps, tiles of 24 photographs are told apart with
+75 % accuracy or more (tests/e2e/photograph_classes.py).
+
 JAX and TensorFlow are imported where they are used, so that --help and the checks need neither."""
 
 import math
