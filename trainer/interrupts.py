@@ -16,7 +16,7 @@ __all__ = ["FirstOne", "Interrupts"]
 
 ANSWER_SECONDS = 5.0
 LEAVE_SECONDS = 1.0  # the thread may be stuck in a write to stderr
-END = 0  # a byte for the pipe; no signal has this number
+END, HANDLED = 0, 255  # bytes for the pipe; no signal has these numbers
 
 
 class FirstOne(Enum):
@@ -125,25 +125,27 @@ class _Listener:
         self._thread.join(LEAVE_SECONDS)
 
     def _listen(self) -> None:
-        read = self._read
+        read, woken, handled = self._read, 0, 0
         while True:
             for number in (numbers := os.read(read, 64)):
                 if number == END:
                     os.close(read)
                     return
-                if number == signal.SIGINT and self.entered:
+                handled += number == HANDLED
+                # A signal wakes this thread, unless an event loop in the main thread has set a wakeup of its own.
+                if (number == signal.SIGINT or handled > woken) and self.entered:
+                    woken += 1
                     self.entered[-1].in_thread()
             if self._fd_before >= 0:  # the program has an event loop
                 with contextlib.suppress(OSError):
-                    os.write(self._fd_before, numbers)
+                    os.write(self._fd_before, numbers.replace(bytes([HANDLED]), b""))
 
     def _in_main(self, number: int, frame: FrameType | None) -> None:
         if not self.entered:
             signal.default_int_handler(number, frame)
-        fd = signal.set_wakeup_fd(-1)
-        signal.set_wakeup_fd(fd)
-        if fd != self._write:  # an event loop in this thread has set its own: the thread was not woken
-            os.write(self._write, bytes([number]))
+        # Not a look at the wakeup fd, which only set_wakeup_fd returns: a signal that comes while it is unset is lost.
+        with contextlib.suppress(OSError):
+            os.write(self._write, bytes([HANDLED]))
         self.entered[-1].in_main(frame)
 
     def forget(self) -> None:

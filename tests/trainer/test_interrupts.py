@@ -49,6 +49,28 @@ with Interrupts(FirstOne.RAISES, "heard") as interrupts:
         sys.stdout.write("after the import\\n")  # at once: print writes the end of the line separately
 """
 
+BETWEEN = """
+import os, signal, time
+from trainer.interrupts import FirstOne, Interrupts
+
+with Interrupts(FirstOne.WAITS, "heard"):
+    set_fd, sent = signal.set_wakeup_fd, []
+
+    def second(*_):
+        sent.append(os.kill(os.getpid(), signal.SIGINT))
+
+    def set_and_interrupt(fd, **options):
+        before = set_fd(fd, **options)
+        if fd == -1 and not sent:
+            second()
+        return before
+
+    signal.set_wakeup_fd = set_and_interrupt
+    os.kill(os.getpid(), signal.SIGINT)
+    sent or second()
+    time.sleep(10)
+"""
+
 UNCAUGHT = """
 import atexit, threading, time
 from trainer.exits import Interrupted
@@ -77,6 +99,11 @@ def test_no_import_is_left_in_the_middle(run_forked, tmp_path):
     status, printed = run_forked(["-c", IMPORTS, str(tmp_path)], timeout=60)
     assert status == 0, printed
     assert sorted(printed.splitlines()) == ["after the import", "heard"]
+
+
+def test_a_second_one_is_heard_even_while_the_first_is_being_handled(run_forked):
+    status, printed = run_forked(["-c", BETWEEN], timeout=60)
+    assert (status, printed) == (130, "heard\n")
 
 
 def test_a_program_that_does_not_catch_it_calls_its_exit_functions_and_ends_with_130(run_forked):
