@@ -143,7 +143,8 @@ class _Listener:
     def _in_main(self, number: int, frame: FrameType | None) -> None:
         if not self.entered:
             signal.default_int_handler(number, frame)
-        # Not a look at the wakeup fd, which only set_wakeup_fd returns: a signal that comes while it is unset is lost.
+        # Whether an event loop has replaced the wakeup fd cannot be asked without unsetting it for a moment, in which a
+        # signal would be lost. So the thread is told of each signal that is handled here.
         with contextlib.suppress(OSError):
             os.write(self._write, bytes([HANDLED]))
         self.entered[-1].in_main(frame)

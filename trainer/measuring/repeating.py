@@ -26,7 +26,7 @@ class Times:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Times":
-        """Those of calls that took so many seconds each; at least one."""
+        """The times of calls, from the seconds that each took; there must be at least one."""
         return cls(statistics.median(seconds), min(seconds), max(seconds), len(seconds))
 
 
@@ -39,7 +39,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, clock: Clock) -> "Deadline":
-        """That in so many seconds from now."""
+        """The deadline `seconds` from now."""
         return cls(clock() + seconds, clock)
 
     @property
@@ -48,7 +48,7 @@ class Deadline:
         return max(0.0, self.at - self.clock())
 
     def share(self, measurements: int) -> "Deadline":
-        """That of the first of so many measurements which share the time that is left equally."""
+        """The deadline of the next of `measurements` that share the remaining time equally."""
         return self.after(self.seconds_left / measurements, self.clock)
 
 

@@ -18,7 +18,7 @@ def hosts_of(count):
 
 
 def steps_of(common, batches, lengths):
-    """The steps that a host of so many batches trains, as the feeder asks for them."""
+    """How many steps a host trains that has `batches`, asking as the feeder does."""
     step = 0
     for length in lengths:
         read = min(step + length, batches)

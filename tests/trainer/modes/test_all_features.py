@@ -1,4 +1,4 @@
-"""A training with everything on at once: it resumes with the same bits, and devices do not change it."""
+"""Training with every feature on at once resumes with the same bits, and gives the same result on any devices."""
 
 import jax
 import jax.numpy as jnp
