@@ -35,7 +35,7 @@ def summarize(
     fresh: the shards that this run wrote. warnings: additional ones."""
     job = plan.job
     sizes = [shard.bytes for shard in entry.shards]
-    seconds = max(now - job.started, 1e-3)
+    seconds = max(round(now - job.started, 3), 1e-3)  # rounded first, so that the rates agree with what is reported
     return {
         "split": plan.split,
         "plan_digest": plan.digest,
@@ -51,7 +51,7 @@ def summarize(
         "largest_record": {"key": whole.largest[1], "bytes": whole.largest[0]},
         "raw": entry.sources,
         "started": job.started,  # Unix seconds
-        "seconds": round(seconds, 3),  # since the start of the job, which may convert other splits as well
+        "seconds": seconds,  # since the start of the job, which may convert other splits as well
         "records_per_second": round(sum(shard.records for shard in fresh) / seconds, 3),  # written by this run
         "bytes_per_second": round(sum(shard.bytes for shard in fresh) / seconds, 3),
         "warnings": [
