@@ -17,6 +17,7 @@ __all__ = [
     "CorruptRecordError",
     "EmptySplitError",
     "EvaluationError",
+    "ExportError",
     "FingerprintError",
     "HostError",
     "InfeedError",
@@ -137,6 +138,10 @@ class OwnerError(InfeedError):
 
 class EvaluationError(InfeedError):
     """An evaluation did not count every record exactly once, so its numbers are not those of the split."""
+
+
+class ExportError(InfeedError):
+    """A model cannot be exported, or its export does not compute what the model predicts."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from trainer.events.goodput import Goodput
 from trainer.events.progress import Speed
 from trainer.state import TrainState
 
-__all__ = ["EvalResult", "Goodput", "Speed", "TrainResult"]
+__all__ = ["EvalResult", "ExportResult", "Goodput", "Speed", "TrainResult"]
 
 
 @dataclass(frozen=True)
@@ -60,3 +60,13 @@ class TrainResult:
     stopped: str | None = None
     evaluations: tuple[EvalResult, ...] = ()
     goodput: Goodput | None = None
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """An export that was verified and published. path: of its directory. step: of the checkpoint. difference: the
+    largest between its predictions and the trainer's, as a share of the largest value."""
+
+    path: str
+    step: int
+    difference: float

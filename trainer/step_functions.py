@@ -28,6 +28,7 @@ __all__ = [
     "RECORDS",
     "ROWS",
     "EvalState",
+    "chosen",
     "eval_step",
     "no_tallies",
     "predict_step",
@@ -140,14 +141,19 @@ def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
                 raise InputError(
                     f"predict_fn names a prediction {name!r}. A name must be a str that does not start with _."
                 )
-        for key in keys or ():
-            if key not in predictions:
-                raise OptionError(f"the task does not predict {key!r}.{did_you_mean(key, predictions)}")
-        rows = {key: predictions[key] for key in (predictions if keys is None else keys)}
+        rows = chosen(predictions, keys)
         rows |= {key: batch[key] for key in (MASK, INDEX) if key in batch}
         return variables, {PROOF: _proof(batch), ROWS: rows}
 
     return step
+
+
+def chosen(predictions: Mapping[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:
+    """The predictions with these names; None: all. Raises OptionError for a name that is not one of them."""
+    for key in keys or ():
+        if key not in predictions:
+            raise OptionError(f"the task does not predict {key!r}.{did_you_mean(key, predictions)}")
+    return {key: predictions[key] for key in (predictions if keys is None else keys)}
 
 
 def _check_rows(made: Any, batch_rows: int, function: str) -> None:

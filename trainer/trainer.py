@@ -8,10 +8,11 @@ from typing import Any
 import jax
 
 from pipeline.logs import logger
+from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
 from trainer.callbacks import Callback
-from trainer.config import TrainerConfig, check_positive_int
-from trainer.ema import model_of
+from trainer.checkpointing.manager import WhichStep
+from trainer.config import Model, TrainerConfig, check_positive_int
 from trainer.inputs import InputFn
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
@@ -20,12 +21,12 @@ from trainer.modes.evaluation import Evaluation, compare_paddings
 from trainer.modes.following import Waits, follow
 from trainer.modes.goal import check_ends, goal_of
 from trainer.modes.owning import own
-from trainer.modes.prediction import Prediction, check_predict
-from trainer.modes.preflight import agree, facts_of
+from trainer.modes.prediction import check_predict, predictions
+from trainer.modes.preflight import agree_on
 from trainer.modes.session import Session, open_session
 from trainer.modes.training import train_run
-from trainer.results import EvalResult, TrainResult
-from trainer.setup import Opened, Setup
+from trainer.results import EvalResult, ExportResult, TrainResult
+from trainer.setup import Setup
 from trainer.task import Task
 from trainer.user_code import ShortErrors
 from trainer.warm_start.config import WarmStart
@@ -123,7 +124,15 @@ class Trainer:
                 evaluating = alternating(session) if alternating else None
             inputs = [*([training] if training else []), *(evaluating.opened.values() if evaluating else [])]
             every = evaluating and evaluating.every_steps
-            self._agree(session, inputs, start, end, eval_every_steps=every, warm_start=str(self._warm_start))
+            agree_on(
+                session.watchdog,
+                self._setup,
+                inputs,
+                start,
+                end,
+                eval_every_steps=every,
+                warm_start=str(self._warm_start),
+            )
             if evaluating and start:
                 evaluating.make_up(start, end)
             if training:
@@ -144,14 +153,14 @@ class Trainer:
         self,
         input_fn: InputFn,
         *,
-        step: int | None = None,
+        step: WhichStep | None = None,
         checkpoint_path: str | None = None,
         name: str | None = None,
         check_padding: bool = False,
     ) -> EvalResult:
-        """Returns the metrics of one exact epoch, with the newest checkpoint or that of `step`.
+        """Returns the metrics of one exact epoch.
 
-        checkpoint_path: another work directory, or a checkpoint in it; keep_best ignores such an evaluation. name:
+        step: of the checkpoint; "best": that of keep_best; default: the newest. checkpoint_path: another work directory, or a checkpoint in it; keep_best ignores such an evaluation. name:
         distinguishes evaluations of several inputs; events go to <workdir>/eval_<name>, without a name to eval.
         check_padding: repeat the epoch with NaN and with the largest values in the rows that pad the last batch, where
         the task otherwise sees zeros. Raises EvaluationError if any metric is not bit-identical.
@@ -162,7 +171,15 @@ class Trainer:
             with session.preemption.leavable():
                 reading, step = session.reading(self.config, step, checkpoint_path)
                 opened = self._setup.open("eval", input_fn)
-            self._agree(session, [opened], step, step, check_padding=check_padding, checkpoint_path=checkpoint_path)
+            agree_on(
+                session.watchdog,
+                self._setup,
+                [opened],
+                step,
+                step,
+                check_padding=check_padding,
+                checkpoint_path=checkpoint_path,
+            )
             with session.preemption.leavable():
                 state = reading.state(self._setup, opened, step)
                 evaluation = Evaluation(session, self._setup, opened, state, step, input_fn)
@@ -192,28 +209,21 @@ class Trainer:
 
     def _following(self, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
         with ShortErrors():
-            yield from follow(
-                self._setup,
-                input_fn,
-                partial(open_session, self.config),
-                self._agree,
-                partial(self._tell, name=name),
-                waits,
-            )
+            yield from follow(self._setup, input_fn, partial(self._tell, name=name), waits)
 
     def predict(
         self,
         input_fn: InputFn,
         *,
         keys: Sequence[str] | None = None,
-        step: int | None = None,
+        step: WhichStep | None = None,
         checkpoint_path: str | None = None,
         gather: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Yields the results of the task's predict_fn, a dict of NumPy values per record, in the order of the dataset.
 
-        Uses the newest checkpoint or that of `step`; checkpoint_path: as in evaluate. Leaves out padding and masked bad
-        records; `_index` is the record's number, if the input numbers them. keys: only these predictions; default: all.
+        step, checkpoint_path: as in evaluate. Leaves out padding and masked bad records; `_index` is the record's
+        number, if the input numbers them. keys: only these predictions; default: all.
         Computes nothing before the first record is requested. Arrays in a record are views: copy what you keep.
         With several hosts, each gets the rows on its devices, or all with `gather`. All must iterate in step: the next
         chunk is computed while a host processes one. A host that stops waits for the others to stop, at most half of
@@ -221,33 +231,38 @@ class Trainer:
         Raises EvaluationError, before the last records, unless each expected one came exactly once, and whatever
         evaluate raises."""
         check_predict(self._setup.task, keys)
-        return self._predictions(input_fn, keys, (step, checkpoint_path), gather)
+        return predictions(self._setup, input_fn, keys, step, checkpoint_path, gather)
 
-    def _predictions(
-        self, input_fn: InputFn, keys: Sequence[str] | None, checkpoint: tuple[int | None, str | None], gather: bool
-    ) -> Iterator[dict[str, Any]]:
-        with ShortErrors(), open_session(self.config) as session:
-            # Closed before the records: a host that stops early must not wait here for others.
-            with session.checkpoints:
-                with session.preemption.leavable():
-                    reading, step = session.reading(self.config, *checkpoint)
-                    opened = self._setup.open("predict", input_fn)
-                self._agree(session, [opened], step, step, keys=keys, gather=gather, checkpoint_path=checkpoint[1])
-                with session.preemption.leavable():
-                    state = reading.state(self._setup, opened, step)
-                    variables = model_of(state, self.config.evaluated_models[0])
-                    prediction = Prediction(session, self._setup, opened, variables, keys, gather)
-            yield from prediction.records()
+    def export(
+        self,
+        path: str,
+        input_fn: InputFn,
+        *,
+        step: WhichStep | None = None,
+        checkpoint_path: str | None = None,
+        model: Model | None = None,
+        keys: Sequence[str] | None = None,
+        labels: Mapping[str, Labels] | None = None,
+        tolerance: float = 1e-5,
+        keep: int | None = None,
+        platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    ) -> ExportResult:
+        """Publishes a SavedModel in <path>/<Unix seconds>, after a process without JAX has predicted records with it.
+
+        input_fn: of the evaluation. Its parsing and ops become part of the export, and its first 21 records are
+        predicted. step, checkpoint_path: as in evaluate. model:
+        default the one whose metrics have plain names. keys: only these predictions; default: all that depend on the
+        model. labels: class names of predictions; those of "class" become the prediction "class_name". tolerance: the
+        largest difference to `predict`, as a share of the largest value. keep: how many exports to keep in `path`;
+        default: all. Raises ExportError, before anything is published; and whatever predict raises."""
+        check_predict(self._setup.task, keys)
+        from trainer.modes.exporting import ExportOptions, export_checkpoint  # loads TensorFlow
+
+        options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms)
+        return export_checkpoint(self._setup, input_fn, options, step, checkpoint_path)
 
     def _tell(self, session: Session, result: EvalResult, name: str | None, keeps: bool = True) -> None:
         # keep_best uses the evaluations without a name.
         if name is None and keeps:
             session.checkpoints.record(result.step, result.metrics)
         tell(self._setup, name, result)
-
-    def _agree(self, session: Session, inputs: Sequence[Opened], start: int, end: int | None, **others: Any) -> None:
-        # Once per call, the hosts compare what they are about to do.
-        def facts() -> dict[str, Any]:
-            return facts_of(self._setup, inputs, start, end) | others
-
-        agree(session.watchdog, facts, self.config.workdir, self.config.stall_seconds)

@@ -3,7 +3,6 @@
 A DatasetInput runs it from its own thread or inside tf.data: the same function, so the same batches."""
 
 import functools
-import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +12,10 @@ import numpy as np
 
 from pipeline.decoding.nesting import nested as nested_tree
 from pipeline.decoding.op import Features, Op, Specs
-from pipeline.decoding.padding import PadTo, pad_rows, padded_specs
-from pipeline.decoding.parse import parse_records
+from pipeline.decoding.padding import PadTo, padded_specs
 from pipeline.decoding.planning import Plan, listed, planned
 from pipeline.decoding.reason import reason
+from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import OptionError, SchemaError, did_you_mean
 from pipeline.logs import logger
 from pipeline.spec import BYTES, RESERVED, SEED, ArraySpec, Layout, delivered, feature_specs, holds
@@ -26,7 +25,6 @@ __all__ = ["Decoder"]
 
 log = logger("pipeline")
 
-PARALLEL_RECORDS = max(10, os.cpu_count() or 1)  # within a batch, in tf.map_fn
 _TRACING = threading.Lock()
 
 
@@ -49,24 +47,22 @@ class Decoder:
         nested: bool = False,
         seeded: bool = False,
     ) -> None:
-        self._layout, self._host_batch, self._ops = layout, host_batch, listed(ops)
+        self._host_batch, self._ops = host_batch, listed(ops)
         self.num_ops = len(self._ops)  # and of seeds per record
-        self._pad_to = {key: pad if isinstance(pad, PadTo) else PadTo(pad) for key, pad in (pad_to or {}).items()}
-        plan = planned(padded_specs(feature_specs(layout), self._pad_to), self._ops)
-        self._steps, self._specs = plan.steps, plan.specs
+        pads = {key: pad if isinstance(pad, PadTo) else PadTo(pad) for key, pad in (pad_to or {}).items()}
+        plan = planned(padded_specs(feature_specs(layout), pads), self._ops)
         if isinstance(keys, str):
             raise OptionError(f"keys={keys!r} is a string; it must be a list of keys. Give [{keys!r}].")
-        fitting = [key for key, spec in self._specs.items() if spec.fits_a_batch and not key.startswith("_")]
-        self._keys = sorted(fitting) if keys is None else _checked(tuple(keys), plan)
+        fitting = [key for key, spec in plan.specs.items() if spec.fits_a_batch and not key.startswith("_")]
+        taken = sorted(fitting) if keys is None else _checked(tuple(keys), plan)
         if keys is None and not fitting:
             log.warning(
                 "no feature fits a batch, so it contains only %s. Features that are bytes, have no fixed length or "
                 "start with _: %s. Add an op that makes arrays of a fixed shape, or give their length in pad_to.",
-                ", ".join(RESERVED), ", ".join(sorted(self._specs)),
+                ", ".join(RESERVED), ", ".join(sorted(plan.specs)),
             )  # fmt: skip
-        counted = {pad.length_into: key for key, pad in self._pad_to.items()}
-        self._parsed = sorted({counted.get(key, key) for key in plan.reads | (set(self._keys) - plan.made)})
-        self._rows = _row_specs(self._specs, self._keys, pad_values or {})
+        self._planned, self._decoder = (layout, plan, pads), RowDecoder(layout, plan, pads, taken)
+        self._rows = _row_specs(plan.specs, taken, pad_values or {})
         self._nest = nested_tree if nested else dict[str, Any]
         rows = self._rows | RESERVED | (SEED if seeded else {})
         self.spec: Mapping[str, Any] = self._nest(
@@ -87,7 +83,7 @@ class Decoder:
 
     def __call__(self, payloads: Sequence[bytes], seeds: np.ndarray, index: np.ndarray) -> dict[str, Any]:
         """See decode; NumPy in and out. Raises SchemaError with TensorFlow's reason, which does not name a record."""
-        if not self._keys:  # an empty graph takes 45 ms
+        if not self._rows:  # an empty graph takes 45 ms
             return {}
         try:
             batch = self._graph(tf.constant(payloads, tf.string, [len(payloads)]), seeds, index)
@@ -100,25 +96,16 @@ class Decoder:
 
         payloads: string [n], the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [host_batch], -1 for
         padding rows, which contain only pad values and do not pass through ops."""
-        features = pad_rows(parse_records(self._layout, self._parsed, payloads), self._pad_to)
-        if self._ops:
-            features = self._apply_ops(features, seeds)
-        rows = {key: _narrowed(key, features[key]) for key in self._keys}
+        rows = self._decoder.decode(payloads, seeds)
         count = tf.shape(payloads)[0]
         # Padding costs a copy, which is made only if there is padding: in the last batch of an evaluation.
         batch = tf.cond(count == self._host_batch, lambda: rows, lambda: self._padded(rows, index, count))
-        shapes = {key: (self._host_batch, *self._rows[key].shape) for key in self._keys}
+        shapes = {key: (self._host_batch, *row.shape) for key, row in self._rows.items()}
         return self._nest({key: tf.ensure_shape(value, shapes[key]) for key, value in batch.items()})
 
-    def _apply_ops(self, parsed: Features, seeds: Any) -> Features:
-        def one(example: tuple[Features, Any]) -> Features:
-            features, seed = example
-            for i, step in enumerate(self._steps):
-                features = step(features, seed[i])
-            return {key: features[key] for key in self._keys}
-
-        signature = {key: tf.TensorSpec(self._specs[key].shape, self._specs[key].dtype) for key in self._keys}
-        return tf.map_fn(one, (parsed, seeds), fn_output_signature=signature, parallel_iterations=PARALLEL_RECORDS)
+    def rows_of(self, keys: Sequence[str]) -> RowDecoder:
+        """Decodes any number of rows to these features of the batch alone, by their flat keys."""
+        return RowDecoder(*self._planned, keys, only_needed=True)
 
     def _padded(self, rows: Features, index: Any, count: Any) -> Features:
         real = index >= 0
@@ -185,21 +172,3 @@ def _row_specs(specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float
         if not holds(rows[key].dtype, pad):
             raise OptionError(f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold.")
     return rows
-
-
-def _narrowed(key: str, value: Any) -> Any:
-    """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats are rounded."""
-    wide = np.dtype(value.dtype.as_numpy_dtype)
-    dtype = delivered(wide)
-    if dtype == wide:
-        return value
-    small = tf.cast(value, dtype)
-    same = (
-        tf.math.is_finite(small) == tf.math.is_finite(value)
-        if dtype.kind == "f"
-        else tf.cast(small, value.dtype) == value
-    )
-    message = f"{key!r} is delivered as {dtype} and has a value out of range; leave it out of keys, or map it in an op."
-    check = tf.debugging.Assert(tf.reduce_all(same), [message, tf.reduce_max(value), tf.reduce_min(value)])
-    with tf.control_dependencies([check]):
-        return tf.identity(small)

@@ -4,7 +4,7 @@ The trainer and all other consumers use only this. Below it, delivery reads, ass
 threads."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.decoding.decode import Decoder
@@ -13,6 +13,7 @@ from pipeline.inputs.assembly import Assembly
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import DECODING, Batches
 from pipeline.inputs.delivery import read_ahead
+from pipeline.inputs.serving import Serving
 from pipeline.logs import logger
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
@@ -54,7 +55,7 @@ class DatasetInput:
         stall_seconds: float,
         quarantine: Quarantine,
     ) -> None:
-        self._records, self._order, self._rows = records, order, rows
+        self._records, self._order, self._rows, self._decoder = records, order, rows, decoder
         self._quarantine, self._assembly = quarantine, Assembly(records, decoder, quarantine)
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         if read_ahead_bytes < 0:
@@ -118,6 +119,10 @@ class DatasetInput:
         the record that cannot be parsed or decoded, or BadRecordsError."""
         reading = read_ahead(self._records, self._planned(position), self.read_ahead_bytes)
         return Batches(reading, self._assembly, self._stall_seconds)
+
+    def serving(self, keys: Sequence[str]) -> Serving:
+        """What an exported model needs to decode records to these features of the batch, by their flat keys."""
+        return Serving(self._records, self._decoder.rows_of(keys))
 
     def as_dataset(self, position: Position | None = None) -> Any:
         """The same batches as a tf.data.Dataset of known cardinality.

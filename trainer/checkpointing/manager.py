@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
 import jax
 import orbax.checkpoint as ocp
@@ -25,9 +26,12 @@ from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState
 
-__all__ = ["CheckpointManager", "Saved"]
+__all__ = ["CheckpointManager", "Saved", "WhichStep"]
 
 log = logger("trainer")
+
+WhichStep = int | Literal["best"]
+"""Of a checkpoint. best: by keep_best."""
 
 
 class CheckpointManager:
@@ -67,9 +71,15 @@ class CheckpointManager:
         with self._explaining("list", self.directory):
             return finished_steps(self._workdir)
 
-    def require(self, step: int | None) -> int:
+    def require(self, step: WhichStep | None) -> int:
         """Returns `step`, default the newest. Raises CheckpointError, which lists the existing steps, if missing."""
-        return required_step(self.directory, self.steps(), step)
+        steps = self.steps()
+        if step == "best" and (step := self.best(steps)) is None:
+            raise CheckpointError(
+                f"{self.directory} has no best checkpoint: keep_best={self._config.keep_best!r}, and there are those of "
+                f"steps {steps}. Set keep_best to a metric, and evaluate; or give one of these steps."
+            )
+        return required_step(self.directory, steps, step)
 
     def resume_step(self) -> int:
         """The step to resume from: restore_step, else the newest checkpoint's; 0 if there is none.
@@ -179,6 +189,10 @@ class CheckpointManager:
             raise OptionError(f"keep_best={wanted!r} is not a metric of the evaluation.{did_you_mean(wanted, metrics)}")
         if jax.process_index() == 0 and not self._config.fast_dev_run:
             self._evaluations.add(step, metrics, self.steps())
+
+    def metrics(self, step: int) -> Mapping[str, float]:
+        """Those recorded for this step; {} if there are none."""
+        return self._evaluations.read().get(step, {})
 
     def was_evaluated(self, step: int) -> bool:
         """Whether `record` was called for this step."""

@@ -33,4 +33,4 @@ class SmallCnn(nnx.Module):
         x = images.astype(jnp.float32) / 127.5 - 1.0
         for conv in self.convs:
             x = nnx.relu(conv(x))
-        return self.head(x.reshape(len(x), -1))
+        return self.head(x.reshape(x.shape[0], -1))

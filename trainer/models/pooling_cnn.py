@@ -39,7 +39,7 @@ class PoolingCnn(nnx.Module):
         x = images.astype(jnp.float32) / 127.5 - 1.0
         for conv in self.convs:
             x = _pooled(nnx.relu(conv(x)))
-        x = self.dropout(nnx.relu(self.hidden(x.reshape(len(x), -1))))
+        x = self.dropout(nnx.relu(self.hidden(x.reshape(x.shape[0], -1))))
         return self.head(x)
 
 

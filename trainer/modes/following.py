@@ -4,8 +4,7 @@ Host 0 looks for checkpoints and tells the other hosts, so all evaluate the same
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 from pipeline.errors import CheckpointError, HostError, OptionError
@@ -15,9 +14,10 @@ from trainer.cluster.host_registry import poll
 from trainer.exits import is_apart
 from trainer.inputs import InputFn
 from trainer.modes.evaluation import Evaluation
-from trainer.modes.session import Session
+from trainer.modes.preflight import agree_on
+from trainer.modes.session import Session, open_session
 from trainer.results import EvalResult
-from trainer.setup import Opened, Setup
+from trainer.setup import Setup
 
 __all__ = ["Waits", "follow"]
 
@@ -25,9 +25,7 @@ REMOVAL_SECONDS = 10.0  # the longest removal of a checkpoint, from its first fi
 
 log = logger("trainer")
 
-Begin = Callable[[], AbstractContextManager[Session]]
 Tell = Callable[[Session, EvalResult], None]
-Agree = Callable[[Session, Sequence[Opened], int, int], None]
 
 
 @dataclass(frozen=True)
@@ -44,24 +42,22 @@ class Waits:
                 raise OptionError(f"{name}={seconds} must be above 0.")
 
 
-def follow(
-    setup: Setup, input_fn: InputFn, begin: Begin, agree: Agree, tell: Tell, waits: Waits
-) -> Iterator[EvalResult]:
+def follow(setup: Setup, input_fn: InputFn, tell: Tell, waits: Waits) -> Iterator[EvalResult]:
     """The result of each new checkpoint; see Trainer.evaluate_continuously. No call is open between two results."""
     end, last = setup.config.max_steps, None
     evaluation: Evaluation | None = None
     while end is None or last is None or last < end:
-        with begin() as session:
+        with open_session(setup.config) as session:
             checkpoints = session.checkpoints
             step = _next_step(session, last, waits)
         if step is None:
             _say_timeout(checkpoints.directory, last, waits.timeout_seconds)
             return
         try:
-            with begin() as session:
+            with open_session(setup.config) as session:
                 with session.preemption.leavable():
                     opened = setup.open("eval", input_fn)
-                agree(session, [opened], step, step)
+                agree_on(session.watchdog, setup, [opened], step, step)
                 with session.preemption.leavable():
                     state = session.checkpoints.restore(step, setup.abstract_state(opened)).state
                 evaluation = Evaluation.of(evaluation, session, setup, opened, state, step, input_fn)

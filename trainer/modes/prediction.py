@@ -10,17 +10,21 @@ import numpy as np
 
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
+from trainer.checkpointing.manager import WhichStep
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.inputs import MASK
+from trainer.ema import model_of
+from trainer.inputs import MASK, InputFn
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.feed import Chunk, Feeder
 from trainer.modes.exact_epoch import ExactEpoch
-from trainer.modes.session import Session
+from trainer.modes.preflight import agree_on
+from trainer.modes.session import Session, open_session
 from trainer.setup import Opened, Setup
 from trainer.step_functions import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
+from trainer.user_code import ShortErrors
 
-__all__ = ["Prediction", "check_predict"]
+__all__ = ["Prediction", "check_predict", "predictions"]
 
 log = logger("trainer")
 
@@ -36,8 +40,32 @@ def check_predict(task: Task, keys: Sequence[str] | None) -> None:
         raise OptionError(f"keys={keys!r} is one str. Give a list of names: keys=[{keys!r}].")
 
 
+def predictions(
+    setup: Setup,
+    input_fn: InputFn,
+    keys: Sequence[str] | None,
+    step: WhichStep | None,
+    checkpoint_path: str | None,
+    gather: bool,
+) -> Iterator[dict[str, Any]]:
+    """See Trainer.predict."""
+    with ShortErrors(), open_session(setup.config) as session:
+        # Closed before the records: a host that stops early must not wait here for others.
+        with session.checkpoints:
+            with session.preemption.leavable():
+                reading, step = session.reading(setup.config, step, checkpoint_path)
+                opened = setup.open("predict", input_fn)
+            facts = {"keys": keys, "gather": gather, "checkpoint_path": checkpoint_path}
+            agree_on(session.watchdog, setup, [opened], step, step, **facts)
+            with session.preemption.leavable():
+                state = reading.state(setup, opened, step)
+                variables = model_of(state, setup.config.evaluated_models[0])
+                prediction = Prediction(session, setup, opened, variables, keys, gather)
+        yield from prediction.records()
+
+
 class Prediction:
-    """One exact epoch of predictions by one model. The arrays of `variables` are donated.
+    """One exact epoch of predictions by one model. Its arrays are donated: continue with `variables`.
 
     keys: which predictions; None: all. gather: every host gets the rows of all hosts, not only its own."""
 
@@ -51,7 +79,7 @@ class Prediction:
         gather: bool,
     ) -> None:
         self._session, self._setup, self._opened = session, setup, opened
-        self._variables = variables
+        self.variables = variables
         self._epoch = ExactEpoch(opened.source)
         self._given = self._dispatches = 0
         place = setup.placement
@@ -96,7 +124,7 @@ class Prediction:
         yield from last
 
     def _dispatch(self, chunk: Chunk) -> list[Any]:
-        self._variables, given = self._program(self._variables, chunk.batches, chunk.stacked)
+        self.variables, given = self._program(self.variables, chunk.batches, chunk.stacked)
         self._dispatches += 1
         for leaf in jax.tree.leaves(given):
             leaf.copy_to_host_async()

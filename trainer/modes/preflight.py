@@ -21,11 +21,22 @@ from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.setup import Opened, Setup
 from trainer.workdir import make_mark
 
-__all__ = ["agree", "difference", "facts_of"]
+__all__ = ["agree", "agree_on", "difference", "facts_of"]
 
 HOSTS_NAMED = 8
 SHARED_DISK_SECONDS = 5.0  # until a shared disk shows a new file to another host
 PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted at different paths
+
+
+def agree_on(
+    watchdog: HostWatchdog, setup: Setup, inputs: Sequence[Opened], start: int, end: int | None, **others: Any
+) -> None:
+    """Once per call: returns when all hosts are about to do the same, as `agree`. others: arguments of the call."""
+
+    def facts() -> dict[str, Any]:
+        return facts_of(setup, inputs, start, end) | others
+
+    agree(watchdog, facts, setup.config.workdir, setup.config.stall_seconds)
 
 
 def agree(watchdog: HostWatchdog, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:

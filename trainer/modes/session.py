@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.checkpointing.elsewhere import find_elsewhere
-from trainer.checkpointing.manager import CheckpointManager
+from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
@@ -36,7 +36,7 @@ class Session:
         self.watchdog.check()
 
     def reading(
-        self, config: TrainerConfig, step: int | None, checkpoint_path: str | None = None
+        self, config: TrainerConfig, step: WhichStep | None, checkpoint_path: str | None = None
     ) -> tuple["Session", int]:
         """The session to read a checkpoint in, and its step: of the work directory, or of another; in a fast_dev_run 0.
 
@@ -45,8 +45,9 @@ class Session:
             return self, 0
         if checkpoint_path is None:
             return self, self.checkpoints.require(step)
-        found = find_elsewhere(checkpoint_path, step)
-        return replace(self, checkpoints=CheckpointManager(replace(config, workdir=found.workdir))), found.step
+        found = find_elsewhere(checkpoint_path, None if step == "best" else step)
+        there = CheckpointManager(replace(config, workdir=found.workdir))
+        return replace(self, checkpoints=there), there.require("best") if step == "best" else found.step
 
     def state(self, setup: Setup, opened: Opened, step: int) -> TrainState:
         """The state in the checkpoint of `step`; in a fast_dev_run, an untrained one."""

@@ -1,0 +1,89 @@
+"""Makes an export on one host: writes the SavedModel, has it verified, describes it, publishes it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.logs import logger
+from pipeline.shards.schema import Labels
+from trainer.checkpointing.contents import versions
+from trainer.exporting.description import Description, Origin, signature_facts, write_description
+from trainer.exporting.examples import Examples
+from trainer.exporting.publishing import Exports
+from trainer.exporting.saved_model import CLASS_NAME, Signature, write_saved_model
+from trainer.exporting.served_model import ServedModel
+from trainer.exporting.verification import BATCH_SIZES, verify
+from trainer.results import ExportResult
+
+__all__ = ["Making"]
+
+log = logger("trainer")
+
+Predicted = Sequence[Mapping[str, Any]]
+"""name -> value, of each record."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """path: of the directory of exports. tolerance, platforms, keep: see Trainer.export."""
+
+    path: str
+    served: ServedModel
+    labels: Mapping[str, Labels]
+    origin: Origin
+    tolerance: float
+    platforms: Sequence[str]
+    keep: int | None
+
+    def __call__(
+        self,
+        arrays: Iterable[tuple[str, np.ndarray]],
+        predicted: Predicted,
+        examples: Examples,
+        check: Callable[[], None],
+    ) -> ExportResult:
+        """arrays: of the model, by name. predicted: of these examples. check: called now and then; may raise."""
+        exports, count = Exports(self.path), min(len(predicted), examples.count)
+        if examples.serving is None:
+            log.info("export: the input does not know how its records are stored, so it takes only arrays")
+        with exports.unpublished() as scratch:
+            directory = scratch / "model"
+            given = (self.served, arrays, examples.serving, self.labels, self.platforms)
+            signatures = write_saved_model(str(directory), *given)
+            expected = self._expected(predicted[:count])
+            inputs = _inputs(signatures, examples, count)
+            apart = verify(str(directory), str(scratch), inputs, expected, self.tolerance, check)
+            log.info(
+                "export: a process without JAX predicts %d records as predict does, through %s, in batches of %s; "
+                "largest difference: %.2g (tolerance %g)",
+                *(count, ", ".join(signatures), ", ".join(map(str, BATCH_SIZES)), apart, self.tolerance),
+            )
+            verified = {"records": count, "batch_sizes": BATCH_SIZES, "tolerance": self.tolerance, "difference": apart}
+            facts = signature_facts(signatures, expected)
+            write_description(directory, Description(self.origin, facts, self.labels, versions(), verified))
+            check()
+            path = exports.publish(directory)
+        log.info("export: published the model of step %d in %s", self.origin.step, path)
+        if self.keep is not None:
+            exports.keep(self.keep)
+        return ExportResult(path, self.origin.step, apart)
+
+    def _expected(self, predicted: Predicted) -> dict[str, np.ndarray]:
+        """What the export has to answer: predictions, and names of classes."""
+        expected = {name: np.stack([record[name] for record in predicted]) for name in self.served.predictions}
+        for key, labels in self.labels.items():
+            names = dict(enumerate(labels.names, labels.base))
+            given = [names.get(number, "").encode() for number in expected[key].tolist()]
+            expected[CLASS_NAME.format(key)] = np.array(given, object)
+        return expected
+
+
+def _inputs(signatures: Mapping[str, Signature], examples: Examples, count: int) -> dict[str, dict[str, Any]]:
+    """signature -> argument -> the values of the first `count` records."""
+    values = examples.inputs()
+    return {
+        name: {argument: values[name][key][:count] for argument, key in signature.inputs.items()}
+        for name, signature in signatures.items()
+    }

@@ -1,0 +1,99 @@
+"""The function that is served: which predictions of a task, from which arrays of a batch.
+
+A prediction that does not depend on the model's arrays only repeats what the client has sent, such as the label. So it
+is left out, and so are the arrays that only such predictions need."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pipeline.errors import ExportError
+from pipeline.logs import logger
+from trainer.batch_spec import named_leaves
+from trainer.exporting.dependencies import dependencies
+from trainer.inputs import MASK
+from trainer.step_functions import chosen
+from trainer.task import Task, Variables
+
+__all__ = ["ServedModel", "serve"]
+
+log = logger("trainer")
+
+Arrays = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """predict(leaves of the model, arrays) -> predictions, [n, ...] for any n, by name.
+
+    arrays: name -> jax.ShapeDtypeStruct of one row. predictions: the same. Names are paths such as "image" or
+    "boxes/left"."""
+
+    predict: Callable[[Sequence[Any], Arrays], dict[str, Any]]
+    arrays: Mapping[str, jax.ShapeDtypeStruct]
+    predictions: Mapping[str, jax.ShapeDtypeStruct]
+
+
+def serve(task: Task, variables: Variables, struct: Mapping[str, Any], keys: Sequence[str] | None) -> ServedModel:
+    """The served part of the task's predictions. variables: of any kind with shapes. struct: of a batch, with rows.
+
+    keys: only these predictions; default: all. Raises ExportError if none of them depends on the model, or if one needs
+    the number or the checksum of its record, which exist only in a dataset."""
+    tree, names = jax.tree.structure(dict(struct)), list(named_leaves(dict(struct)))
+    rows = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in named_leaves(dict(struct)).items()}
+
+    def everything(leaves: Sequence[Any], arrays: Arrays) -> dict[str, Any]:
+        assert task.predict_fn is not None
+        count = next(iter(arrays.values())).shape[0]
+        filled = [arrays[name] if name in arrays else _stand_in(name, count, rows[name]) for name in names]
+        model = jax.tree.unflatten(jax.tree.structure(variables), leaves)
+        return named_leaves(chosen(task.predict_fn(model, jax.tree.unflatten(tree, filled)), keys))
+
+    leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(variables)]
+    batch = {name: leaf for name, leaf in named_leaves(dict(struct)).items() if name != MASK}
+    traced, shapes = jax.make_jaxpr(everything, return_shape=True)(leaves, batch)
+    # Dicts are flattened in the order of their keys.
+    sources = [None] * len(leaves) + sorted(batch)
+    needs = {name: _needs(found, sources) for name, found in zip(sorted(shapes), dependencies(traced), strict=True)}
+    served = {name: arrays for name, (of_model, arrays) in needs.items() if of_model}
+    wanted = sorted(set().union(*served.values()))
+    _check(needs, served, wanted)
+
+    def predict(leaves: Sequence[Any], arrays: Arrays) -> dict[str, Any]:
+        made = everything(leaves, arrays)
+        return {name: made[name] for name in served}
+
+    predictions = {name: jax.ShapeDtypeStruct(shapes[name].shape[1:], shapes[name].dtype) for name in served}
+    return ServedModel(predict, {name: rows[name] for name in wanted}, predictions)
+
+
+def _needs(places: frozenset[int], sources: Sequence[str | None]) -> tuple[bool, set[str]]:
+    found = {sources[place] for place in places}
+    return None in found, {name for name in found if name is not None}
+
+
+def _check(needs: Mapping[str, tuple[bool, set[str]]], served: Mapping[str, set[str]], wanted: Sequence[str]) -> None:
+    if not served:
+        raise ExportError(
+            f"none of the predictions {', '.join(needs) or '(there are none)'} depends on the model's arrays, so there "
+            "is nothing to serve. Let predict_fn return what the model computes."
+        )
+    if repeated := sorted(needs.keys() - served.keys()):
+        log.info("export: left out %s: computed without the model, from what a client sends", ", ".join(repeated))
+    for name in wanted:
+        if name.startswith("_"):
+            users = ", ".join(sorted(key for key, arrays in served.items() if name in arrays))
+            raise ExportError(
+                f"the predictions {users} depend on {name}, which only records of a dataset have. Leave them out of "
+                "the keys to export."
+            )
+    if not wanted:
+        raise ExportError(f"the predictions {', '.join(served)} depend on no array of the batch, only on the model.")
+
+
+def _stand_in(name: str, count: Any, row: jax.ShapeDtypeStruct) -> jax.Array:
+    """For an array that no served prediction depends on; and the mask, as every row counts."""
+    return jnp.full((count, *row.shape), 1 if name == MASK else 0, row.dtype)

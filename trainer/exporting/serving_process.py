@@ -1,0 +1,50 @@
+"""The process that checks an export: loads the SavedModel without JAX, calls its signatures, and writes what they give.
+
+    python -m trainer.exporting.serving_process SAVED_MODEL REQUESTS RESPONSES
+
+Both files are pickles in a directory of the process that starts it: Requests, and {(signature, rows): predictions}."""
+
+import pickle
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["Requests"]
+
+WITHOUT = ("jax", "jaxlib", "flax", "orbax")
+
+
+class Requests(NamedTuple):
+    """inputs: signature -> argument -> a NumPy array, or a list of bytes, with a row per record. batch_sizes: each of
+    which all records are sent in."""
+
+    inputs: Mapping[str, Mapping[str, Any]]
+    batch_sizes: tuple[int, ...]
+
+
+def main(saved_model: str, requests: str, responses: str) -> None:
+    """Answers the requests."""
+    for name in WITHOUT:
+        sys.modules[name] = None  # pyright: ignore[reportArgumentType] (an import of it fails)
+    import numpy as np
+
+    from pipeline.tf_cpu import tf
+
+    wanted: Requests = pickle.loads(Path(requests).read_bytes())
+    # The module of the signatures dies with what load returns.
+    loaded = tf.saved_model.load(saved_model)
+    answers = {}
+    for name, inputs in wanted.inputs.items():
+        signature, count = loaded.signatures[name], len(next(iter(inputs.values())))
+        for rows in wanted.batch_sizes:
+            batches = [
+                signature(**{key: tf.constant(value[start : start + rows]) for key, value in inputs.items()})
+                for start in range(0, count, rows)
+            ]
+            answers[name, rows] = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+    Path(responses).write_bytes(pickle.dumps(answers))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

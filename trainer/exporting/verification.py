@@ -1,0 +1,113 @@
+"""Proves an export before it is published: a new process without JAX has to answer what predict does."""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import ExportError
+from trainer.exporting.serving_process import Requests
+
+__all__ = ["BATCH_SIZES", "TOLERANCE", "difference", "served", "verify"]
+
+BATCH_SIZES = (1, 3, 7)
+TOLERANCE = 1e-5
+POLL_SECONDS = 0.1
+
+Predictions = Mapping[str, np.ndarray]
+
+
+def verify(
+    saved_model: str,
+    scratch: str,
+    inputs: Mapping[str, Mapping[str, Any]],
+    predicted: Predictions,
+    tolerance: float,
+    check: Callable[[], None],
+) -> float:
+    """The largest difference between what the SavedModel answers and `predicted`, over all signatures and batch sizes.
+
+    inputs: see Requests. scratch: a directory for its files. check: called while it waits; may raise.
+    Raises ExportError if a difference is above the tolerance, and if the SavedModel cannot be loaded or called."""
+    answers = served(saved_model, scratch, Requests(inputs, BATCH_SIZES), check)
+    largest = 0.0
+    for (signature, rows), found in answers.items():
+        for name in sorted(predicted.keys() | found.keys()):
+            if name not in found or name not in predicted:
+                there, missing = ("predict", "the export") if name in predicted else ("the export", "predict")
+                raise ExportError(f"export: {there} has the prediction {name!r}, {missing} does not.")
+            apart = difference(found[name], predicted[name])
+            if not apart <= tolerance:
+                raise _differs(signature, rows, name, found[name], predicted[name], tolerance)
+            largest = max(largest, apart)
+    return largest
+
+
+def served(
+    saved_model: str, scratch: str, requests: Requests, check: Callable[[], None] = lambda: None
+) -> dict[tuple[str, int], dict[str, np.ndarray]]:
+    """What a SavedModel answers, by signature and batch size, in a new process in which importing jax fails."""
+    given, made, log = (Path(scratch, name) for name in ("requests", "responses", "log"))
+    given.write_bytes(pickle.dumps(requests))
+    command = [sys.executable, "-m", "trainer.exporting.serving_process", saved_model, str(given), str(made)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
+        )
+        try:
+            while process.poll() is None:
+                check()
+                time.sleep(POLL_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+    if process.returncode:
+        told = log.read_text(errors="replace").strip()
+        raise ExportError(
+            f"the exported model does not run without JAX: exit code {process.returncode}, "
+            f"{told.rpartition(chr(10))[2] or 'no message'}"
+        )
+    return pickle.loads(made.read_bytes())
+
+
+def difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """0 if all are equal; infinite for others that are not numbers with a fraction, or not finite in the same places;
+    else the largest difference as a share of the largest expected magnitude."""
+    if found.shape != expected.shape:
+        return np.inf
+    if expected.dtype.kind not in "fV":  # V: bfloat16
+        return 0.0 if np.array_equal(found, expected) else np.inf
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(expected)
+    if not np.array_equal(found[~finite], expected[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
+        return np.inf
+    apart = np.abs(found[finite] - expected[finite]).max(initial=0.0)
+    return float(apart / np.abs(expected[finite]).max()) if apart else 0.0
+
+
+def _differs(
+    signature: str, rows: int, name: str, found: np.ndarray, expected: np.ndarray, tolerance: float
+) -> ExportError:
+    same_shape = found.shape == expected.shape
+    unequal = found != expected if same_shape else np.ones(len(expected), bool)
+    row = int(np.flatnonzero(unequal.reshape(len(expected), -1).any(axis=1))[0])
+    apart = difference(found, expected)
+    much = f"by {apart:.2g} of the largest value" if np.isfinite(apart) else "where they have to be equal"
+    return ExportError(
+        f"the export does not predict what the trainer predicts: {name!r} of record {row}, through the signature "
+        f"{signature!r} in batches of {rows}, is {_short(found, row)}, and {_short(expected, row)} in predict: they "
+        f"differ {much} (tolerance {tolerance:g}). Nothing was published. Ops that draw random numbers in evaluation, "
+        "or depend on anything but the record, cannot be exported. On an accelerator, or in bfloat16, give a larger "
+        "tolerance."
+    )
+
+
+def _short(values: np.ndarray, row: int) -> str:
+    text = repr(values[row].tolist()) if row < len(values) else "missing"
+    return text if len(text) <= 60 else f"{text[:57]}..."
