@@ -2,17 +2,38 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from trainer.events.progress import Speed
 from trainer.events.reports import Reports
-from trainer.results import EvalResult
+from trainer.inputs import InputFn
+from trainer.results import EvalResult, ExportResult
 from trainer.state import TrainState
 
-__all__ = ["Callback", "CheckpointEnd", "EvaluationEnd", "LoopEnd"]
+__all__ = ["Callback", "CheckpointEnd", "EvaluationEnd", "Export", "LoopEnd"]
 
 Stop = Callable[[str], None]
+
+
+class Export(Protocol):
+    """Exports the model that was just evaluated. Every host has to call it."""
+
+    def __call__(
+        self,
+        path: str,
+        input_fn: InputFn,
+        *,
+        better: Literal["min", "max"] | None = None,
+        metric: str = "loss",
+        **options: Any,
+    ) -> ExportResult | None:
+        """As Trainer.export, with its other options.
+
+        better: only if this metric of the evaluation is smaller ("min") or larger ("max") than that of the newest
+        export in `path`, which also has to have it; otherwise None."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,10 +66,13 @@ class CheckpointEnd:
 class EvaluationEnd:
     """An evaluation has finished, with this result.
 
-    name: the one given to the call. reports, stop: see Callback."""
+    name: the one given to the call. final: whether no training continues after it. export: see Export. reports, stop:
+    see Callback."""
 
     name: str | None
     result: EvalResult
+    final: bool
+    export: Export
     reports: Reports
     stop: Stop
 

@@ -12,17 +12,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError, did_you_mean
 from trainer.config import TrainerConfig
+from trainer.exporting.config import Export
 from trainer.optimizers.config import OptimizerConfig, Run
 from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
+    from pipeline.shards.schema import Labels
     from pipeline.sources.open_dataset import Data
     from pipeline.sources.records import Records
     from trainer.callbacks import Callback
     from trainer.inputs import Input, InputContext
     from trainer.task import Task
 
-__all__ = ["DataRecipe", "OptimizerConfig", "Recipe", "TrainerConfig", "WarmStart", "batch_options", "settings"]
+__all__ = [
+    "DataRecipe",
+    "Export",
+    "OptimizerConfig",
+    "Recipe",
+    "TrainerConfig",
+    "WarmStart",
+    "batch_options",
+    "settings",
+]
 
 TINY_STEPS, TINY_BATCH = 20, 32
 NEEDS_DATA = "the directory with the shards as --data-dir, or try the recipe without data: --tiny."
@@ -46,25 +57,26 @@ def settings(**values: Any) -> TrainerConfig:
 class Recipe(ABC):
     """A Task, its inputs and its flags. A subclass adds fields, which become flags with their docstrings as help.
 
-    The fields of warm_start and trainer are flags, too: see WarmStart and TrainerConfig.
+    The fields of warm_start, export and trainer are flags, too: see WarmStart, Export and TrainerConfig.
     For other defaults of the trainer's flags, a subclass repeats its last field:
     trainer: TrainerConfig = settings(max_steps=600)."""
 
-    mode: Literal["train", "evaluate", "evaluate-continuously", "predict"] = "train"
+    mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export"] = "train"
     """train: train, then evaluate. evaluate: only evaluate the newest checkpoint. evaluate-continuously: evaluate new
     checkpoints as another process saves them. predict: write <workdir>/predictions.jsonl, a line per record of the
-    validation split."""
+    validation split. export: publish a SavedModel, verified with records of that split."""
     follow_seconds: float = 3600.0
     """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that of max_steps."""
     show_state: bool = False
     """Print the arrays of the training's state, with dtype and shape, and how the optimizer treats each parameter; then
     end."""
     checkpoint_path: str | None = None
-    """For evaluate and predict: another work directory, or a checkpoint in it, whose model to use. Results are still
-    written to --workdir."""
+    """For evaluate, predict and export: another work directory, or a checkpoint in it, whose model to use. Results are
+    still written to --workdir."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
     warm_start: WarmStart = field(default_factory=WarmStart)
+    export: Export = field(default_factory=Export)
     trainer: TrainerConfig = field(default_factory=settings)
 
     def __post_init__(self) -> None:
@@ -112,6 +124,11 @@ class Recipe(ABC):
         """What to write to predictions.jsonl for a record. values: its predictions, numbers and lists of numbers."""
         return values
 
+    def class_names(self) -> "Mapping[str, Labels]":
+        """The class names of predictions, for exports: those of "class" become the prediction "class_name". Default:
+        none."""
+        return {}
+
     def check(self) -> None:
         """Checks the work directory, before JAX is imported. A subclass may check more, after super().check().
 
@@ -123,10 +140,10 @@ class Recipe(ABC):
         workdir, trains = self.trainer.workdir, self.mode == "train"
         self._check_warm_start()
         if self.checkpoint_path is not None:
-            if self.mode not in ("evaluate", "predict"):
+            if self.mode not in ("evaluate", "predict", "export"):
                 raise OptionError(
-                    f"checkpoint_path={self.checkpoint_path!r} with mode={self.mode}: only evaluate and predict use "
-                    "it. To begin a training with its parameters, give --init-from."
+                    f"checkpoint_path={self.checkpoint_path!r} with mode={self.mode}: only evaluate, predict and "
+                    "export use it. To begin a training with its parameters, give --init-from."
                 )
             _ = self.trained_in
             return

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,8 +15,8 @@ from trainer.config import Model, TrainerConfig, check_positive_int
 from trainer.inputs import InputFn
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
-from trainer.modes.alternating import Alternating, check_name, named_inputs, tell
-from trainer.modes.evaluation import Evaluation, compare_paddings
+from trainer.modes.alternating import Alternating, check_name, named_inputs
+from trainer.modes.evaluating import evaluate
 from trainer.modes.following import Waits, follow
 from trainer.modes.goal import check_ends, goal_of
 from trainer.modes.owning import own
@@ -160,34 +159,15 @@ class Trainer:
     ) -> EvalResult:
         """Returns the metrics of one exact epoch.
 
-        step: of the checkpoint; "best": that of keep_best; default: the newest. checkpoint_path: another work directory, or a checkpoint in it; keep_best ignores such an evaluation. name:
-        distinguishes evaluations of several inputs; events go to <workdir>/eval_<name>, without a name to eval.
+        step: of the checkpoint; "best": that of keep_best; default: the newest. checkpoint_path: another work
+        directory, or a checkpoint in it; keep_best ignores such an evaluation. name: distinguishes evaluations of
+        several inputs; events go to <workdir>/eval_<name>, without a name to eval.
         check_padding: repeat the epoch with NaN and with the largest values in the rows that pad the last batch, where
         the task otherwise sees zeros. Raises EvaluationError if any metric is not bit-identical.
         Raises EvaluationError unless every expected record counted exactly once (an input that does not know what to
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
-        with ShortErrors(), open_session(self.config) as session:
-            with session.preemption.leavable():
-                reading, step = session.reading(self.config, step, checkpoint_path)
-                opened = self._setup.open("eval", input_fn)
-            agree_on(
-                session.watchdog,
-                self._setup,
-                [opened],
-                step,
-                step,
-                check_padding=check_padding,
-                checkpoint_path=checkpoint_path,
-            )
-            with session.preemption.leavable():
-                state = reading.state(self._setup, opened, step)
-                evaluation = Evaluation(session, self._setup, opened, state, step, input_fn)
-            result = evaluation.epoch()
-            if check_padding:
-                compare_paddings(evaluation, result)
-            self._tell(session, result, name, keeps=checkpoint_path is None)
-        return result
+        return evaluate(self._setup, input_fn, name, step, checkpoint_path, check_padding=check_padding)
 
     def evaluate_continuously(
         self,
@@ -205,11 +185,7 @@ class Trainer:
         that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
-        return self._following(input_fn, name, waits)
-
-    def _following(self, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
-        with ShortErrors():
-            yield from follow(self._setup, input_fn, partial(self._tell, name=name), waits)
+        return follow(self._setup, input_fn, name, waits)
 
     def predict(
         self,
@@ -260,9 +236,3 @@ class Trainer:
 
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms)
         return export_checkpoint(self._setup, input_fn, options, step, checkpoint_path)
-
-    def _tell(self, session: Session, result: EvalResult, name: str | None, keeps: bool = True) -> None:
-        # keep_best uses the evaluations without a name.
-        if name is None and keeps:
-            session.checkpoints.record(result.step, result.metrics)
-        tell(self._setup, name, result)

@@ -40,7 +40,7 @@ def test_help_of_a_recipe_shows_its_typed_options(capsys):
     shown = capsys.readouterr().out
     for option in ("--data-dir", "--workdir", "--iterations-per-loop", "--learning-rate"):
         assert option in shown
-    assert "--mode {train,evaluate,evaluate-continuously,predict}" in " ".join(shown.split())
+    assert "--mode {train,evaluate,evaluate-continuously,predict,export}" in " ".join(shown.split())
 
 
 def test_help_needs_no_jax():

@@ -76,8 +76,8 @@ class CheckpointManager:
         steps = self.steps()
         if step == "best" and (step := self.best(steps)) is None:
             raise CheckpointError(
-                f"{self.directory} has no best checkpoint: keep_best={self._config.keep_best!r}, and there are those of "
-                f"steps {steps}. Set keep_best to a metric, and evaluate; or give one of these steps."
+                f"{self.directory} has no best checkpoint: keep_best={self._config.keep_best!r}. Set it to a metric, "
+                f"and evaluate; or give one of the steps {steps}."
             )
         return required_step(self.directory, steps, step)
 

@@ -36,11 +36,16 @@ def run(recipe: Recipe) -> None:
         for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
             _tell(recipe, result)
         return
+    if recipe.mode == "export":
+        _export(trainer, recipe)
+        return
     trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
     given = {"checkpoint_path": recipe.checkpoint_path, "check_padding": recipe.check_padding}
     _tell(recipe, trainer.evaluate(recipe.eval_input, **given))
     if trained and trained.speed and jax.process_index() == 0:
         _publish(recipe.trainer.workdir, "train_result.json", _measured(trained.speed, trained.goodput))
+    if trained and recipe.export.export_path:
+        _export(trainer, recipe)
 
 
 def _try(trainer: Trainer, recipe: Recipe, predicts: bool) -> None:
@@ -68,6 +73,26 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
             agreement.add(line)
             count += 1
     say(Console(), f"{count} predictions written to {path}{agreement}")
+
+
+def _export(trainer: Trainer, recipe: Recipe) -> None:
+    wanted = recipe.export
+    result = trainer.export(
+        wanted.export_path or join(recipe.trainer.workdir, "export"),
+        recipe.eval_input,
+        step="best" if wanted.export_best else None,
+        checkpoint_path=recipe.checkpoint_path,
+        model=wanted.export_model,
+        labels=recipe.class_names(),
+        tolerance=wanted.export_tolerance,
+        keep=wanted.export_keep,
+    )
+    if jax.process_index() == 0:
+        say(
+            Console(),
+            f"step {result.step}: exported to {result.path}; a process without JAX predicts the same, with a largest "
+            f"difference of {result.difference:.2g}",
+        )
 
 
 def _lines(trainer: Trainer, recipe: Recipe) -> Iterator[Mapping[str, Any]]:

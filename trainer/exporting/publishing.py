@@ -5,6 +5,7 @@ and goes first."""
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -39,9 +40,13 @@ class Exports:
         found = [int(name) for name in names if name.isdecimal()]
         return sorted(number for number in found if self._storage.exists(join(self._place(number), GRAPH)))
 
-    def description(self, number: int) -> bytes:
-        """What write_description wrote into an export."""
-        return self._storage.read(join(join(self._place(number), EXTRA), DESCRIPTION))
+    def newest_metrics(self) -> dict[str, float]:
+        """Of the evaluation of the model in the newest export; {} if there is no export or none is known."""
+        numbers = self.numbers()
+        if not numbers:
+            return {}
+        path = join(join(self._place(numbers[-1]), EXTRA), DESCRIPTION)
+        return json.loads(self._storage.read(path))["origin"]["metrics"] if self._storage.exists(path) else {}
 
     @contextlib.contextmanager
     def unpublished(self) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "answer"]
 
 WITHOUT = ("jax", "jaxlib", "flax", "orbax")
 
@@ -23,26 +23,29 @@ class Requests(NamedTuple):
     batch_sizes: tuple[int, ...]
 
 
-def main(saved_model: str, requests: str, responses: str) -> None:
-    """Answers the requests."""
-    for name in WITHOUT:
-        sys.modules[name] = None  # pyright: ignore[reportArgumentType] (an import of it fails)
+def answer(saved_model: str, requests: Requests) -> dict[tuple[str, int], dict[str, Any]]:
+    """The predictions of all records, by signature and batch size."""
     import numpy as np
 
     from pipeline.tf_cpu import tf
 
-    wanted: Requests = pickle.loads(Path(requests).read_bytes())
-    # The module of the signatures dies with what load returns.
-    loaded = tf.saved_model.load(saved_model)
-    answers = {}
-    for name, inputs in wanted.inputs.items():
+    loaded, answers = tf.saved_model.load(saved_model), {}
+    for name, inputs in requests.inputs.items():
         signature, count = loaded.signatures[name], len(next(iter(inputs.values())))
-        for rows in wanted.batch_sizes:
+        for rows in requests.batch_sizes:
             batches = [
                 signature(**{key: tf.constant(value[start : start + rows]) for key, value in inputs.items()})
                 for start in range(0, count, rows)
             ]
             answers[name, rows] = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+    return answers
+
+
+def main(saved_model: str, requests: str, responses: str) -> None:
+    """Answers the requests in one file in the other one."""
+    for name in WITHOUT:
+        sys.modules[name] = None  # pyright: ignore[reportArgumentType] (importing it fails)
+    answers = answer(saved_model, pickle.loads(Path(requests).read_bytes()))
     Path(responses).write_bytes(pickle.dumps(answers))
 
 

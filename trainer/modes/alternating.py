@@ -1,20 +1,19 @@
-"""Evaluation in the middle of training, of the state in memory; and where evaluation results are reported."""
+"""Evaluation in the middle of training, of the state in memory; and the names of evaluations."""
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pipeline.errors import OptionError
-from trainer.callbacks import EvaluationEnd
-from trainer.events.reports import Reports
 from trainer.inputs import InputFn
+from trainer.modes.evaluated import Evaluated
 from trainer.modes.evaluation import Evaluation
 from trainer.modes.session import Session
 from trainer.results import EvalResult
 from trainer.setup import Setup
 from trainer.state import TrainState
 
-__all__ = ["Alternating", "check_name", "named_inputs", "tell"]
+__all__ = ["Alternating", "check_name", "named_inputs"]
 
 
 class Alternating:
@@ -28,19 +27,21 @@ class Alternating:
         self._session, self._setup, self._inputs = session, setup, inputs
         self._evaluations: dict[str | None, Evaluation] = {}
 
-    def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /) -> TrainState:
-        """Returns the same state in other arrays: its own are donated. stop(why): ends the training after this."""
+    def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /, *, final: bool) -> TrainState:
+        """Returns the same state in other arrays: its own are donated. stop(why): ends the training after this. final:
+        whether the training has ended."""
         first = next(iter(self._inputs))
         for name, input_fn in self._inputs.items():
             given = (self._session, self._setup, self.opened[name], state, step, input_fn)
             evaluation = self._evaluations[name] = Evaluation.of(self._evaluations.get(name), *given)
             result = replace(evaluation.epoch(), name=name)
-            state = evaluation.state
+            evaluated = Evaluated(self._session, self._setup, evaluation.state, result, final=final)
             self.results.append(result)
             self._session.ownership.fence()
             if name == first:
-                self._session.checkpoints.record(step, result.metrics)
-            tell(self._setup, name, result, stop)
+                evaluated.record()
+            evaluated.tell(name, stop)
+            state = evaluated.state
         return state
 
     def make_up(self, start: int, end: int | None) -> None:
@@ -48,7 +49,8 @@ class Alternating:
         due = (end is not None and start >= end) or (self.every_steps is not None and start % self.every_steps == 0)
         if due and not self._session.checkpoints.was_evaluated(start):
             like = self._setup.abstract_state(next(iter(self.opened.values())))
-            self(start, self._session.checkpoints.restore(start, like).state, lambda _: None)
+            ends = end is not None and start >= end
+            self(start, self._session.checkpoints.restore(start, like).state, lambda _: None, final=ends)
 
 
 def named_inputs(inputs: InputFn | Mapping[str, InputFn], name: str | None) -> Mapping[str | None, InputFn]:
@@ -70,11 +72,3 @@ def check_name(name: str | None) -> None:
             f"name={name!r} cannot name a directory. Allowed: up to 100 letters, digits, '.', '_' and '-'; the "
             "events go to <workdir>/eval_<name>."
         )
-
-
-def tell(setup: Setup, name: str | None, result: EvalResult, stop: Callable[[str], None] = lambda _: None) -> None:
-    """Writes a result to <workdir>/eval_<name>, or to eval, and calls the callbacks."""
-    with Reports(setup.config, "eval" if name is None else f"eval_{name}") as reports:
-        reports.scalars(result.step, result.metrics)
-        for callback in setup.callbacks:
-            callback.on_evaluation_end(EvaluationEnd(name, result, reports, stop))

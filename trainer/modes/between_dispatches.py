@@ -109,7 +109,7 @@ class BetweenDispatches:
         decision = actions.session.decisions.poll(self._decide)
         if decision.stop:
             self.stopped = decision
-        ends = ended or step == self._end or bool(self.stopped.stop)
+        ends = self._ends = ended or step == self._end or bool(self.stopped.stop)
         self._evaluates = (
             evaluating is not None
             and not self.stopped.preempted
@@ -131,7 +131,7 @@ class BetweenDispatches:
         if self._evaluates and actions.evaluating:
             self._evaluated = step
             with actions.monitor.away():
-                carry = actions.evaluating(step, carry, actions.stop_request)
+                carry = actions.evaluating(step, carry, actions.stop_request, final=self._ends)
         if self._finds_pace and actions.pace:
             actions.set_pace(actions.pace)
         return carry, not self.stopped.stop

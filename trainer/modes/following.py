@@ -13,19 +13,19 @@ from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster.host_registry import poll
 from trainer.exits import is_apart
 from trainer.inputs import InputFn
+from trainer.modes.evaluated import Evaluated
 from trainer.modes.evaluation import Evaluation
 from trainer.modes.preflight import agree_on
 from trainer.modes.session import Session, open_session
 from trainer.results import EvalResult
 from trainer.setup import Setup
+from trainer.user_code import ShortErrors
 
 __all__ = ["Waits", "follow"]
 
 REMOVAL_SECONDS = 10.0  # the longest removal of a checkpoint, from its first file to its last
 
 log = logger("trainer")
-
-Tell = Callable[[Session, EvalResult], None]
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,13 @@ class Waits:
                 raise OptionError(f"{name}={seconds} must be above 0.")
 
 
-def follow(setup: Setup, input_fn: InputFn, tell: Tell, waits: Waits) -> Iterator[EvalResult]:
+def follow(setup: Setup, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
     """The result of each new checkpoint; see Trainer.evaluate_continuously. No call is open between two results."""
+    with ShortErrors():
+        yield from _results(setup, input_fn, name, waits)
+
+
+def _results(setup: Setup, input_fn: InputFn, name: str | None, waits: Waits) -> Iterator[EvalResult]:
     end, last = setup.config.max_steps, None
     evaluation: Evaluation | None = None
     while end is None or last is None or last < end:
@@ -62,7 +67,11 @@ def follow(setup: Setup, input_fn: InputFn, tell: Tell, waits: Waits) -> Iterato
                     state = session.checkpoints.restore(step, setup.abstract_state(opened)).state
                 evaluation = Evaluation.of(evaluation, session, setup, opened, state, step, input_fn)
                 result = evaluation.epoch()
-                tell(session, result)
+                ends = end is not None and step >= end
+                evaluated = Evaluated(session, setup, evaluation.state, result, final=ends)
+                if name is None:  # what keep_best uses
+                    evaluated.record()
+                evaluated.tell(name)
         except (CheckpointError, HostError):
             if is_apart() or not _removed(checkpoints, step):
                 raise

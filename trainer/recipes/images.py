@@ -23,6 +23,7 @@ from trainer.recipes.tiny_images import tiny_images
 from trainer.recipes.trained_classes import keep_classes, trained_classes
 
 if TYPE_CHECKING:
+    from pipeline.shards.schema import Labels
     from pipeline.sources.records import Records
     from trainer.inputs import InputContext
     from trainer.task import Task
@@ -153,6 +154,13 @@ class Config(DataRecipe):
 
         keys = (IMAGE, self.image_data.label)
         return eval_dataset(self.eval_records, ops=[self.central_crop()], keys=keys, **batch_options(ctx))
+
+    def class_names(self) -> "Mapping[str, Labels]":
+        """Of the predicted class, as the model was trained."""
+        from pipeline.shards.schema import Labels
+
+        classes = self.image_data.classes
+        return {"class": Labels("class", classes.base, classes.names)}
 
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
         """Adds the names of classes, and of the image's file, where there are names."""

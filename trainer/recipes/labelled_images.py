@@ -3,7 +3,7 @@
 JAX and TensorFlow are imported where they are used, so that --help and the checks need neither."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import jax
 
     from pipeline.decoding.op import Op
+    from pipeline.shards.schema import Labels
     from pipeline.sources.records import Records
     from trainer.inputs import InputContext
     from trainer.task import Batch, Task
@@ -67,6 +68,11 @@ class LabelledImages(DataRecipe):
                 f"{self.data_name} has {labels.count} classes, numbered from {labels.base}; this recipe is for "
                 f"{self.num_classes} classes, numbered from {self.label_base}. {OTHER_IMAGES}"
             )
+
+    def class_names(self) -> "Mapping[str, Labels]":
+        """Of the predicted class, if they are stored with the data."""
+        labels = self.eval_records.labels
+        return {"class": labels} if labels and labels.key == LABEL else {}
 
     def tiny_records(self, split: str) -> "Records":
         """See tiny_images."""

@@ -1,0 +1,42 @@
+"""One evaluation of a checkpoint."""
+
+from trainer.checkpointing.manager import WhichStep
+from trainer.inputs import InputFn
+from trainer.modes.evaluated import Evaluated
+from trainer.modes.evaluation import Evaluation, compare_paddings
+from trainer.modes.preflight import agree_on
+from trainer.modes.session import open_session
+from trainer.results import EvalResult
+from trainer.setup import Setup
+from trainer.user_code import ShortErrors
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    setup: Setup,
+    input_fn: InputFn,
+    name: str | None,
+    step: WhichStep | None,
+    checkpoint_path: str | None,
+    *,
+    check_padding: bool,
+) -> EvalResult:
+    """See Trainer.evaluate."""
+    with ShortErrors(), open_session(setup.config) as session:
+        with session.preemption.leavable():
+            reading, step = session.reading(setup.config, step, checkpoint_path)
+            opened = setup.open("eval", input_fn)
+        facts = {"check_padding": check_padding, "checkpoint_path": checkpoint_path}
+        agree_on(session.watchdog, setup, [opened], step, step, **facts)
+        with session.preemption.leavable():
+            state = reading.state(setup, opened, step)
+            evaluation = Evaluation(session, setup, opened, state, step, input_fn)
+        result = evaluation.epoch()
+        if check_padding:
+            compare_paddings(evaluation, result)
+        evaluated = Evaluated(session, setup, evaluation.state, result, final=True)
+        if name is None and checkpoint_path is None:  # what keep_best uses
+            evaluated.record()
+        evaluated.tell(name)
+    return result
