@@ -1,7 +1,7 @@
 """The first records of an input, in every form in which a served model takes them."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,8 @@ class Examples:
     @classmethod
     def first_of(cls, setup: Setup, input_fn: InputFn, needed: Collection[str], count: int) -> "Examples":
         """Up to `count` records, read by this host alone. needed: the arrays that the model takes."""
-        context = InputContext(
-            "predict", count, count, count, ONE_HOST, setup.config.seed, 0, setup.config.stall_seconds
-        )
+        hosts, config = replace(ONE_HOST, rows=(range(count),)), setup.config
+        context = InputContext("predict", count, count, count, hosts, config.seed, 0, config.stall_seconds)
         source = as_input(input_fn(context))
         batches = source.batches(source.start)
         batch = next(batches)

@@ -38,7 +38,8 @@ def verify(
     answers = served(saved_model, scratch, Requests(inputs, BATCH_SIZES), check)
     largest = 0.0
     for (signature, rows), found in answers.items():
-        for name in sorted(predicted.keys() | found.keys()):
+        # A class that differs says less than the probabilities that it follows from.
+        for name in sorted(predicted.keys() | found.keys(), key=lambda key: (_is_exact(predicted, key), key)):
             if name not in found or name not in predicted:
                 there, missing = ("predict", "the export") if name in predicted else ("the export", "predict")
                 raise ExportError(f"export: {there} has the prediction {name!r}, {missing} does not.")
@@ -91,13 +92,15 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(apart / np.abs(expected[finite]).max()) if apart else 0.0
 
 
+def _is_exact(predicted: Predictions, name: str) -> bool:
+    return name not in predicted or predicted[name].dtype.kind not in "fV"
+
+
 def _differs(
     signature: str, rows: int, name: str, found: np.ndarray, expected: np.ndarray, tolerance: float
 ) -> ExportError:
-    same_shape = found.shape == expected.shape
-    unequal = found != expected if same_shape else np.ones(len(expected), bool)
-    row = int(np.flatnonzero(unequal.reshape(len(expected), -1).any(axis=1))[0])
-    apart = difference(found, expected)
+    by_row = [difference(found[row : row + 1], expected[row : row + 1]) for row in range(len(expected))]
+    row, apart = int(np.argmax(by_row)), difference(found, expected)
     much = f"by {apart:.2g} of the largest value" if np.isfinite(apart) else "where they have to be equal"
     return ExportError(
         f"the export does not predict what the trainer predicts: {name!r} of record {row}, through the signature "
@@ -109,5 +112,5 @@ def _differs(
 
 
 def _short(values: np.ndarray, row: int) -> str:
-    text = repr(values[row].tolist()) if row < len(values) else "missing"
+    text = repr(values[row : row + 1].tolist()[0]) if row < len(values) else "missing"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,179 @@
+"""What an export contains, that it predicts what the trainer predicts, and what is not published."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.datasets import eval_dataset
+from pipeline.errors import CheckpointError, ExportError, OptionError
+from pipeline.ops import DecodeCentralCrop, RandomFlip
+from pipeline.spec import ArraySpec
+from trainer.exporting import saved_model
+from trainer.exporting.serving_process import Requests, answer
+from trainer.exporting.verification import served
+from trainer.modes import exporting
+from trainer.trainer import Trainer
+
+
+@pytest.fixture(scope="module")
+def exported(photographs, tmp_path_factory):
+    """An export that another process has verified."""
+    path = tmp_path_factory.mktemp("exports")
+    return photographs.trainer.export(str(path), photographs.input, labels=photographs.labels)
+
+
+def payloads(photographs):
+    everything = eval_dataset(photographs.records, ops=photographs.ops, keys=["image"], global_batch=130)
+    return everything.serving(["image"]).payloads(range(130))
+
+
+def test_all_records_through_it_without_jax_give_the_integers_of_an_evaluation(photographs, exported, tmp_path):
+    inputs = {"serving_default": {"examples": payloads(photographs)}}
+    answers = served(exported.path, str(tmp_path), Requests(inputs, (32,)))["serving_default", 32]
+    labels = np.arange(130) % 4
+    evaluated = photographs.trainer.evaluate(photographs.input).metrics["accuracy"]
+    assert 0.5 < evaluated < 1
+    assert (answers["class"] == labels).sum() == round(evaluated * 130)
+    assert answers["class_name"].tolist() == [b"class %d" % number for number in answers["class"]]
+
+
+def test_signatures_are_for_examples_features_and_arrays_without_what_only_repeats_the_record(photographs, exported):
+    described = json.loads(Path(exported.path, "assets.extra/infeed.json").read_text())
+    inputs = {name: facts["inputs"] for name, facts in described["signatures"].items()}
+    assert inputs == {
+        "serving_default": {"examples": {"name": "examples", "shape": [], "dtype": "string"}},
+        "features": {"image_encoded": {"name": "image/encoded", "shape": [], "dtype": "string"}},
+        "arrays": {"image": {"name": "image", "shape": [8, 8, 3], "dtype": "uint8"}},
+    }
+    for facts in described["signatures"].values():
+        assert facts["predictions"] == {
+            "class": {"shape": [], "dtype": "int32"},
+            "class_name": {"shape": [], "dtype": "string"},
+            "logits": {"shape": [4], "dtype": "float32"},
+        }
+
+
+def test_it_says_what_it_was_made_of(photographs, exported):
+    described = json.loads(Path(exported.path, "assets.extra/infeed.json").read_text())
+    assert described["origin"]["step"] == exported.step == 3
+    assert described["origin"]["model"] == "ema"
+    assert described["origin"]["fingerprint"] == photographs.records.fingerprint
+    assert described["labels"]["class"]["names"] == ["class 0", "class 1", "class 2", "class 3"]
+    assert described["verified"]["difference"] == exported.difference <= 1e-5
+    assert Path(exported.path).name.isdecimal()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_the_parameters_themselves_can_be_exported_rather_than_their_average(photographs, exported, tmp_path):
+    plain = photographs.trainer.export(str(tmp_path), photographs.input, model="params", keys=["logits"])
+    requests = Requests({"serving_default": {"examples": payloads(photographs)[:8]}}, (8,))
+    logits = [answer(path, requests)["serving_default", 8]["logits"] for path in (plain.path, exported.path)]
+    assert np.abs(logits[0] - logits[1]).max() > 1e-3
+
+
+class Drifting:
+    """An op that adds one more each time it is traced, as one with a state in Python may."""
+
+    reads, traced = ("image",), 0
+
+    def output_spec(self, specs):
+        return {"image": ArraySpec((8, 8, 3), specs["image"].dtype)}
+
+    def __call__(self, features, seed):
+        type(self).traced += 1
+        return {"image": features["image"] + type(self).traced}
+
+
+def wrong_op(photographs, monkeypatch):
+    return lambda ctx: photographs.input(ctx, Drifting())
+
+
+def random_op(photographs, monkeypatch):
+    return lambda ctx: photographs.input(ctx, RandomFlip("image"))
+
+
+def wrong_resizing(photographs, monkeypatch):
+    cubic = DecodeCentralCrop("image/encoded", into="image", size=(8, 8), resize_short=10, method="bicubic")
+    return lambda ctx: (replace(photographs, ops=(cubic,)) if ctx.global_batch_size == 21 else photographs).input(ctx)
+
+
+def wrong_weight(photographs, monkeypatch):
+    gathered = exporting._gathered
+
+    def changed(variables):
+        for name, value in gathered(variables):
+            yield name, value * (1 + 1e-3 * (name == "params/second/kernel"))
+
+    monkeypatch.setattr(exporting, "_gathered", changed)
+    return photographs.input
+
+
+def wrong_order_of_labels(photographs, monkeypatch):
+    named = saved_model._named
+    backwards = replace(photographs.records.labels, names=photographs.records.labels.names[::-1])
+    monkeypatch.setattr(saved_model, "_named", lambda numbers, labels: named(numbers, backwards))
+    return photographs.input
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(
+    ("broken", "text"),
+    [
+        (wrong_op, r"'logits' of record \d+, .*they differ by"),
+        (random_op, "they differ .* Nothing was published. Ops that draw random numbers in evaluation"),
+        (wrong_resizing, r"'logits' of record \d+, through the signature 'serving_default' in batches of 1"),
+        (wrong_weight, r"they differ by 0.00\d+ of the largest value \(tolerance 1e-05\). Nothing was published"),
+        (wrong_order_of_labels, "'class_name' of record 0, .*where they have to be equal"),
+    ],
+)
+def test_an_export_that_predicts_something_else_is_not_published(photographs, tmp_path, monkeypatch, broken, text):
+    input_fn = broken(photographs, monkeypatch)
+    with pytest.raises(ExportError, match=text):
+        photographs.trainer.export(str(tmp_path / "exports"), input_fn, labels=photographs.labels)
+    assert list((tmp_path / "exports").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"step": 7}, CheckpointError, "no checkpoint of step 7"),
+        ({"step": "best"}, CheckpointError, "has no best checkpoint: keep_best=None"),
+        ({"keys": ["logit"]}, OptionError, "does not predict 'logit'. Did you mean 'logits'"),
+        ({"keep": 0}, OptionError, "keep=0 must be"),
+        ({"tolerance": -1}, OptionError, "tolerance=-1 must be at least 0"),
+        ({"platforms": ["gpu"]}, OptionError, "platforms has 'gpu'. Allowed: one or more of cpu, cuda, tpu"),
+        (
+            {"labels": {"logits": None}},
+            OptionError,
+            r"labels has 'logits', which is float32 \[4\]: it must be one integer",
+        ),
+    ],
+)
+def test_a_mistake_is_one_error_before_anything_is_written(photographs, tmp_path, options, error, text):
+    with pytest.raises(error, match=text):
+        photographs.trainer.export(str(tmp_path / "exports"), photographs.input, **options)
+    assert not (tmp_path / "exports").exists()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_an_input_of_another_package_is_served_by_arrays(dense_task, vector_input, config, tmp_path):
+    task = replace(dense_task, predict_fn=lambda variables, batch: {"sums": batch["x"] @ variables.params["a"]})
+    trainer = Trainer(task, config("model"))
+    trainer.train(vector_input, max_steps=1)
+    done = trainer.export(str(tmp_path / "exports"), vector_input)
+    described = json.loads(Path(done.path, "assets.extra/infeed.json").read_text())
+    assert list(described["signatures"]) == ["arrays"]
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_model_for_one_number_of_rows_is_one_error(dense_task, vector_input, config, tmp_path):
+    def rigid(variables, batch):
+        return {"sums": batch["x"].reshape(len(batch["x"]), -1) @ variables.params["a"]}
+
+    trainer = Trainer(replace(dense_task, predict_fn=rigid), config("model"))
+    trainer.train(vector_input, max_steps=1)
+    with pytest.raises(ExportError, match="cannot be converted for any number of rows: .*not from len"):
+        trainer.export(str(tmp_path / "exports"), vector_input)

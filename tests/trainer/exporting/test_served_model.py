@@ -1,0 +1,82 @@
+"""Which predictions are served, and what they need."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pipeline.errors import ExportError, OptionError
+from trainer.exporting.served_model import serve
+from trainer.task import Task, Variables
+
+STRUCT = {
+    "boxes": {"left": jax.ShapeDtypeStruct((8,), np.int32), "right": jax.ShapeDtypeStruct((8,), np.int32)},
+    "image": jax.ShapeDtypeStruct((8, 4), np.float32),
+    "label": jax.ShapeDtypeStruct((8,), np.int32),
+    "_mask": jax.ShapeDtypeStruct((8,), np.float32),
+    "_index": jax.ShapeDtypeStruct((8,), np.int32),
+}
+MODEL = Variables({"w": jnp.arange(12.0).reshape(4, 3)})
+
+
+def task(predict):
+    return Task(lambda rng, spec: MODEL, lambda *given: None, optax.sgd(0.1), predict_fn=predict)
+
+
+def scores(variables, batch):
+    return batch["image"] @ variables.params["w"] * batch["_mask"][:, None]
+
+
+def test_what_only_repeats_the_record_is_left_out_with_the_arrays_that_only_it_needs():
+    def predict(variables, batch):
+        return {"best": scores(variables, batch).argmax(-1), "label": batch["label"], "place": batch["_index"]}
+
+    served = serve(task(predict), MODEL, STRUCT, None)
+    assert set(served.arrays) == {"image"}
+    assert served.arrays["image"].shape == (4,)
+    assert set(served.predictions) == {"best"}
+
+
+def test_any_number_of_rows_count_and_trees_have_paths_for_names():
+    def predict(variables, batch):
+        offset = batch["boxes"]["left"][:, None]
+        return {"scores": {"all": scores(variables, batch) + offset}}
+
+    served = serve(task(predict), MODEL, STRUCT, None)
+    assert set(served.arrays) == {"boxes/left", "image"}
+    image, left = np.ones((3, 4), np.float32), np.arange(3)
+    made = served.predict(jax.tree.leaves(MODEL), {"image": image, "boxes/left": left})
+    expected = image @ np.asarray(MODEL.params["w"]) + left[:, None]
+    np.testing.assert_array_equal(made["scores/all"], expected)
+
+
+def test_keys_choose_predictions():
+    def predict(variables, batch):
+        made = scores(variables, batch)
+        return {"scores": made, "right": made[:, 0] == batch["label"]}
+
+    assert set(serve(task(predict), MODEL, STRUCT, ["scores"]).arrays) == {"image"}
+    assert set(serve(task(predict), MODEL, STRUCT, None).arrays) == {"image", "label"}
+    with pytest.raises(OptionError, match="the task does not predict 'score'. Did you mean 'scores'"):
+        serve(task(predict), MODEL, STRUCT, ["score"])
+
+
+@pytest.mark.parametrize(
+    ("predict", "text"),
+    [
+        (lambda variables, batch: {"label": batch["label"]}, "none of the predictions label depends on the model"),
+        (
+            lambda variables, batch: {"odd": scores(variables, batch) + batch["_index"][:, None]},
+            "the predictions odd depend on _index, which only records of a dataset have",
+        ),
+        (
+            lambda variables, batch: {"same": jnp.ones((8, 1)) * variables.params["w"][0, 0]},
+            "the predictions same depend on no array of the batch",
+        ),
+    ],
+    ids=["no model", "number of a record", "no record"],
+)
+def test_what_cannot_be_served_is_one_error(predict, text):
+    with pytest.raises(ExportError, match=text):
+        serve(task(predict), MODEL, STRUCT, None)

@@ -1,0 +1,78 @@
+"""How far an export is from what the trainer predicts."""
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ExportError
+from trainer.exporting import verification
+from trainer.exporting.verification import difference, served, verify
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "apart"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0),
+        ([1.0, 2.5], [1.0, 2.0], 0.25),
+        ([1.0, -2.0], [1.0, 2.0], 2),
+        ([0.0, 0.0], [0.0, 0.0], 0),
+        ([NAN, 1.0], [NAN, 1.0], 0),
+        ([NAN, 1.0], [1.0, 1.0], INFINITY),
+        ([1.0, 1.0], [NAN, 1.0], INFINITY),
+        ([INFINITY, 1.0], [INFINITY, 1.0], 0),
+        ([-INFINITY, 1.0], [INFINITY, 1.0], INFINITY),
+        ([1.0], [1.0, 1.0], INFINITY),
+        ([1, 2], [1, 2], 0),
+        ([1, 3], [1, 2], INFINITY),
+        ([b"cat"], [b"cat"], 0),
+        ([b"dog"], [b"cat"], INFINITY),
+        ([], [], 0),
+    ],
+)
+def test_a_difference_is_a_share_of_the_largest_value_and_all_or_nothing_for_what_has_no_fraction(
+    found, expected, apart
+):
+    kind = object if expected and isinstance(expected[0], bytes) else None
+    assert difference(np.array(found, kind), np.array(expected, kind)) == apart
+
+
+def test_a_value_where_all_are_zero_is_infinitely_far_from_them():
+    with np.errstate(divide="ignore"):
+        assert difference(np.array([0.0, 1e-30]), np.zeros(2)) == INFINITY
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "text"),
+    [
+        ({"a": [1.0]}, {"a": [1.0], "b": [1.0]}, "predict has the prediction 'b', the export does not"),
+        ({"a": [1.0], "b": [1.0]}, {"a": [1.0]}, "the export has the prediction 'b', predict does not"),
+        (
+            {"class": [1, 1], "score": [0.5, 0.2]},
+            {"class": [1, 0], "score": [0.5, 0.8]},
+            "'score' of record 1, through the signature 'arrays' in batches of 3, is 0.2, and 0.8 in predict",
+        ),
+        ({"names": [b"x" * 99]}, {"names": [b"y"]}, r"is b'x{55}\.\.\., and b'y' in predict"),
+    ],
+)
+def test_the_error_names_the_prediction_and_the_record_that_differ_most(monkeypatch, found, expected, text):
+    def arrays(values):
+        kinds = {name: object if isinstance(value[0], bytes) else None for name, value in values.items()}
+        return {name: np.array(value, kinds[name]) for name, value in values.items()}
+
+    monkeypatch.setattr(verification, "served", lambda *given: {("arrays", 3): arrays(found)})
+    with pytest.raises(ExportError, match=text):
+        verify("there", "here", {}, arrays(expected), 1e-5, lambda: None)
+
+
+def test_the_process_that_serves_ends_with_one_line_where_there_is_no_saved_model(tmp_path):
+    with pytest.raises(ExportError, match="does not run without JAX: exit code 1, OSError: SavedModel file does not"):
+        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)))
+
+
+def test_an_interruption_ends_the_process_that_serves(tmp_path):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), interrupted)
