@@ -81,6 +81,12 @@ def dense_task(learning_rate=0.05, width=32, rich=False):
     )
 
 
+def class_scores(variables, batch):
+    """A predict_fn of dense_task."""
+    x = batch["image"].reshape(batch["image"].shape[0], -1).astype(jnp.float32) / 128 - 1
+    return {"scores": jnp.tanh(x @ variables.params["a"]) @ variables.params["b"]}
+
+
 class Recorded:
     """input_fns over the digits; `batches` gets [rows, ids, masks] of every batch that the trainer took."""
 

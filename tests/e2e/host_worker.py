@@ -23,6 +23,7 @@ from host_task import (
     RAW,
     Recorded,
     checksums,
+    class_scores,
     dense_task,
     error_of,
     plain_batches,
@@ -41,7 +42,7 @@ ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on)}
 
 def same_truth(order):
     """Places rows over every mesh of `order`, then trains and evaluates in every layout:
-    {name: {workdir, devices, model, save_every, restore_step, check_padding, init_from, max_steps}}."""
+    {name: {workdir, devices, model, save_every, restore_step, check_padding, init_from, max_steps, exports}}."""
     yield "placed", [placed(*mesh) for mesh in order.meshes]
     for name, layout in order.layouts.items():
         devices = [jax.devices()[i] for i in layout.get("devices", range(jax.device_count()))]
@@ -71,6 +72,9 @@ def same_truth(order):
         report = {"start_step": trained.start_step, "last step": trained.metrics, "trained": train.batches}
         report |= {"evaluated": once, "records": result.records, "proven": result.proven, "metrics": result.metrics}
         report |= {"checksums": checksums(trained.state), "params": whole(trained.state)}
+        if "exports" in layout:
+            exporting = Trainer(replace(dense_task(rich=True), predict_fn=class_scores), config, devices)
+            report["exported"] = exporting.export(layout["exports"], Recorded(order.data_dir)).path
         yield name, report | {"confusion": result.arrays["confusion"].tolist()}
 
 

@@ -4,6 +4,7 @@ Four devices, as one process with four and two with two; with SWEEP=1 in the env
 alone, too."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from sweep import SWEEP
 pytestmark = [pytest.mark.long, pytest.mark.timeout(800)]
 
 STOP, LATER, STEPS = 8, 12, 16  # multiples of the 4 steps per dispatch: one program fewer to compile
+CUT = "model across the hosts"
 LAYOUTS = {  # of two processes with two devices each: 0 and 1, 2 and 3
     "data": {"save_every": STOP},
-    "model across the hosts": {"devices": [0, 2, 1, 3], "model": 2, "check_padding": True, "save_every": STOP},
+    CUT: {"devices": [0, 2, 1, 3], "model": 2, "check_padding": True, "save_every": STOP},
 }
 RESUMED = {  # the step that each of them is restored at
     "2x2": STOP,
@@ -38,6 +40,8 @@ def runs(run_hosts, digits, tmp_path_factory):
 
     def ran(count, devices, layouts, meshes=()):
         layouts = {name: {"workdir": str(work / name)} | layout for name, layout in layouts.items()}
+        if CUT in layouts:
+            layouts[CUT]["exports"] = str(work / "exports")
         order = {"data_dir": data_dir, "meshes": meshes, "layouts": layouts, "max_steps": STEPS}
         ended = run_hosts("same_truth", count, devices, **order)
         assert [process.code for process in ended] == [0] * count, "\n".join(process.printed for process in ended)
@@ -51,7 +55,7 @@ def runs(run_hosts, digits, tmp_path_factory):
     if SWEEP:
         seen |= ran(4, 1, {"4x1": resumed("4x1", MOVED, save_every=LATER)})
     alone = {"one host": {}, "one warm host": warm}
-    alone["1x4 from a cut model"] = resumed("1x4 from a cut model", "model across the hosts")
+    alone["1x4 from a cut model"] = resumed("1x4 from a cut model", CUT)
     if SWEEP:
         alone["1x1"] = resumed("1x1", MOVED, devices=[0])
     return seen | ran(1, 4, alone)
@@ -144,7 +148,15 @@ def test_a_warm_start_on_two_hosts_begins_where_the_other_training_ended(runs):
     assert warm["metrics"]["loss"] < trained["metrics"]["loss"]
 
 
+def test_a_model_across_the_hosts_is_exported_once_and_whole(runs):
+    # The export was verified with what all hosts predict.
+    (path,) = {host["exported"] for host in runs[CUT]}
+    (export,) = Path(path).parent.iterdir()
+    assert str(export) == path
+    assert (export / "saved_model.pb").is_file()
+
+
 def test_a_cut_model_is_cut(runs):
     # Each device's part is another one; a copy has the same checksum everywhere.
-    assert runs["model across the hosts"][0]["checksums"] != runs["model across the hosts"][1]["checksums"]
+    assert runs[CUT][0]["checksums"] != runs[CUT][1]["checksums"]
     assert runs["data"][0]["checksums"] == runs["data"][1]["checksums"]

@@ -29,6 +29,7 @@ MODULES = (
     "trainer.inputs",
     "trainer.results",
     "trainer.callbacks",
+    "trainer.exporter",
     "trainer.wandb",
     "trainer.augment",
     "trainer.optimizers.config",

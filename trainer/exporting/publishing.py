@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import StorageError
 from pipeline.logs import logger
@@ -40,13 +41,10 @@ class Exports:
         found = [int(name) for name in names if name.isdecimal()]
         return sorted(number for number in found if self._storage.exists(join(self._place(number), GRAPH)))
 
-    def newest_metrics(self) -> dict[str, float]:
-        """Of the evaluation of the model in the newest export; {} if there is no export or none is known."""
-        numbers = self.numbers()
-        if not numbers:
-            return {}
-        path = join(join(self._place(numbers[-1]), EXTRA), DESCRIPTION)
-        return json.loads(self._storage.read(path))["origin"]["metrics"] if self._storage.exists(path) else {}
+    def origin(self, number: int) -> dict[str, Any]:
+        """What an export says of the model in it, see Origin; {} if it says nothing."""
+        path = join(join(self._place(number), EXTRA), DESCRIPTION)
+        return json.loads(self._storage.read(path))["origin"] if self._storage.exists(path) else {}
 
     @contextlib.contextmanager
     def unpublished(self) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import ExportError
+from trainer.exporting import serving_process
 from trainer.exporting.serving_process import Requests
 
 __all__ = ["BATCH_SIZES", "TOLERANCE", "difference", "served", "verify"]
@@ -56,11 +57,12 @@ def served(
     """What a SavedModel answers, by signature and batch size, in a new process in which importing jax fails."""
     given, made, log = (Path(scratch, name) for name in ("requests", "responses", "log"))
     given.write_bytes(pickle.dumps(requests))
-    command = [sys.executable, "-m", "trainer.exporting.serving_process", saved_model, str(given), str(made)]
+    # -P: a trainer.py in the current directory is not ours.
+    command = [sys.executable, "-P", "-m", serving_process.__name__, saved_model, str(given), str(made)]
+    paths = [str(Path(serving_process.__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join(paths)}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
         try:
             while process.poll() is None:
                 check()

@@ -74,7 +74,9 @@ class Evaluated:
         watchdog, key = self._session.watchdog, f"better/{path}/{self._result.step}"
         store, key = watchdog.registry.store, watchdog.registry.key(key)
         if jax.process_index() == 0:
-            before = Exports(path).newest_metrics().get(metric, math.nan)
+            exports = Exports(path)
+            newest = max(exports.numbers(), default=None)
+            before = math.nan if newest is None else exports.origin(newest).get("metrics", {}).get(metric, math.nan)
             value = metrics[metric]
             improved = value < before if better == "min" else value > before
             store.put(key, json.dumps(math.isfinite(value) and (math.isnan(before) or improved)))

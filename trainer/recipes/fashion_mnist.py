@@ -6,7 +6,8 @@
 Data: the four idx files of https://github.com/zalandoresearch/fashion-mnist: 60,000 training and 10,000 test images.
 names.txt, which is optional, has the ten names of that page, one per line. Time: as mnist, per step. Expected: about
 92 %. The benchmark of that page lists 87.6 to 91.6 % for two convolutions with max pooling, 91.9 to 93.2 % for others
-of two convolutions. Not reproduced here."""
+of two convolutions. Run here on npm's copy, which has 7,000 images of each class without the original split; with the
+first 6,000 of each for training: 92.67 % (seed 0)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

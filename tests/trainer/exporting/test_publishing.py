@@ -42,7 +42,7 @@ def test_it_has_the_seconds_for_its_name_and_all_its_files(exports):
     assert path == f"{exports.path}/{NOW}"
     assert storage.read(f"{path}/saved_model.pb") == b"graph"
     assert storage.read(f"{path}/variables/data") == b"numbers" * 10**6
-    assert exports.newest_metrics() == {"loss": 0.5}
+    assert exports.origin(NOW) == {"metrics": {"loss": 0.5}}
 
 
 def test_names_grow_even_within_a_second_and_only_the_newest_are_kept(exports):
@@ -59,7 +59,6 @@ def test_what_was_not_published_leaves_nothing(exports):
         make(directory)
         raise RuntimeError
     assert exports.numbers() == []
-    assert exports.newest_metrics() == {}
     assert open_storage(exports.path).entries(exports.path) == ({}, [])
 
 

@@ -70,6 +70,13 @@ def test_the_process_that_serves_ends_with_one_line_where_there_is_no_saved_mode
         served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)))
 
 
+def test_a_package_of_the_same_name_in_the_current_directory_is_not_used(tmp_path, monkeypatch):
+    (tmp_path / "trainer.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ExportError, match="SavedModel file does not"):
+        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)))
+
+
 def test_an_interruption_ends_the_process_that_serves(tmp_path):
     def interrupted():
         raise KeyboardInterrupt
