@@ -28,7 +28,8 @@ with contextlib.nullcontext() if _wanted else quiet_libraries():
         if e.name != "tensorflow":
             raise
         raise ModuleNotFoundError(
-            f"Reading shards and exporting models need TensorFlow, which is not installed. Install it: {how_to_install('read')}.",
+            "Reading shards and exporting models need TensorFlow, which is not installed. Install it: "
+            f"{how_to_install('read')}.",
             name="tensorflow",
         ) from e
     tf.config.list_physical_devices()  # loads the rest

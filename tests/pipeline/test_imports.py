@@ -36,7 +36,7 @@ except SchemaError as e:
 def test_only_what_runs_tensorflow_needs_it_and_says_how_to_get_it():
     done = subprocess.run([sys.executable, "-c", BLOCKED], check=False, capture_output=True, text=True, timeout=60)
     assert (
-        done.stdout == "Reading shards needs TensorFlow, which is not installed. "
+        done.stdout == "Reading shards and exporting models need TensorFlow, which is not installed. "
         "Install it: pip install 'tensorflow>=2.21'.\n"
     )
 

@@ -5,10 +5,10 @@
 
 Data: https://www.cs.toronto.edu/~kriz/cifar.html, the binary version: 50,000 training and 10,000 test images. Expected:
 91.25 % (8.75 % error) after 64,000 steps of 128 images, published in table 6 of https://arxiv.org/abs/1512.03385 on two
-GPUs. Not reproduced here, without an accelerator: two CPU cores train 1.2 steps per second, and have 63.41 % after
-1,000. As in section 4.2 there: pad by 4 pixels, crop, mirror; SGD with momentum 0.9, weight decay 1e-4 and a learning rate of 0.1, a tenth of it from half of
-the training on and a hundredth from three quarters on. Unlike there, biases and batch norms do not decay, and one mean
-per channel, of ImageNet, is subtracted rather than one per pixel."""
+GPUs. Not reproduced here, without an accelerator: two CPU cores train 1.2 steps per second, and reach 63.41 % after
+1,000 steps. As in section 4.2 there: pad by 4 pixels, crop, mirror; SGD with momentum 0.9, weight decay 1e-4 and a
+learning rate of 0.1, a tenth of it from half of the training on and a hundredth from three quarters on. Unlike there,
+biases and batch norms do not decay, and one mean per channel, of ImageNet, is subtracted rather than one per pixel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
