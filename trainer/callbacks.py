@@ -31,8 +31,8 @@ class Export(Protocol):
     ) -> ExportResult | None:
         """As Trainer.export, with its other options.
 
-        better: only if this metric of the evaluation is smaller ("min") or larger ("max") than that of the newest
-        export in `path`, which also has to have it; otherwise None."""
+        better: only if this metric of the evaluation is smaller ("min") or larger ("max") than in the newest export in
+        `path`, or if that has no such metric; otherwise it returns None."""
         ...
 
 
@@ -66,8 +66,8 @@ class CheckpointEnd:
 class EvaluationEnd:
     """An evaluation has finished, with this result.
 
-    name: the one given to the call. final: whether no training continues after it. export: see Export. reports, stop:
-    see Callback."""
+    name: the one given to the call. final: whether no training continues after it, as far as is known: an input may
+    turn out to have ended just there. export: see Export. reports, stop: see Callback."""
 
     name: str | None
     result: EvalResult

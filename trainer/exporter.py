@@ -4,6 +4,7 @@ from typing import Any, Literal, get_args
 
 from pipeline.errors import OptionError
 from trainer.callbacks import Callback, EvaluationEnd
+from trainer.exporting.options import ExportOptions
 from trainer.inputs import InputFn
 
 __all__ = ["Exporter", "When"]
@@ -18,7 +19,8 @@ class Exporter(Callback):
 
     input_fn: see Trainer.export. metric, better: what best means: the largest ("max") or smallest ("min") value. A
     restarted run compares with the newest export, which knows its own. keep: how many exports to keep; None: all.
-    name: of the evaluations; default: those without a name. options: others of Trainer.export."""
+    name: of the evaluations; default: those without a name. options: model, keys, labels, tolerance and platforms of
+    Trainer.export. An export that fails ends the training, whose checkpoint was saved before."""
 
     def __init__(
         self,
@@ -34,6 +36,9 @@ class Exporter(Callback):
     ) -> None:
         if when not in get_args(When):
             raise OptionError(f"when={when!r} is not one of {', '.join(get_args(When))}.")
+        if better not in ("min", "max"):
+            raise OptionError(f"better={better!r} is not one of min, max.")
+        ExportOptions(path, keep=keep, **options)  # a mistake should not wait for the first evaluation
         self._path, self._input_fn, self._when, self._name = path, input_fn, when, name
         self._options: dict[str, Any] = options | {"keep": keep}
         if when == "best":

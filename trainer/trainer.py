@@ -12,6 +12,7 @@ from trainer.batch_spec import named_leaves
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import WhichStep
 from trainer.config import Model, TrainerConfig, check_positive_int
+from trainer.exporting.options import PLATFORMS, ExportOptions
 from trainer.inputs import InputFn
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
@@ -167,7 +168,8 @@ class Trainer:
         Raises EvaluationError unless every expected record counted exactly once (an input that does not know what to
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
-        return evaluate(self._setup, input_fn, name, step, checkpoint_path, check_padding=check_padding)
+        with ShortErrors():
+            return evaluate(self._setup, input_fn, name, step, checkpoint_path, check_padding=check_padding)
 
     def evaluate_continuously(
         self,
@@ -221,18 +223,19 @@ class Trainer:
         labels: Mapping[str, Labels] | None = None,
         tolerance: float = 1e-5,
         keep: int | None = None,
-        platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+        platforms: Sequence[str] = PLATFORMS,
     ) -> ExportResult:
         """Publishes a SavedModel in <path>/<Unix seconds>, after a process without JAX has predicted records with it.
 
         input_fn: of the evaluation. Its parsing and ops become part of the export, and its first 21 records are
-        predicted. step, checkpoint_path: as in evaluate. model:
-        default the one whose metrics have plain names. keys: only these predictions; default: all that depend on the
-        model. labels: class names of predictions; those of "class" become the prediction "class_name". tolerance: the
-        largest difference to `predict`, as a share of the largest value. keep: how many exports to keep in `path`;
-        default: all. Raises ExportError, before anything is published; and whatever predict raises."""
+        predicted. step, checkpoint_path: as in evaluate. model: default: what is evaluated; the averaged parameters, if
+        both are. keys: only these predictions; default: all that depend on the model. labels: class names of
+        predictions; those of "class" become the prediction "class_name". tolerance: the largest difference from what
+        `predict` returns, as a share of the largest value. keep: how many exports to keep in `path`; default: all.
+        Raises ExportError, before anything is published; and whatever predict raises."""
         check_predict(self._setup.task, keys)
-        from trainer.modes.exporting import ExportOptions, export_checkpoint  # loads TensorFlow
-
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms)
-        return export_checkpoint(self._setup, input_fn, options, step, checkpoint_path)
+        from trainer.modes.exporting import export_checkpoint  # loads TensorFlow
+
+        with ShortErrors():
+            return export_checkpoint(self._setup, input_fn, options, step, checkpoint_path)

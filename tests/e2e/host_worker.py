@@ -33,6 +33,7 @@ from host_task import (
 
 from trainer.cluster.distributed import Distributed, join
 from trainer.config import TrainerConfig
+from trainer.exporter import Exporter
 from trainer.trainer import Trainer
 from trainer.warm_start.config import WarmStart
 
@@ -73,8 +74,12 @@ def same_truth(order):
         report |= {"evaluated": once, "records": result.records, "proven": result.proven, "metrics": result.metrics}
         report |= {"checksums": checksums(trained.state), "params": whole(trained.state)}
         if "exports" in layout:
-            exporting = Trainer(replace(dense_task(rich=True), predict_fn=class_scores), config, devices)
-            report["exported"] = exporting.export(layout["exports"], Recorded(order.data_dir)).path
+            inputs = Recorded(order.data_dir)
+            latest = Exporter(layout["exports"], inputs)
+            worse = Exporter(layout["exports"], inputs, when="best", better="max")  # not better than the latest
+            task = replace(dense_task(), predict_fn=class_scores)
+            Trainer(task, config, devices, callbacks=[latest, worse]).evaluate(inputs)
+            report["exported"] = sorted(export.name for export in Path(layout["exports"]).iterdir())
         yield name, report | {"confusion": result.arrays["confusion"].tolist()}
 
 

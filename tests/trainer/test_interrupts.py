@@ -19,7 +19,8 @@ COMMANDS = sorted(
     str(path.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__main__")
     for package in ("pipeline", "trainer", "converters")
     for path in (ROOT / package).rglob("*.py")
-    if 'if __name__ == "__main__":' in path.read_text() and path.name != "service.py"  # it ignores SIGINT
+    if 'if __name__ == "__main__":' in path.read_text()
+    and path.name not in ("service.py", "serving_process.py")  # which SIGINT does not reach
 )
 
 STUCK = """

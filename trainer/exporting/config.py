@@ -15,7 +15,7 @@ class Export:
 
     export_path: str | None = None
     """Where exports are published, each in a directory named by the time; may be gs://... Default: <workdir>/export.
-    If it is given, a training exports its model in the end, too."""
+    If given, a training run also exports its model when it ends."""
     export_best: bool = False
     """Export the best checkpoint, by --keep-best, rather than the newest."""
     export_model: Literal["params", "ema"] | None = None
@@ -23,7 +23,7 @@ class Export:
     export_keep: int | None = None
     """How many exports to keep there. Default: all."""
     export_tolerance: float = 1e-5
-    """The largest difference to the predictions of the trainer, as a share of the largest value. Nothing is published
+    """The largest difference from the predictions of the trainer, as a share of the largest value. Nothing is published
     above it. On an accelerator, or with --precision bf16, 0.02 is reasonable."""
 
     def __post_init__(self) -> None:

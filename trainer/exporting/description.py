@@ -18,14 +18,14 @@ __all__ = ["Description", "Origin", "signature_facts", "write_description"]
 
 @dataclass(frozen=True)
 class Origin:
-    """The model that is exported. step, model: of which checkpoint, and which of its parameters. workdir: of the
-    training. fingerprint: of the data that it was verified on. metrics: of the newest evaluation, if it is known."""
+    """The model that is exported. step, workdir: of which checkpoint of which training. metrics: of its evaluation, if
+    they are known. model: which of its parameters. fingerprint: of the data that it was verified on."""
 
     step: int
-    model: Model
     workdir: str
-    fingerprint: str
     metrics: Mapping[str, float]
+    model: Model = "params"
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)

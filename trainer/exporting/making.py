@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.errors import ExportError, StorageError
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from trainer.checkpointing.contents import versions
@@ -46,6 +47,8 @@ class Making:
     ) -> ExportResult:
         """arrays: of the model, by name. predicted: of these examples. check: called now and then; may raise."""
         exports, count = Exports(self.path), min(len(predicted), examples.count)
+        if not count:
+            raise ExportError("there is no good record to verify the export with. Evaluate a split with some.")
         if examples.serving is None:
             log.info("export: the input does not know how its records are stored, so it takes only arrays")
         with exports.unpublished() as scratch:
@@ -67,7 +70,10 @@ class Making:
             path = exports.publish(directory)
         log.info("export: published the model of step %d in %s", self.origin.step, path)
         if self.keep is not None:
-            exports.keep(self.keep)
+            try:
+                exports.keep(self.keep)
+            except StorageError as e:
+                log.warning("export: cannot remove older exports: %s", e)
         return ExportResult(path, self.origin.step, apart)
 
     def _expected(self, predicted: Predicted) -> dict[str, np.ndarray]:

@@ -27,19 +27,23 @@ log = logger("trainer")
 GRAPH, EXTRA, DESCRIPTION = "saved_model.pb", "assets.extra", "infeed.json"
 _LOCK, _UNPUBLISHED = "lock", ".unpublished-"
 _CHUNK = 8 * 1024**2
+UNFINISHED_SECONDS = 24 * 3600.0  # no upload takes longer
 
 
 class Exports:
     """The exports in a directory, on a disk or in a bucket."""
 
     def __init__(self, path: str) -> None:
-        self.path, self._storage = str(path).rstrip("/"), open_storage(path)
+        self.path = str(path).rstrip("/")
+        self._storage = open_storage(self.path)
 
     def numbers(self) -> list[int]:
         """Names of the complete exports, ascending."""
+        return [number for number in self._all_numbers() if self._storage.exists(join(self._place(number), GRAPH))]
+
+    def _all_numbers(self) -> list[int]:
         _, names = self._storage.entries(self.path)
-        found = [int(name) for name in names if name.isdecimal()]
-        return sorted(number for number in found if self._storage.exists(join(self._place(number), GRAPH)))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def origin(self, number: int) -> dict[str, Any]:
         """What an export says of the model in it, see Origin; {} if it says nothing."""
@@ -48,7 +52,7 @@ class Exports:
 
     @contextlib.contextmanager
     def unpublished(self) -> Iterator[Path]:
-        """A new local directory to make an export in. It is removed in the end, unless it was published.
+        """A new local directory to make an export in. It is removed on exit; what was published has moved out by then.
 
         On a disk it is beside the exports. Those that killed processes have left there are removed."""
         if self._storage.remote:
@@ -93,13 +97,21 @@ class Exports:
         while not self._storage.create(join(join(self._place(number), EXTRA), DESCRIPTION), b""):
             number += 1  # of an export in the same second
         place = self._place(number)
-        for file in [*files, directory / GRAPH]:
-            _copy(self._storage, file, join(place, file.relative_to(directory).as_posix()))
+        try:
+            for file in [*files, directory / GRAPH]:
+                _copy(self._storage, file, join(place, file.relative_to(directory).as_posix()))
+        except BaseException:
+            with contextlib.suppress(StorageError):  # that of the upload is the one to tell
+                self._remove(number)
+            raise
         return place
 
     def keep(self, count: int) -> None:
-        """Removes all complete exports but the `count` with the largest numbers."""
-        for number in self.numbers()[:-count]:
+        """Removes all exports but the `count` with the largest numbers; and what a killed process has left unfinished,
+        after a day."""
+        there, complete = self._all_numbers(), self.numbers()
+        left = [number for number in there if number not in complete and number < time.time() - UNFINISHED_SECONDS]
+        for number in [*left, *complete[:-count]]:
             log.info("export: removing %s", self._place(number))
             self._remove(number)
 

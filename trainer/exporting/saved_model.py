@@ -3,10 +3,11 @@
 TensorFlow runs it without JAX, on CPUs, NVIDIA GPUs and TPUs. The model's arrays are its variables, so they are not in
 the graph, whose size is limited to 2 GB."""
 
+import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,10 +20,8 @@ from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
 from trainer.exporting.served_model import ServedModel
 
-__all__ = ["ARRAYS", "CLASS_NAME", "FEATURES", "PLATFORMS", "SERVING_DEFAULT", "Signature", "write_saved_model"]
+__all__ = ["ARRAYS", "CLASS_NAME", "FEATURES", "SERVING_DEFAULT", "Signature", "write_saved_model"]
 
-Platform = Literal["cpu", "cuda", "tpu"]
-PLATFORMS: tuple[Platform, ...] = ("cpu", "cuda", "tpu")
 SERVING_DEFAULT, FEATURES, ARRAYS = "serving_default", "features", "arrays"
 CLASS_NAME = "{}_name"  # the prediction with the class names of a prediction
 
@@ -41,7 +40,7 @@ def write_saved_model(
     variables: Iterable[tuple[str, np.ndarray]],
     serving: Serving | None,
     labels: Mapping[str, Labels],
-    platforms: Sequence[str] = PLATFORMS,
+    platforms: Sequence[str],
 ) -> dict[str, Signature]:
     """Writes the SavedModel to an empty directory and returns its signatures by name.
 
@@ -94,7 +93,7 @@ def _converted(model: ServedModel, platforms: Sequence[str]) -> Callable[..., Fe
 def _signature(specs: Mapping[str, ArraySpec]) -> Signature:
     arguments = dict[str, str]()
     for name in specs:
-        argument = re.sub(r"\W", "_", name)
+        argument = _argument(name)
         if argument in arguments:
             raise ExportError(
                 f"{arguments[argument]!r} and {name!r} are both {argument!r} in a SavedModel. Rename one."
@@ -105,6 +104,13 @@ def _signature(specs: Mapping[str, ArraySpec]) -> Signature:
         for argument, name in arguments.items()
     }
     return Signature(arguments, tensors)
+
+
+def _argument(name: str) -> str:
+    """A name of a parameter: with others, TensorFlow or Python would rename it or refuse it."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    name = name if name[:1].isalpha() else f"arg_{name}"
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def _function(compute: Callable[[Features], Features], signature: Signature) -> Any:

@@ -15,10 +15,9 @@ from pipeline.errors import ExportError
 from trainer.exporting import serving_process
 from trainer.exporting.serving_process import Requests
 
-__all__ = ["BATCH_SIZES", "TOLERANCE", "difference", "served", "verify"]
+__all__ = ["BATCH_SIZES", "difference", "served", "verify"]
 
 BATCH_SIZES = (1, 3, 7)
-TOLERANCE = 1e-5
 POLL_SECONDS = 0.1
 
 Predictions = Mapping[str, np.ndarray]
@@ -61,8 +60,10 @@ def served(
     command = [sys.executable, "-P", "-m", serving_process.__name__, saved_model, str(given), str(made)]
     paths = [str(Path(serving_process.__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop("XLA_FLAGS", None)  # TensorFlow's XLA is another version; a flag that it does not know ends it
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+        # A session of its own: Ctrl-C is for this process, which ends that one.
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
         try:
             while process.poll() is None:
                 check()
@@ -70,6 +71,7 @@ def served(
         finally:
             process.kill()
             process.wait()
+    check()  # it may have ended because the whole job was asked to
     if process.returncode:
         told = log.read_text(errors="replace").strip()
         raise ExportError(

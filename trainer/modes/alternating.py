@@ -38,9 +38,9 @@ class Alternating:
             evaluated = Evaluated(self._session, self._setup, evaluation.state, result, final=final)
             self.results.append(result)
             self._session.ownership.fence()
-            if name == first:
-                evaluated.record()
             evaluated.tell(name, stop)
+            if name == first:  # after the callbacks: a run that is killed in one of them makes up for this evaluation
+                evaluated.record()
             state = evaluated.state
         return state
 

@@ -11,6 +11,8 @@ from pipeline.errors import OptionError, did_you_mean
 from pipeline.logs import logger
 from trainer.callbacks import EvaluationEnd
 from trainer.events.reports import Reports
+from trainer.exporting.options import ExportOptions
+from trainer.exporting.publishing import Exports
 from trainer.inputs import InputFn
 from trainer.modes.prediction import check_predict
 from trainer.modes.session import Session
@@ -51,7 +53,8 @@ class Evaluated:
         **options: Any,
     ) -> ExportResult | None:
         """See Export."""
-        from trainer.modes.exporting import ExportOptions, export  # loads TensorFlow
+        from trainer.exporting.description import Origin  # loads TensorFlow, as what follows
+        from trainer.modes.exporting import export
 
         setup, session, result = self._setup, self._session, self._result
         check_predict(setup.task, options.get("keys"))
@@ -61,18 +64,21 @@ class Evaluated:
         if better is not None and not self._is_better(path, metric, better):
             return None
         opened = setup.open("predict", input_fn)
-        given = (session, setup, opened, self.state, result.step, input_fn, ExportOptions(path, **options))
-        exported, self.state = export(*given, result.metrics)
-        return exported
+        origin = Origin(result.step, setup.config.workdir, result.metrics)
+        given = (session, setup, opened, self.state, origin, input_fn, ExportOptions(path, **options))
+        return export(*given, self._continue_with)
+
+    def _continue_with(self, state: TrainState) -> None:
+        self.state = state
 
     def _is_better(self, path: str, metric: str, better: Literal["min", "max"]) -> bool:
         """Host 0 decides for all."""
-        from trainer.exporting.publishing import Exports
-
+        if better not in ("min", "max"):
+            raise OptionError(f"better={better!r} is not one of min, max.")
         if metric not in (metrics := self._result.metrics):
             raise OptionError(f"metric={metric!r} is not a metric of the evaluation.{did_you_mean(metric, metrics)}")
-        watchdog, key = self._session.watchdog, f"better/{path}/{self._result.step}"
-        store, key = watchdog.registry.store, watchdog.registry.key(key)
+        watchdog = self._session.watchdog
+        store, key = watchdog.registry.store, watchdog.registry.key(f"better/{next(self._session.numbers)}")
         if jax.process_index() == 0:
             exports = Exports(path)
             newest = max(exports.numbers(), default=None)

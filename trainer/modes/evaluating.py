@@ -8,7 +8,6 @@ from trainer.modes.preflight import agree_on
 from trainer.modes.session import open_session
 from trainer.results import EvalResult
 from trainer.setup import Setup
-from trainer.user_code import ShortErrors
 
 __all__ = ["evaluate"]
 
@@ -23,7 +22,7 @@ def evaluate(
     check_padding: bool,
 ) -> EvalResult:
     """See Trainer.evaluate."""
-    with ShortErrors(), open_session(setup.config) as session:
+    with open_session(setup.config) as session:
         with session.preemption.leavable():
             reading, step = session.reading(setup.config, step, checkpoint_path)
             opened = setup.open("eval", input_fn)
@@ -36,7 +35,7 @@ def evaluate(
         if check_padding:
             compare_paddings(evaluation, result)
         evaluated = Evaluated(session, setup, evaluation.state, result, final=True)
+        evaluated.tell(name)
         if name is None and checkpoint_path is None:  # what keep_best uses
             evaluated.record()
-        evaluated.tell(name)
     return result

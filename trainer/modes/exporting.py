@@ -4,26 +4,27 @@ All hosts predict, and gather the model's arrays; host 0 does the rest, while th
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.errors import ExportError, InfeedError, OptionError, did_you_mean
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
+from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.manager import WhichStep
-from trainer.config import Model, check_positive_int
 from trainer.ema import model_of, with_model
 from trainer.exporting.description import Origin
 from trainer.exporting.examples import Examples
 from trainer.exporting.making import Making
-from trainer.exporting.saved_model import PLATFORMS
+from trainer.exporting.options import ExportOptions
+from trainer.exporting.saved_model import CLASS_NAME
 from trainer.exporting.served_model import ServedModel, serve
-from trainer.exporting.verification import BATCH_SIZES, TOLERANCE
+from trainer.exporting.verification import BATCH_SIZES
 from trainer.first_batches import FirstBatches
 from trainer.inputs import InputFn
 from trainer.modes.prediction import Prediction
@@ -32,36 +33,12 @@ from trainer.modes.session import Session, open_session
 from trainer.results import ExportResult
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
+from trainer.step_functions import predict_step
 from trainer.task import Variables
-from trainer.user_code import ShortErrors
 
-__all__ = ["ExportOptions", "export", "export_checkpoint"]
+__all__ = ["export", "export_checkpoint"]
 
 RECORDS = math.lcm(*BATCH_SIZES)  # 21, so that every batch is full
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """path: of the directory of exports. model, keys, labels, tolerance, keep, platforms: see Trainer.export."""
-
-    path: str
-    model: Model | None = None
-    keys: Sequence[str] | None = None
-    labels: Mapping[str, Labels] | None = None
-    tolerance: float = TOLERANCE
-    keep: int | None = None
-    platforms: Sequence[str] = PLATFORMS
-
-    def __post_init__(self) -> None:
-        """Raises OptionError for values that are not allowed."""
-        if not 0 <= self.tolerance < math.inf:
-            raise OptionError(f"tolerance={self.tolerance} must be at least 0 and finite.")
-        if self.keep is not None:
-            check_positive_int("keep", self.keep)
-        if unknown := [name for name in self.platforms if name not in PLATFORMS]:
-            raise OptionError(f"platforms has {unknown[0]!r}. Allowed: one or more of {', '.join(PLATFORMS)}.")
-        if not self.platforms:
-            raise OptionError(f"platforms is empty. Allowed: one or more of {', '.join(PLATFORMS)}.")
 
 
 def export_checkpoint(
@@ -70,7 +47,7 @@ def export_checkpoint(
     """See Trainer.export."""
     if setup.config.fast_dev_run:
         raise OptionError("fast_dev_run writes nothing, so it cannot export. Leave it out.")
-    with ShortErrors(), open_session(setup.config) as session:
+    with open_session(setup.config) as session:
         with session.preemption.leavable():
             reading, step = session.reading(setup.config, step, checkpoint_path)
             opened = setup.open("predict", input_fn)
@@ -78,9 +55,9 @@ def export_checkpoint(
         agree_on(session.watchdog, setup, [opened], step, step, **facts)
         with session.preemption.leavable():
             state = reading.state(setup, opened, step)
-            metrics = reading.checkpoints.metrics(step)
-            result, _ = export(session, setup, opened, state, step, input_fn, options, metrics)
-    return result
+            workdir = find_elsewhere(checkpoint_path).workdir if checkpoint_path else setup.config.workdir
+            origin = Origin(step, workdir, reading.checkpoints.metrics(step))
+            return export(session, setup, opened, state, origin, input_fn, options, lambda _: None)
 
 
 def export(
@@ -88,32 +65,35 @@ def export(
     setup: Setup,
     opened: Opened,
     state: TrainState,
-    step: int,
+    origin: Origin,
     input_fn: InputFn,
     options: ExportOptions,
-    metrics: Mapping[str, float] | None = None,
-) -> tuple[ExportResult, TrainState]:
-    """Exports a model of the state. Returns the state in other arrays, too: its own are donated.
+    continue_with: Callable[[TrainState], None],
+) -> ExportResult:
+    """Exports a model of the state, whose arrays are donated: continue_with gets the same state in other arrays, before
+    anything that can fail without harm to a training.
 
-    opened: of input_fn, in the mode predict. metrics: of the newest evaluation, for the description."""
+    opened: of input_fn, in the mode predict. Raises an error of host 0 on every host."""
     model = options.model or setup.config.evaluated_models[0]
     if model == "ema" and not setup.config.averages:
         raise OptionError("model='ema', but the training averages no parameters. Set ema_decay, or export 'params'.")
     variables = model_of(state, model)
     with setup.naming_batch(opened):
-        served = serve(setup.task, variables, setup.spec(opened), options.keys)
+        spec = setup.spec(opened)
+        jax.eval_shape(predict_step(setup.task, options.keys), variables, spec)  # checks what predict_fn returns
+        served = serve(setup.task, variables, spec, options.keys)
     labels = _checked_labels(options.labels or {}, served)
     predicted, variables = _predicted(session, setup, opened, variables, served)
-    origin = Origin(step, model, setup.config.workdir, opened.source.fingerprint, dict(metrics or {}))
-    arrays, result = _gathered(variables), None
-    if jax.process_index() == 0:
+    continue_with(with_model(state, model, variables))
+    arrays = _gathered(variables)
+
+    def make() -> ExportResult:
         examples = Examples.first_of(setup, input_fn, served.arrays, RECORDS)
-        making = Making(options.path, served, labels, origin, options.tolerance, options.platforms, options.keep)
-        result = making(arrays, predicted, examples, session.check)
-    else:
-        for _ in arrays:  # every host takes part in gathering
-            pass
-    return _of_all_hosts(session, result), with_model(state, model, variables)
+        facts = replace(origin, model=model, fingerprint=opened.source.fingerprint)
+        making = Making(options.path, served, labels, facts, options.tolerance, options.platforms, options.keep)
+        return making(arrays, predicted, examples, session.check)
+
+    return _on_host_0(session, make, arrays)
 
 
 def _predicted(
@@ -139,6 +119,8 @@ def _gathered(variables: Variables) -> Iterator[tuple[str, np.ndarray]]:
 
 def _checked_labels(labels: Mapping[str, Labels], served: ServedModel) -> dict[str, Labels]:
     for key in labels:
+        if CLASS_NAME.format(key) in served.predictions:
+            raise OptionError(f"labels has {key!r}, but {CLASS_NAME.format(key)!r} is a prediction already. Rename it.")
         if key not in served.predictions:
             raise OptionError(f"labels has {key!r}, which is not exported.{did_you_mean(key, served.predictions)}")
         row = served.predictions[key]
@@ -147,12 +129,26 @@ def _checked_labels(labels: Mapping[str, Labels], served: ServedModel) -> dict[s
     return {key: found for key, found in labels.items() if found.names}
 
 
-def _of_all_hosts(session: Session, result: ExportResult | None) -> ExportResult:
-    """The result of host 0, on every host."""
+def _on_host_0(session: Session, make: Callable[[], ExportResult], arrays: Iterator[Any]) -> ExportResult:
+    """What host 0 makes, on every host. An error of host 0 is one of every host, so that all can go on after it."""
     watchdog = session.watchdog
-    store, key = watchdog.registry.store, watchdog.registry.key("exported")
-    if result is not None:
+    store, key = watchdog.registry.store, watchdog.registry.key(f"exported/{next(session.numbers)}")
+    if jax.process_index() == 0:
+        try:
+            result = make()
+        except InfeedError as error:
+            _gather_rest(arrays)
+            store.put(key, json.dumps({"error": str(error)}))
+            raise
         store.put(key, json.dumps(asdict(result)))
         return result
-    told = watchdog.wait(lambda: store.get(key), math.inf)  # if host 0 fails, this is a HostError
-    return ExportResult(**json.loads(told or "null"))
+    _gather_rest(arrays)
+    told = json.loads(watchdog.wait(lambda: store.get(key), math.inf) or "")  # if host 0 ends, this is a HostError
+    if "error" in told:
+        raise ExportError(told["error"])
+    return ExportResult(**told)
+
+
+def _gather_rest(arrays: Iterator[Any]) -> None:
+    for _ in arrays:  # every host has to take part
+        pass

@@ -69,9 +69,9 @@ def _results(setup: Setup, input_fn: InputFn, name: str | None, waits: Waits) ->
                 result = evaluation.epoch()
                 ends = end is not None and step >= end
                 evaluated = Evaluated(session, setup, evaluation.state, result, final=ends)
+                evaluated.tell(name)
                 if name is None:  # what keep_best uses
                     evaluated.record()
-                evaluated.tell(name)
         except (CheckpointError, HostError):
             if is_apart() or not _removed(checkpoints, step):
                 raise

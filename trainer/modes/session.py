@@ -1,10 +1,12 @@
 """The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pipeline.errors import CheckpointError
 from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.cluster.host_watchdog import HostWatchdog
@@ -29,6 +31,8 @@ class Session:
     decisions: SharedDecisions
     checkpoints: CheckpointManager
     ownership: Ownership
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    """For keys of exchanges that a session may have several of: all hosts take them in the same order."""
 
     def check(self) -> None:
         """Raises an Ending if this process was asked to end, or the error of another host. For waits, not in a loop."""
@@ -45,7 +49,9 @@ class Session:
             return self, 0
         if checkpoint_path is None:
             return self, self.checkpoints.require(step)
-        found = find_elsewhere(checkpoint_path, None if step == "best" else step)
+        found = find_elsewhere(checkpoint_path, step if step != "best" else None)
+        if step == "best" and str(checkpoint_path).rstrip("/").endswith(f"/checkpoints/{found.step}"):
+            raise CheckpointError(f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'.")
         there = CheckpointManager(replace(config, workdir=found.workdir))
         return replace(self, checkpoints=there), there.require("best") if step == "best" else found.step
 

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from pipeline.errors import OptionError
+from pipeline.errors import ExportError, OptionError
+from pipeline.ops import RandomFlip
 from trainer.config import TrainerConfig
 from trainer.exporter import Exporter
 from trainer.exporting.publishing import Exports
@@ -62,5 +63,23 @@ def test_only_evaluations_of_its_name_count(photographs, train, tmp_path):
 def test_wrong_options_are_one_error(photographs, train, tmp_path):
     with pytest.raises(OptionError, match="when='newest' is not one of best, latest, final"):
         Exporter("there", photographs.input, when="newest")
+    with pytest.raises(OptionError, match="better='lower' is not one of min, max"):
+        Exporter("there", photographs.input, when="best", better="lower")
+    with pytest.raises(OptionError, match="keep=0 must be"):
+        Exporter("there", photographs.input, keep=0)
     with pytest.raises(OptionError, match="metric='los' is not a metric of the evaluation. Did you mean 'loss'"):
         train(2, [Exporter(str(tmp_path / "best"), photographs.input, when="best", metric="los")])
+
+
+def test_a_callback_may_catch_an_export_that_fails_and_the_training_goes_on(photographs, train, tmp_path):
+    class Forgiving(Exporter):
+        def on_evaluation_end(self, end):
+            with pytest.raises(ExportError, match="they differ by"):
+                super().on_evaluation_end(end)
+
+    def input_fn(ctx):
+        return photographs.input(ctx, RandomFlip("image"))
+
+    failing = Forgiving(str(tmp_path / "exports"), input_fn, keys=["logits"])
+    assert train(4, [failing]).step == 4
+    assert steps_of("exports", tmp_path) == []

@@ -10,6 +10,7 @@ import pytest
 from pipeline.datasets import eval_dataset
 from pipeline.errors import CheckpointError, ExportError, OptionError
 from pipeline.ops import DecodeCentralCrop, RandomFlip
+from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from trainer.exporting import saved_model
 from trainer.exporting.serving_process import Requests, answer
@@ -146,7 +147,7 @@ def test_an_export_that_predicts_something_else_is_not_published(photographs, tm
         ({"tolerance": -1}, OptionError, "tolerance=-1 must be at least 0"),
         ({"platforms": ["gpu"]}, OptionError, "platforms has 'gpu'. Allowed: one or more of cpu, cuda, tpu"),
         (
-            {"labels": {"logits": None}},
+            {"labels": {"logits": Labels("logits", 0, ("a",))}},
             OptionError,
             r"labels has 'logits', which is float32 \[4\]: it must be one integer",
         ),
@@ -177,3 +178,16 @@ def test_a_model_for_one_number_of_rows_is_one_error(dense_task, vector_input, c
     trainer.train(vector_input, max_steps=1)
     with pytest.raises(ExportError, match="cannot be converted for any number of rows: .*not from len"):
         trainer.export(str(tmp_path / "exports"), vector_input)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("image/encoded", "image_encoded"),
+        ("2m temperature", "arg_2m_temperature"),
+        ("_x", "arg__x"),
+        ("class", "class_"),
+    ],
+)
+def test_the_names_of_inputs_are_ones_that_python_and_tensorflow_accept(name, argument):
+    assert list(saved_model._signature({name: ArraySpec((), np.dtype(np.float32))}).inputs) == [argument]

@@ -62,7 +62,7 @@ def test_what_was_not_published_leaves_nothing(exports):
     assert open_storage(exports.path).entries(exports.path) == ({}, [])
 
 
-def test_in_a_bucket_the_graph_comes_last_and_a_directory_without_it_is_no_export(bucket, tmp_path, monkeypatch):
+def test_in_a_bucket_the_graph_comes_last_and_an_upload_that_fails_leaves_nothing(bucket, tmp_path, monkeypatch):
     exports, copied = Exports(f"{bucket}/exports"), []
     copy = publishing._copy
 
@@ -76,7 +76,7 @@ def test_in_a_bucket_the_graph_comes_last_and_a_directory_without_it_is_no_expor
     with pytest.raises(KeyboardInterrupt):
         publish(exports)
     assert sorted(copied[:-1]) == ["data", "infeed.json"]
-    assert exports.numbers() == []
+    assert open_storage(exports.path).entries(exports.path) == ({}, [])
     monkeypatch.setattr(publishing, "_copy", copy)
     publish(exports)
     assert len(exports.numbers()) == 1
@@ -112,3 +112,15 @@ def test_a_place_that_cannot_be_written_is_one_error(tmp_path):
     with pytest.raises(StorageError, match="cannot create exports in .*/file/below: Not a directory"):
         publish(Exports(str(tmp_path / "file" / "below")))
     assert Path(tmp_path / "file").is_file()
+
+
+def test_what_a_killed_upload_left_is_no_export_and_goes_after_a_day(exports):
+    storage, days = open_storage(exports.path), 24 * 3600
+    for number in (NOW - days - 1, NOW - 60):
+        with storage.publish(f"{exports.path}/{number}/assets.extra/infeed.json") as sink:
+            sink.write(b"{}")
+    assert exports.numbers() == []
+    publish(exports)
+    exports.keep(1)
+    _, directories = storage.entries(exports.path)
+    assert list(directories) == [str(NOW - 60), str(NOW)]

@@ -1,5 +1,7 @@
 """How far an export is from what the trainer predicts."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -83,3 +85,20 @@ def test_an_interruption_ends_the_process_that_serves(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), interrupted)
+
+
+def test_where_that_process_is_ended_together_with_this_one_the_request_is_the_error(tmp_path):
+    calls = itertools.count()
+
+    def asked_to_end_after_the_first_look():
+        if next(calls) > 0:
+            raise SystemExit(75)
+
+    with pytest.raises(SystemExit, match="75"):
+        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), asked_to_end_after_the_first_look)
+
+
+def test_flags_for_the_xla_of_jax_do_not_reach_that_of_tensorflow(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
+    with pytest.raises(ExportError, match="SavedModel file does not"):
+        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)))
