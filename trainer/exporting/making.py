@@ -48,7 +48,9 @@ class Making:
         """arrays: of the model, by name. predicted: of these examples. check: called now and then; may raise."""
         exports, count = Exports(self.path), min(len(predicted), examples.count)
         if not count:
-            raise ExportError("there is no good record to verify the export with. Evaluate a split with some.")
+            raise ExportError(
+                "the evaluation split begins without a good record to verify the export with. Give another split."
+            )
         if examples.serving is None:
             log.info("export: the input does not know how its records are stored, so it takes only arrays")
         with exports.unpublished() as scratch:

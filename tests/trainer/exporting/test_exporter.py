@@ -1,4 +1,4 @@
-"""Exports of what was evaluated, while a training goes on."""
+"""Exports in the middle of training, of what was just evaluated."""
 
 from pathlib import Path
 

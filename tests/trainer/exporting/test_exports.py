@@ -1,9 +1,12 @@
 """What an export contains, that it predicts what the trainer predicts, and what is not published."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,6 +16,8 @@ from pipeline.ops import DecodeCentralCrop, RandomFlip
 from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from trainer.exporting import saved_model
+from trainer.exporting.examples import Examples
+from trainer.exporting.making import Making
 from trainer.exporting.serving_process import Requests, answer
 from trainer.exporting.verification import served
 from trainer.modes import exporting
@@ -191,3 +196,18 @@ def test_a_model_for_one_number_of_rows_is_one_error(dense_task, vector_input, c
 )
 def test_the_names_of_inputs_are_ones_that_python_and_tensorflow_accept(name, argument):
     assert list(saved_model._signature({name: ArraySpec((), np.dtype(np.float32))}).inputs) == [argument]
+
+
+def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax.experimental.jax2tf", None)
+    monkeypatch.delattr(jax.experimental, "jax2tf", raising=False)
+    with pytest.raises(ExportError, match=r"JAX .* has no jax.experimental.jax2tf, which exports need"):
+        photographs.trainer.export(str(tmp_path), photographs.input)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_split_that_begins_with_bad_records_only_is_one_error(tmp_path):
+    making: Any = Making
+    with pytest.raises(ExportError, match="begins without a good record to verify the export with"):
+        making(str(tmp_path), None, {}, None, 1e-5, (), None)(iter(()), [], Examples({}, 0, None), lambda: None)
+    assert list(tmp_path.iterdir()) == []
