@@ -12,6 +12,7 @@ from pipeline.shards.schema import Labels
 from trainer.checkpointing.contents import versions
 from trainer.exporting.description import Description, Origin, signature_facts, write_description
 from trainer.exporting.examples import Examples
+from trainer.exporting.options import ExportOptions
 from trainer.exporting.publishing import Exports
 from trainer.exporting.saved_model import CLASS_NAME, Signature, write_saved_model
 from trainer.exporting.served_model import ServedModel
@@ -28,15 +29,12 @@ Predicted = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Making:
-    """path: of the directory of exports. tolerance, platforms, keep: see Trainer.export."""
+    """labels: those of the options that have names."""
 
-    path: str
+    options: ExportOptions
     served: ServedModel
     labels: Mapping[str, Labels]
     origin: Origin
-    tolerance: float
-    platforms: Sequence[str]
-    keep: int | None
 
     def __call__(
         self,
@@ -46,7 +44,8 @@ class Making:
         check: Callable[[], None],
     ) -> ExportResult:
         """arrays: of the model, by name. predicted: of these examples. check: called now and then; may raise."""
-        exports, count = Exports(self.path), min(len(predicted), examples.count)
+        options, exports = self.options, Exports(self.options.path)
+        count = min(len(predicted), examples.count)
         if not count:
             raise ExportError(
                 "the evaluation split begins without a good record to verify the export with. Give another split."
@@ -55,25 +54,30 @@ class Making:
             log.info("export: the input does not know how its records are stored, so it takes only arrays")
         with exports.unpublished() as scratch:
             directory = scratch / "model"
-            given = (self.served, arrays, examples.serving, self.labels, self.platforms)
+            given = (self.served, arrays, examples.serving, self.labels, options.platforms)
             signatures = write_saved_model(str(directory), *given)
             expected = self._expected(predicted[:count])
             inputs = _inputs(signatures, examples, count)
-            apart = verify(str(directory), str(scratch), inputs, expected, self.tolerance, check)
+            apart = verify(str(directory), str(scratch), inputs, expected, options.tolerance, check)
             log.info(
                 "export: a process without JAX predicts %d records as predict does, through %s, in batches of %s; "
                 "largest difference: %.2g (tolerance %g)",
-                *(count, ", ".join(signatures), ", ".join(map(str, BATCH_SIZES)), apart, self.tolerance),
+                *(count, ", ".join(signatures), ", ".join(map(str, BATCH_SIZES)), apart, options.tolerance),
             )
-            verified = {"records": count, "batch_sizes": BATCH_SIZES, "tolerance": self.tolerance, "difference": apart}
+            verified = {
+                "records": count,
+                "batch_sizes": BATCH_SIZES,
+                "tolerance": options.tolerance,
+                "difference": apart,
+            }
             facts = signature_facts(signatures, expected)
             write_description(directory, Description(self.origin, facts, self.labels, versions(), verified))
             check()
             path = exports.publish(directory)
         log.info("export: published the model of step %d in %s", self.origin.step, path)
-        if self.keep is not None:
+        if options.keep is not None:
             try:
-                exports.keep(self.keep)
+                exports.keep(options.keep)
             except StorageError as e:
                 log.warning("export: cannot remove older exports: %s", e)
         return ExportResult(path, self.origin.step, apart)

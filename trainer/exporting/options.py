@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Labels
@@ -12,8 +11,7 @@ from trainer.exporting.publishing import Exports
 
 __all__ = ["PLATFORMS", "ExportOptions"]
 
-Platform = Literal["cpu", "cuda", "tpu"]
-PLATFORMS: tuple[Platform, ...] = ("cpu", "cuda", "tpu")
+PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 @dataclass(frozen=True)

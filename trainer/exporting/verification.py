@@ -92,8 +92,9 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
     finite = np.isfinite(expected)
     if not np.array_equal(found[~finite], expected[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
         return np.inf
-    apart = np.abs(found[finite] - expected[finite]).max(initial=0.0)
-    return float(apart / np.abs(expected[finite]).max()) if apart else 0.0
+    found, expected = found[finite], expected[finite]
+    apart, largest = (np.abs(values).max(initial=0.0) for values in (found - expected, expected))
+    return float(apart / largest) if largest else (np.inf if apart else 0.0)
 
 
 def _is_exact(predicted: Predictions, name: str) -> bool:

@@ -90,7 +90,7 @@ def export(
     def make() -> ExportResult:
         examples = Examples.first_of(setup, input_fn, served.arrays, RECORDS)
         facts = replace(origin, model=model, fingerprint=opened.source.fingerprint)
-        making = Making(options.path, served, labels, facts, options.tolerance, options.platforms, options.keep)
+        making = Making(options, served, labels, facts)
         return making(arrays, predicted, examples, session.check)
 
     return _on_host_0(session, make, arrays)

@@ -159,3 +159,16 @@ def test_several_inputs_are_evaluated_under_their_names(dense_task, vectors, mak
 def test_inputs_without_names_or_with_two_are_refused(dense_task, vector_input, config, inputs, name, text):
     with pytest.raises(OptionError, match=text):
         Trainer(dense_task, config()).train_and_evaluate(vector_input, inputs, max_steps=1, name=name)
+
+
+def test_an_evaluation_whose_callback_failed_is_made_up_for(dense_task, vector_input, config):
+    class Broken(Callback):
+        def on_evaluation_end(self, end):
+            raise KeyError("mine")
+
+    settings = config(iterations_per_loop=4)
+    with pytest.raises(KeyError, match="mine"):
+        Trainer(dense_task, settings, callbacks=[Broken()]).train_and_evaluate(vector_input, vector_input, max_steps=4)
+    diary = Diary()
+    Trainer(dense_task, settings, callbacks=[diary]).train_and_evaluate(vector_input, vector_input, max_steps=4)
+    assert diary.heard == [("evaluation", None, 4)]
