@@ -66,7 +66,7 @@ def _one_line(box: str, program: str) -> str:
 
     "" if there is no box."""
     lines = [line.strip("│| ") for line in box.splitlines()[1:]]  # the first is a title
-    flags = ", ".join(line.split()[0] for line in lines if line.startswith("--") and line.strip("-"))
+    flags = ", ".join(line.split()[0].rstrip(",") for line in lines if line.startswith("--") and line.strip("-"))
     parts = [[*part] for is_rule, part in itertools.groupby(lines, lambda line: not line.strip("─-╰╯+")) if not is_rule]
     if not parts:
         return ""

@@ -120,6 +120,7 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
             ("--restore-step", "7"),
             "work/checkpoints has no checkpoint. Train first, or give",
         ),
+        ("digits", ("--export-pth", "x"), "Similar: --export-path, --export-best, --export-keep. See"),
         ("digits", ("--workdir", "/dev/null/work"), "error: cannot write to workdir=/dev/null/work: Not a directory"),
     ],
 )
