@@ -83,8 +83,12 @@ def test_an_interruption_ends_the_process_that_serves(tmp_path):
         served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), interrupted)
 
 
-def test_where_that_process_is_ended_together_with_this_one_the_request_is_the_error(tmp_path):
-    calls = itertools.count()
+def test_where_that_process_is_ended_together_with_this_one_the_request_is_the_error(tmp_path, monkeypatch):
+    calls, ended = itertools.count(), tmp_path / "ended"
+    ended.write_text("#!/bin/sh\nsleep 0.3\nexit 1\n")
+    ended.chmod(0o700)
+    monkeypatch.setattr(verification, "POLL_SECONDS", 1.0)
+    monkeypatch.setattr(verification.sys, "executable", str(ended))
 
     def asked_to_end_after_the_first_look():
         if next(calls) > 0:
@@ -92,9 +96,3 @@ def test_where_that_process_is_ended_together_with_this_one_the_request_is_the_e
 
     with pytest.raises(SystemExit, match="75"):
         served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), asked_to_end_after_the_first_look)
-
-
-def test_flags_for_the_xla_of_jax_do_not_reach_that_of_tensorflow(tmp_path, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
-    with pytest.raises(ExportError, match="SavedModel file does not"):
-        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)))
