@@ -1,0 +1,20 @@
+"""Tokenizers, and how the text of a dataset became tokens: `read_text_info(directory).tokenizer.decode(tokens)`.
+
+Needs neither TensorFlow nor JAX; a dataset with a tokenizer.json also needs the library `tokenizers`."""
+
+from pipeline.tokenizing.built_in import ASCII_ALPHABET, ByteTokenizer, CharacterTokenizer
+from pipeline.tokenizing.hugging_face import HuggingFaceTokenizer, open_hugging_face
+from pipeline.tokenizing.text_info import Packing, TextInfo, read_text_info
+from pipeline.tokenizing.tokenizer import Tokenizer
+
+__all__ = [
+    "ASCII_ALPHABET",
+    "ByteTokenizer",
+    "CharacterTokenizer",
+    "HuggingFaceTokenizer",
+    "Packing",
+    "TextInfo",
+    "Tokenizer",
+    "open_hugging_face",
+    "read_text_info",
+]

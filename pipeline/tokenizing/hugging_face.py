@@ -1,0 +1,114 @@
+"""Tokenizers of Hugging Face's library `tokenizers`, from a tokenizer.json."""
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import InfeedError, OptionError, did_you_mean
+from pipeline.installing import how_to_install
+from pipeline.storage.schemes import open_storage
+from pipeline.tokenizing.tokenizer import utf8_ends
+
+__all__ = ["HuggingFaceTokenizer", "open_hugging_face"]
+
+# The special tokens of well-known tokenizers, such as those of Llama, Gemma, BERT and GPT-2.
+_STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "[CLS]", "<|startoftext|>", "<|endoftext|>")
+_ENDS = ("<|end_of_text|>", "<eos>", "</s>", "[SEP]", "<|endoftext|>")
+
+
+@dataclass(frozen=True)
+class HuggingFaceTokenizer:
+    """The tokenizer in the file `path`, local or on gs://. digest: of the file, which is checked when it is loaded.
+
+    Special tokens that occur as text in a document are encoded like other text."""
+
+    path: str
+    digest: str
+    start: int
+    end: int
+
+    name = "hugging_face"
+    unknown = None
+
+    @property
+    def vocabulary_size(self) -> int:
+        """See Tokenizer."""
+        return max(_loaded(self.path, self.digest).get_vocab().values()) + 1  # there may be gaps
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """See Tokenizer."""
+        encodings = _loaded(self.path, self.digest).encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def byte_ends(self, text: str) -> np.ndarray:
+        """See Tokenizer."""
+        offsets = _loaded(self.path, self.digest).encode(text, add_special_tokens=False).offsets
+        if not offsets:
+            return np.zeros(0, np.int64)
+        ends = np.concatenate([[0], utf8_ends(text)])[[end for _, end in offsets]]
+        # A character of several tokens counts with the first of them; text that has no token, with the next.
+        return np.maximum.accumulate(np.append(ends[:-1], len(text.encode())))
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """See Tokenizer."""
+        return _loaded(self.path, self.digest).decode([int(token) for token in tokens], skip_special_tokens=True)
+
+    def settings(self) -> Mapping[str, Any]:
+        """See Tokenizer."""
+        return {"name": self.name, "digest": self.digest, "start": self.start, "end": self.end}
+
+    def content(self) -> bytes:
+        """The bytes of its file. Raises OptionError if they changed."""
+        return _read(self.path, self.digest)
+
+
+def open_hugging_face(path: str, start: str | None = None, end: str | None = None) -> HuggingFaceTokenizer:
+    """The tokenizer of a tokenizer.json. start, end: its tokens for these roles; None finds those of known tokenizers.
+
+    Raises OptionError if the file is no tokenizer, or has no such token."""
+    content = open_storage(path).read(path)
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    loaded = _loaded(path, digest)
+    roles = (
+        _role(loaded, path, f"--{role}_token", given, known)
+        for role, given, known in (("start", start, _STARTS), ("end", end, _ENDS))
+    )
+    return HuggingFaceTokenizer(path, digest, *roles)
+
+
+def _role(loaded: Any, path: str, option: str, given: str | None, known: Sequence[str]) -> int:
+    for token in (given,) if given is not None else known:
+        if (number := loaded.token_to_id(token)) is not None:
+            return number
+    if given is None:
+        raise OptionError(f"{path} has none of the tokens {', '.join(known)}. Give one of its own as {option}.")
+    raise OptionError(f"{option}={given}: {path} has no such token.{did_you_mean(given, loaded.get_vocab())}")
+
+
+@functools.lru_cache(4)
+def _loaded(path: str, digest: str) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as e:
+        raise InfeedError(f"{path} needs the library tokenizers. Install it: {how_to_install('text')}.") from e
+    content = _read(path, digest)
+    try:
+        loaded = Tokenizer.from_str(content.decode())
+    except Exception as e:  # the library raises Exception itself
+        raise OptionError(f"{path} is not a tokenizer.json of Hugging Face's tokenizers: {e}.") from e
+    loaded.no_truncation()
+    loaded.no_padding()
+    loaded.encode_special_tokens = True
+    return loaded
+
+
+def _read(path: str, digest: str) -> bytes:
+    content = open_storage(path).read(path)
+    found = hashlib.blake2b(content, digest_size=16).hexdigest()
+    if found != digest:
+        raise OptionError(f"{path} has changed: its digest is {found}; expected {digest}. Restore it.")
+    return content
