@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 
 from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.packed_files import scanned
 from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
 from beam_jobs.receipts import receipts_of
 from beam_jobs.references import References
 from beam_jobs.shard_plan import SplitPlan
-from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
 __all__ = ["first_change"]
@@ -26,7 +26,7 @@ def first_change(storage: Storage, plan: SplitPlan, old_digest: str, old_num_sha
         return ""
     new, seen = "", 0
     sources = (source for source in plan.job.sources if source.split == plan.split)
-    scans = (plan.job.converter.scan(open_storage(source.uri), source) for source in sources)
+    scans = (scanned(plan.job, source) for source in sources)
     for refs in itertools.chain.from_iterable(scans):
         rows = raw_rows(old_seed, plan.split, refs)
         differ, unknown = differing(known, rows)

@@ -56,7 +56,8 @@ class Claim:
     def of(plan: SplitPlan) -> "Claim":
         """The claim that a plan makes."""
         total, job = plan.total, plan.job
-        files = (source for source in job.sources if source.split == plan.split and source.kind != "folder")
+        own = (source for source in job.sources if source.split == plan.split)
+        files = (source for source in own if source.kind not in ("folder", "group"))
         return Claim(
             plan=plan.digest,
             num_shards=plan.num_shards,

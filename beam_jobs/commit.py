@@ -13,6 +13,7 @@ import numpy as np
 from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.completeness import CompleteSplit, ShardResult, SourceSummary, check_scanned, check_written, prove
 from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.converter import Packer
 from beam_jobs.receipts import Rejected
 from beam_jobs.report import empty_folders, in_words, summarize, write_summary
 from beam_jobs.shard_plan import SplitPlan
@@ -86,6 +87,7 @@ def _publish_index(storage: Storage, plan: SplitPlan, proven: CompleteSplit) -> 
         seed=plan.job.seed,
         rejected=len(proven.rejected),
         fixups=dict(sorted(proven.fixups.items())),
+        totals=dict(sorted(proven.totals.items())),
         sources={"inputs": len(sources), "bytes": sum(source.bytes for source in sources)},
     )
 
@@ -93,12 +95,16 @@ def _publish_index(storage: Storage, plan: SplitPlan, proven: CompleteSplit) -> 
 def _publish_manifest(storage: Storage, job: ConversionJob, split: str, entry: SplitEntry) -> None:
     """Merges the split into the existing manifest: splits may be converted together or weeks apart."""
     converter = job.converter
+    files = converter.files() if isinstance(converter, Packer) else {}
 
     def merged(there: Manifest | None) -> Manifest:
         check_mergeable(there, job)
         splits = {**(there.splits if there else {}), split: entry}
         manifest = Manifest(converter.name, converter.schema, splits, converter.labels, _writer())
         write_sidecars(storage, job.output_dir, manifest)
+        for name, content in files.items():
+            with storage.publish(join(job.output_dir, name)) as sink:
+                sink.write(content)
         return manifest
 
     update_manifest(storage, job.output_dir, merged)

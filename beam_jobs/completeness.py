@@ -146,6 +146,7 @@ class CompleteSplit:
     key_digest: int = 0
     fixups: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
+    totals: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
     largest: tuple[int, str] = (0, "")  # bytes and key of the largest record
 
@@ -156,6 +157,7 @@ class CompleteSplit:
         self.key_digest = add_digests([self.key_digest, int(receipt.key_digest, 16)])
         self.fixups.update(receipt.fixups)
         self.notes.update(receipt.notes)
+        self.totals.update(receipt.totals)
         self.rejected += receipt.rejected
         self.largest = max(self.largest, (receipt.largest_bytes, receipt.largest_key))
 

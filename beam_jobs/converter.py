@@ -3,28 +3,29 @@
 A converter is pure: a picklable frozen dataclass that reads raw data and returns values. It never writes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from beam_jobs.references import Reference, References
+from beam_jobs.references import File, Reference, References
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Stat, Storage
 
-__all__ = ["Converted", "Converter", "Reject", "Source"]
+__all__ = ["Converted", "Converter", "Pack", "Packer", "Reject", "Source", "Unusable", "files_of"]
 
 _BYTES_PER_FOLDER = 10**8  # a guess: the sizes of a folder's files are unknown before it is listed
 
 
 @dataclass(frozen=True)
 class Source:
-    """One unit of scanning: a raw file, a byte range of a file (a class tar inside the train tar), or a folder.
+    """One unit of scanning: a raw file, a byte range of one (a class tar inside the train tar), a folder, or a group.
 
     split: that its records belong to. uri, stat: of the entire file; a change between scan and gather is an error.
     offset, bytes: of the range. tag: for the converter, such as the class. kind: a folder has no bytes of its own.
-    origin: of a temporary file, the compressed file it was made from, whose stamp is in `stat`."""
+    origin: of a temporary file, the compressed file it was made from, whose stamp is in `stat`.
+    members: of a group, its small files, which are scanned one after the other; uri is that of the first."""
 
     split: str
     uri: str
@@ -32,13 +33,16 @@ class Source:
     offset: int = 0
     bytes: int = 0
     tag: str = ""
-    kind: Literal["tar", "zip", "folder", "file"] = "tar"
+    kind: Literal["tar", "zip", "folder", "file", "group"] = "tar"
     origin: str = ""
+    members: tuple[File, ...] = ()
 
     @property
     def name(self) -> str:
         """The name in messages."""
         uri = self.origin or self.uri
+        if self.members:
+            return f"{uri} (one of {len(self.members):,} files)" if len(self.members) > 1 else uri
         return f"{uri} ({self.tag})" if self.tag else uri
 
     @property
@@ -57,11 +61,13 @@ class Converted:
 
     features: or the serialized record, if the raw data already contains it.
     fixups: the kinds of repair that its raw bytes needed.
-    notes: remarks for the user, which are counted. Each follows the words "in 3 of 10 records"."""
+    notes: remarks for the user, which are counted. Each follows the words "in 3 of 10 records".
+    totals: counts by name; the manifest states their sums over the split."""
 
     features: Mapping[str, Value] | bytes
     fixups: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    totals: Mapping[str, int] = field(default_factory=dict)
 
 
 class Converter(Protocol):
@@ -110,3 +116,50 @@ class Converter(Protocol):
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """Converts the raw bytes of one record. Raises Reject."""
         ...
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A piece of raw data that no record can contain. It is rejected as a record would be."""
+
+    key: str
+    file: File
+    offset: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Records made of one window of a source.
+
+    keys, payloads: of each record; payloads are what `convert` gets as its raw bytes. columns: int64 [records], the
+    converter's own columns of their references."""
+
+    keys: Sequence[str]
+    payloads: Sequence[bytes]
+    columns: Mapping[str, np.ndarray]
+    unusable: Sequence[Unusable] = ()
+
+
+@runtime_checkable
+class Packer(Converter, Protocol):
+    """A converter of which each record is made of several pieces of raw data, such as rows of packed text.
+
+    Its records are written to temporary files before they are shuffled: see packed_files. `scan` is not used."""
+
+    def windows(self, storage: Storage, source: Source) -> Iterator[Any]:
+        """The pieces of a source in groups, each small enough to be in memory. Pure and, unlike `pack`, cheap."""
+        ...
+
+    def pack(self, source: Source, number: int, window: Any) -> Pack:
+        """The records of the window with this number, counted from 0 in its source. Pure."""
+        ...
+
+    def files(self) -> Mapping[str, bytes]:
+        """Name -> content of files to publish next to the manifest, which readers need."""
+        ...
+
+
+def files_of(source: Source) -> tuple[File, ...]:
+    """The raw files of a source."""
+    return source.members or (File(source.uri, source.stat),)

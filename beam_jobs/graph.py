@@ -20,8 +20,9 @@ from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import ShardResult, SourceSummary, check_scanned, distrusting_receipts
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Source
+from beam_jobs.converter import Packer, Source
 from beam_jobs.counts import counts_of
+from beam_jobs.packed_files import raw_storage, remove_packed_files, scanned
 from beam_jobs.plausible import check_target
 from beam_jobs.receipts import finished_shards
 from beam_jobs.references import References, concat
@@ -76,6 +77,8 @@ def pipeline_of(job: ConversionJob, options: Any) -> beam.Pipeline:
 def _groups(job: ConversionJob) -> list[list[tuple[int, Source]]]:
     """Numbered sources. Those in buckets form groups of 16 to scan in parallel, as such scans mostly wait."""
     numbered = list(enumerate(job.sources))
+    if isinstance(job.converter, Packer):  # limited by the CPU, and with much in memory
+        return [[each] for each in numbered]
     remote = [each for each in numbered if is_remote(each[1].uri)]
     groups = [remote[i : i + _SCANS_AT_ONCE] for i in range(0, len(remote), _SCANS_AT_ONCE)]
     return groups + [[each] for each in numbered if not is_remote(each[1].uri)]
@@ -96,7 +99,7 @@ class _Scan(_Stage):
                 yield from self._rows(number, source, batches)
 
     def _begin(self, source: Source) -> Background[References]:
-        return Background(self.job.converter.scan(open_storage(source.uri), source), limit=1, name="infeed-scan")
+        return Background(scanned(self.job, source), limit=1, name="infeed-scan")
 
     def _rows(self, number: int, source: Source, batches: Iterable[References]) -> Iterator[Keyed]:
         records = keys = 0
@@ -189,8 +192,7 @@ class _Gather(_Stage):
         if finished := [value for value in values if isinstance(value, ShardResult)]:
             yield _ONE, finished[0]
             return
-        raw = open_storage(next(source.uri for source in self.job.sources if source.split == split))
-        output = open_storage(self.job.output_dir)
+        raw, output = raw_storage(self.job, split), open_storage(self.job.output_dir)
         with verdict_on_error(self.job, split):
             refs = concat(values)
             result = write_shard(raw, output, _plan(self.job, split, sums, sampled), shard, refs)
@@ -220,6 +222,8 @@ class _Commit(_Stage):
         for path in self.job.scratch:
             with contextlib.suppress(StorageError):  # some buckets forbid deletion
                 open_storage(path).delete(path)
+        with contextlib.suppress(StorageError):
+            remove_packed_files(self.job)
 
 
 def _plan(job: ConversionJob, split: str, sums: Sums, sampled: Samples) -> SplitPlan:

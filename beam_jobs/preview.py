@@ -11,13 +11,13 @@ from beam_jobs.bucket_sums import add_sums, framed_bytes, measure
 from beam_jobs.completeness import check_expected
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
+from beam_jobs.packed_files import scanned
 from beam_jobs.plausible import check_target, empty_shards
 from beam_jobs.references import References
 from beam_jobs.report import empty_folders
 from beam_jobs.sample import candidates, convert_sample, lowest
 from beam_jobs.shard_plan import SplitPlan, by_bucket
 from pipeline.errors import printable
-from pipeline.storage.schemes import open_storage
 
 __all__ = ["SplitPreview", "preview"]
 
@@ -53,8 +53,7 @@ def preview(job: ConversionJob, threads: int = 32) -> Iterator[SplitPreview]:
 
 
 def _scan(job: ConversionJob, source: Source) -> list[tuple[int, References]]:
-    batches = job.converter.scan(open_storage(source.uri), source)
-    return [piece for refs in batches for piece in by_bucket(job, source.split, refs)]
+    return [piece for refs in scanned(job, source, write=False) for piece in by_bucket(job, source.split, refs)]
 
 
 def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]], warnings: tuple[str, ...]) -> SplitPreview:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.packed_files import is_packed, source_of_packed
 from beam_jobs.references import Reference, References
 from pipeline.errors import RawDataError
 from pipeline.shards.ranks import ranks
@@ -48,9 +49,10 @@ def raw_crcs(job: ConversionJob, raw: Storage, refs: References) -> np.ndarray:
 
 def check_unchanged(job: ConversionJob, raw: Storage, refs: References) -> None:
     """Raises RawDataError naming a file that changed since the scan."""
-    stats = in_parallel(raw.stat, [file.uri for file in refs.files])  # in folders, each record is a file
+    files = [file for file in refs.files if not is_packed(job, file.uri)]  # their records have checksums
+    stats = in_parallel(raw.stat, [file.uri for file in files])  # in folders, each record is a file
     temporary = {source.uri for source in job.sources if source.origin}  # their Stat has the stamp of the original
-    for file, stat in zip(refs.files, stats, strict=True):
+    for file, stat in zip(files, stats, strict=True):
         before = file.stat._replace(stamp=None) if file.uri in temporary else file.stat
         if stat.agrees_with(before):
             continue
@@ -75,6 +77,8 @@ def differing(known: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def name_of(job: ConversionJob, uri: str) -> str:
-    """The raw file's name for users: for a temporary file, the compressed file it was made from."""
+    """The raw file's name for users: for a temporary file, the file or source it was made from."""
+    if is_packed(job, uri):
+        return source_of_packed(job, uri)
     origins = (source.origin for source in job.sources if source.uri == uri and source.origin)
     return next(origins, uri)

@@ -58,6 +58,7 @@ class Receipt:
     largest_bytes: Count = 0  # of the payload of the largest record
     largest_key: str = ""
     notes: Mapping[str, Count] = field(default_factory=dict)
+    totals: Mapping[str, Count] = field(default_factory=dict)
     raw: str = ""  # base64 of RAW_ROW [rows that arrived], in order
     raw_checksum: str | None = None  # of all raw files of the split at that time: see SplitPlan
     has_checksum: bool = field(default=True, compare=False)  # False for version 0.1; not a field of the file

@@ -64,6 +64,7 @@ class _Writing:
     raw_crcs: list[int] = field(default_factory=list)
     fixups: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
+    totals: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
     largest: tuple[int, bytes] = (0, b"")  # bytes and key
 
@@ -83,6 +84,7 @@ class _Writing:
         self.largest = max(self.largest, (self.index[-1][0], self.keys[-1]))
         self.fixups.update(converted.fixups)
         self.notes.update(converted.notes)
+        self.totals.update(converted.totals)
 
     def _append(self, payload: Sequence[bytes]) -> None:
         """Writes a framed record. The payload is in pieces, because joining them would copy it."""
@@ -114,6 +116,7 @@ class _Writing:
             largest_bytes=self.largest[0],
             largest_key=self.largest[1].decode("utf-8", "backslashreplace"),
             notes=dict(sorted(self.notes.items())),
+            totals=dict(sorted(self.totals.items())),
             raw=base64.b64encode(rows.tobytes()).decode(),
             raw_checksum=self.plan.raw_checksum,
         )

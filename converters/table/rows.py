@@ -13,7 +13,17 @@ from typing import Any, BinaryIO, NamedTuple
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 
-__all__ = ["MAX_ROW_BYTES", "TABLE_SUFFIXES", "Row", "column_names", "is_json", "parse_row", "table_rows"]
+__all__ = [
+    "MAX_ROW_BYTES",
+    "TABLE_SUFFIXES",
+    "Row",
+    "column_names",
+    "columns_of",
+    "is_json",
+    "parse_row",
+    "rows_of",
+    "table_rows",
+]
 
 MAX_ROW_BYTES = 16 * 1024**2
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -51,12 +61,17 @@ def table_rows(storage: Storage, uri: str, delimiter: str | None) -> Iterator[Ro
 
     Raises RawDataError for a csv file without a header."""
     with storage.open(uri) as file:
-        rows = _all_rows(file, uri, delimiter)
-        if is_json(uri):
-            yield from rows
-            return
-        names = _header(rows, uri)
-        yield from (_named(row, names) for row in rows)
+        yield from rows_of(file, uri, delimiter)
+
+
+def rows_of(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[Row]:
+    """The same, from a file that is open. uri: its name, without .gz. offset: of a line of JSON to start at."""
+    rows = _all_rows(file, uri, delimiter, offset)
+    if is_json(uri):
+        yield from rows
+        return
+    names = _header(rows, uri)
+    yield from (_named(row, names) for row in rows)
 
 
 def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
@@ -64,11 +79,16 @@ def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[
 
     Raises RawDataError for a csv file without a header."""
     with storage.open(uri) as file:
-        rows = _all_rows(file, uri, delimiter)
-        if is_json(uri):
-            first = itertools.takewhile(lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS))
-            return list(dict.fromkeys(name for row in first for name in row.cells))
-        return _header(rows, uri)
+        return columns_of(file, uri, delimiter)
+
+
+def columns_of(file: BinaryIO, uri: str, delimiter: str | None) -> Sequence[str]:
+    """The same, from a file that is open. uri: its name, without .gz."""
+    rows = _all_rows(file, uri, delimiter)
+    if is_json(uri):
+        first = itertools.takewhile(lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS))
+        return list(dict.fromkeys(name for row in first for name in row.cells))
+    return _header(rows, uri)
 
 
 def parse_row(uri: str, data: bytes, delimiter: str | None) -> Any:
@@ -81,9 +101,9 @@ def _delimiter(uri: str, delimiter: str | None) -> str:
     return delimiter or ("\t" if uri.endswith(".tsv") else ",")
 
 
-def _all_rows(file: BinaryIO, uri: str, delimiter: str | None) -> Iterator[Row]:
+def _all_rows(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[Row]:
     if is_json(uri):
-        return _rows(_Lines(file), _parse_json)
+        return _rows(_Lines(file, offset), _parse_json)
     return _rows(_Lines(file), lambda taken: _parse_csv(taken, _delimiter(uri, delimiter)))
 
 
@@ -107,11 +127,11 @@ def _named(row: Row, names: Sequence[str]) -> Row:
 
 
 class _Lines:
-    """The lines of a file, after its byte order mark if it has one."""
+    """The lines of a file, after its byte order mark if it has one, or those from an offset on."""
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: BinaryIO, offset: int = 0):
         self._file = file
-        self.offset, self.line = (len(_BOM) if file.read(len(_BOM)) == _BOM else 0), 0
+        self.offset, self.line = offset or (len(_BOM) if file.read(len(_BOM)) == _BOM else 0), 0
         self.begin = self.offset  # of the last line read; at the end of the file, its size
         file.seek(self.offset)
 

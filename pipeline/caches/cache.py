@@ -60,7 +60,7 @@ class CachedRecords:
         self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
         self.remote, self.whole_files = source.remote, source.whole_files
         self.lengths, self.source_starts = source.lengths, source.source_starts
-        self.labels, self.verify_command = source.labels, source.verify_command
+        self.labels, self.verify_command, self.totals = source.labels, source.verify_command, totals_of(source)
         self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where
 
     def __reduce__(self) -> tuple[Any, ...]:

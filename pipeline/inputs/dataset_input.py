@@ -18,7 +18,7 @@ from pipeline.logs import logger
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
 from pipeline.sizes import format_bytes
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, totals_of
 from pipeline.stall import checked_stall_seconds
 from pipeline.tf_cpu import tf
 
@@ -40,8 +40,8 @@ class DatasetInput:
 
     spec: key -> ArraySpec, whose first dimension is the host batch. fingerprint: identifies the data. expected_crc: the
     sum of `_crc` over all hosts and steps of an evaluation, modulo 2**32; None if checksums are not known in advance,
-    and for training, which drops a tail. endless: whether the batches never end. read_ahead_bytes: the most that the
-    reading thread holds."""
+    and for training, which drops a tail. totals: sums over all records that the manifest states, such as num_bytes of
+    packed text. endless: whether the batches never end. read_ahead_bytes: the most that the reading thread holds."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class DatasetInput:
         self.read_ahead_bytes = min(read_ahead_bytes, 4 * split_bytes)
         self.spec: Mapping[str, Any] = decoder.spec
         self.num_records, self.steps_per_epoch = order.num_records, order.steps_per_epoch
-        self.fingerprint, self.expected_crc = records.fingerprint, expected_crc
+        self.fingerprint, self.expected_crc, self.totals = records.fingerprint, expected_crc, totals_of(records)
         self.start, self.endless, self.on_error = order.start, order.remaining(order.start) is None, quarantine.on_error
         ahead = format_bytes(self.read_ahead_bytes)
         # A mixture has no epochs.

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.errors import SchemaError
 from pipeline.shards.schema import Dtype, Feature, Schema
 
-__all__ = ["LIST_TAG", "Value", "encode_example", "example_pieces", "varint"]
+__all__ = ["LIST_TAG", "Value", "encode_example", "entry_head", "example_pieces", "varint"]
 
 Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float] | np.ndarray
 
@@ -80,10 +80,14 @@ def _entry(key: bytes, dtype: Dtype, items: Sequence[Any]) -> list[bytes]:
         ints = dtype == "int64"
         packed = b"".join([varint(i & _UINT64_MAX) for i in items]) if ints else struct.pack(f"<{len(items)}f", *items)
         body = [b"\x0a" + varint(len(packed)) + packed]
-    size = sum(map(len, body))
+    return [entry_head(key, dtype, sum(map(len, body))), *body]
+
+
+def entry_head(key: bytes, dtype: Dtype, size: int) -> bytes:
+    """What precedes the list of a feature, which has this number of bytes, in the feature map."""
     tagged = LIST_TAG[dtype] + varint(size)
     head = b"\x0a" + varint(len(key)) + key + b"\x12" + varint(len(tagged) + size) + tagged
-    return [b"\x0a" + varint(len(head) + size) + head, *body]
+    return b"\x0a" + varint(len(head) + size) + head
 
 
 def _merged(pieces: Sequence[bytes]) -> list[bytes]:

@@ -60,6 +60,7 @@ class SplitEntry:
     rejected: Count = 0  # inputs that could not be converted; the ledger lists them
     fixups: Mapping[str, int] = field(default_factory=dict)  # number of re-encoded records, by kind
     sources: Mapping[str, int] = field(default_factory=dict)  # size of the raw data: {"inputs", "bytes"}
+    totals: Mapping[str, Count] = field(default_factory=dict)  # sums over all records, such as {"num_bytes"} of text
 
     @property
     def num_records(self) -> int:
@@ -108,8 +109,14 @@ class Manifest:
             "writer": self.writer,
             "schema": self.schema.to_json(),
             "labels": None if self.labels is None else dataclasses.asdict(self.labels),
-            "splits": {name: dataclasses.asdict(entry) for name, entry in sorted(self.splits.items())},
+            "splits": {name: _entry_json(entry) for name, entry in sorted(self.splits.items())},
         }
+
+
+def _entry_json(entry: SplitEntry) -> dict[str, Any]:
+    """Without totals where there are none, so that other datasets keep the manifests that they always had."""
+    fields = dataclasses.asdict(entry)
+    return fields if entry.totals else {name: value for name, value in fields.items() if name != "totals"}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 open_dataset concatenates what it is given. All reading goes through the sources."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import merged_feature
-from pipeline.sources.records import Group, Reading, Record, Records
+from pipeline.sources.records import Group, Reading, Record, Records, totals_of
 from pipeline.spec import Layout
 
 __all__ = ["Concatenated", "ConcatenatedReading", "Part", "concatenated"]
@@ -61,6 +61,7 @@ class Concatenated:
         self.whole_files = min((count for count in files if count is not None), default=None)
         commands = dict.fromkeys(part.records.verify_command for part in parts)
         self.verify_command = " and ".join(command for command in commands if command) or None
+        self.totals = _summed([totals_of(part.records) if part.is_whole else {} for part in parts])
 
     @property
     def lengths(self) -> np.ndarray | None:
@@ -177,3 +178,8 @@ def _shared(one: Schema, other: Schema) -> Schema | None:
         if (there := other.features.get(key)) and (there.dtype, there.shape) == (feature.dtype, feature.shape)
     }
     return Schema(one.name, features) if features else None
+
+
+def _summed(totals: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+    """The sums of the totals that all parts know."""
+    return {name: sum(each[name] for each in totals) for name in totals[0] if all(name in each for each in totals)}

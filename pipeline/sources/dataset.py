@@ -12,7 +12,7 @@ from pipeline.errors import OptionError, RecordNumberError
 from pipeline.sources.concatenated import Concatenated, Part
 from pipeline.sources.examples import ExampleParser
 from pipeline.sources.payloads import payload_reader
-from pipeline.sources.records import Group, Reading, Records, fetch, intact, weighed
+from pipeline.sources.records import Group, Reading, Records, fetch, intact, totals_of, weighed
 from pipeline.storage.open_files import OpenFiles
 
 __all__ = ["Dataset", "Examples"]
@@ -39,7 +39,7 @@ class Dataset:
         self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
         self.remote, self.whole_files = source.remote, source.whole_files
         self.source_starts, self.labels = source.source_starts, source.labels
-        self.verify_command = source.verify_command
+        self.verify_command, self.totals = source.verify_command, totals_of(source)
         self._payload = payload_reader(source, OpenFiles())
 
     def __reduce__(self) -> tuple[Any, ...]:

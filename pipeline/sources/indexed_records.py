@@ -38,6 +38,7 @@ class IndexedRecords:
         self.index = load_index(storage, manifest.directory, split, self.entry)
         self.name = f"{manifest.directory}, split {split!r}"
         self.num_records, self.num_bytes = self.entry.num_records, self.entry.num_bytes
+        self.totals = self.entry.totals
         self.fingerprint, self.layout, self.remote = self.entry.fingerprint, manifest.schema, storage.remote
         self.labels = manifest.labels or tfds_classes(manifest.schema.tfds)
         self.crcs, self.lengths = self.index.crcs, self.index.lengths

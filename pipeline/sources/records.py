@@ -2,7 +2,7 @@
 
 A DatasetInput reads through it; concatenated, sliced and cached records implement it, too. NumPy only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = [
     "Records",
     "fetch",
     "intact",
+    "totals_of",
     "weighed",
 ]
 
@@ -168,3 +169,10 @@ def intact(record: Record) -> Proven:
     if isinstance(record, CorruptRecordError):
         raise record
     return record
+
+
+def totals_of(records: Records) -> Mapping[str, int]:
+    """Sums over all records that the manifest states, such as num_bytes of packed text; {} if none are known.
+
+    Records may have them as an attribute `totals`."""
+    return getattr(records, "totals", {})

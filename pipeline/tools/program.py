@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
             "Converts folders of images, one per class; also zip and tar.",
         ),
         Command("convert table", "converters.table_to_gcs", "Converts csv, tsv or jsonl tables of images or texts."),
+        Command("convert text", "converters.text_to_gcs", "Packs documents into rows of tokens for language models."),
         Command("convert idx", "converters.idx_to_gcs", "Converts MNIST and its family, as downloaded."),
         Command("convert cifar", "converters.cifar_to_gcs", "Converts CIFAR-10 or CIFAR-100, the binary version."),
         Command("convert tfds", "converters.tfds_to_gcs", "Re-shards a dataset of TensorFlow Datasets."),

@@ -1,0 +1,160 @@
+"""Packed files: temporary files of records that are made of several pieces of raw data each.
+
+A row of packed text contains several documents, so no range of the raw data holds its bytes. The scan therefore writes
+the rows of each window of a source to <output>/_scratch, and the other steps read ranges of that file as of any raw
+file. A file appears when it is complete, and is named by everything that its bytes depend on: a conversion that was
+killed packs nothing twice. It ends with the references to its records. The commit removes it."""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.converter import Pack, Packer, Source, files_of
+from beam_jobs.references import File, Reference, References, concat
+from pipeline.errors import RawDataError, StorageError
+from pipeline.shards.record import crc32c
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage, in_parallel, join
+
+__all__ = ["CRC32C", "is_packed", "raw_storage", "remove_packed_files", "scanned", "source_of_packed"]
+
+CRC32C = "crc32c"
+"""The column with the checksum of each record's payload. Part of the plan, as sizes and keys do not cover contents."""
+_VERSION = 1  # of the files' layout
+_LENGTH_BYTES = 8  # of the table's length, at the end
+
+
+def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterator[References]:
+    """References to all records of a source. write: False for a dry run, whose references point to no files."""
+    if not isinstance(job.converter, Packer):
+        return job.converter.scan(open_storage(source.uri), source)
+    return _packed(job, job.converter, source, write)
+
+
+def raw_storage(job: ConversionJob, split: str) -> Storage:
+    """Where the references of a split point."""
+    if isinstance(job.converter, Packer):
+        return open_storage(job.output_dir)
+    return open_storage(next(source.uri for source in job.sources if source.split == split))
+
+
+def is_packed(job: ConversionJob, uri: str) -> bool:
+    """Whether a file that is referred to is a packed file."""
+    return isinstance(job.converter, Packer) and uri.startswith(join(job.output_dir, "_scratch/"))
+
+
+def source_of_packed(job: ConversionJob, uri: str) -> str:
+    """The name of the source that a packed file was made of."""
+    name = uri.rpartition("/")[2].rpartition("-")[0]
+    return next((source.name for source in job.sources if _name(job, source) == name), uri)
+
+
+def remove_packed_files(job: ConversionJob) -> None:
+    """Removes those of all splits of a job, also what earlier plans of these splits left."""
+    directory = join(job.output_dir, "_scratch")
+    storage = open_storage(directory)
+    found = [name for name in storage.list(directory) if name.startswith(tuple(f"{split}." for split in job.splits))]
+    in_parallel(storage.delete, [join(directory, name) for name in found])
+
+
+def _packed(job: ConversionJob, packer: Packer, source: Source, write: bool) -> Iterator[References]:
+    raw, output, name = open_storage(source.uri), open_storage(job.output_dir), _name(job, source)
+    for number, window in enumerate(packer.windows(raw, source)):
+        path = join(job.output_dir, f"_scratch/{name}-{number}")
+        if write and output.exists(path):
+            yield _references(source, path, _read_table(output, path))
+            continue
+        pack = packer.pack(source, number, window)
+        table = _table(source, pack)
+        if write:
+            with output.publish(path) as sink:
+                for payload in pack.payloads:
+                    sink.write(payload)
+                sink.write(_encoded(table))
+                _check_unchanged(raw, source)  # before the file appears
+        yield _references(source, path, table)
+
+
+def _name(job: ConversionJob, source: Source) -> str:
+    """The name of its packed files, without their number."""
+    fields = json.dumps(dict(job.converter.digest_fields()), sort_keys=True)
+    files = (f"{file.uri}\0{file.stat.bytes}\0{file.stat.version}" for file in files_of(source))
+    place = f"{source.split}\0{source.offset}\0{source.bytes}"
+    return f"{source.split}.{_digest(str(_VERSION), fields, place, *files):016x}"
+
+
+def _digest(*parts: str) -> int:
+    joined = "\0\0".join(parts).encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "big")
+
+
+def _table(source: Source, pack: Pack) -> dict[str, np.ndarray]:
+    """Everything that references to the records of a pack need, by column."""
+    files = {file: number for number, file in enumerate(files_of(source))}
+    crcs = np.array([crc32c(payload) for payload in pack.payloads], np.int64)
+    return {
+        "key": np.array([key.encode("utf-8", "surrogateescape") for key in pack.keys], "S"),
+        "size": np.array([len(payload) for payload in pack.payloads], np.int64),
+        **{f"column {name}": values for name, values in {**pack.columns, CRC32C: crcs}.items()},
+        "unusable": np.array([[files[each.file], each.offset] for each in pack.unusable], np.int64).reshape(-1, 2),
+        "unusable key": np.array([each.key.encode("utf-8", "surrogateescape") for each in pack.unusable], "S"),
+        "unusable error": np.array([each.error.encode() for each in pack.unusable], "S"),
+    }
+
+
+def _encoded(table: Mapping[str, np.ndarray]) -> bytes:
+    """A zip, which has a checksum of each column, and its length."""
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **table)
+    return file.getvalue() + len(file.getvalue()).to_bytes(_LENGTH_BYTES, "little")
+
+
+def _read_table(storage: Storage, path: str) -> dict[str, np.ndarray]:
+    """Raises StorageError if the file is damaged."""
+    size = storage.stat(path).bytes
+    try:
+        (end,) = storage.read_ranges([(path, size - _LENGTH_BYTES, _LENGTH_BYTES)])
+        length = int.from_bytes(end, "little")
+        (data,) = storage.read_ranges([(path, size - _LENGTH_BYTES - length, length)])
+        with np.load(io.BytesIO(data)) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
+        raise StorageError(f"{path} is damaged: {e}. Remove it, and run the same command again.") from e
+
+
+def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> References:
+    """References to the records of a packed file, then those to unusable raw data."""
+    files, size = files_of(source), table["size"]
+    columns = {name.removeprefix("column "): values for name, values in table.items() if name.startswith("column ")}
+    stamp = _digest(*(file.stat.version for file in files))  # a file that is packed again is no change of the raw data
+    records = References(
+        files=(File(path, Stat(int(size.sum()), None, stamp)),),
+        key=table["key"],
+        file=np.zeros(len(size), np.int32),
+        offset=np.cumsum(size) - size,
+        size=size,
+        error=np.zeros(len(size), "S1"),
+        columns=columns,
+    )
+    none = dict.fromkeys(columns, 0)
+    texts = (table[name].tolist() for name in ("unusable key", "unusable error"))
+    unusable = [
+        Reference(key.decode("utf-8", "surrogateescape"), files[file], offset, 0, error.decode(), none)
+        for (file, offset), key, error in zip(table["unusable"].tolist(), *texts, strict=True)
+    ]
+    return concat([records, References.of(unusable)])
+
+
+def _check_unchanged(raw: Storage, source: Source) -> None:
+    files = files_of(source)
+    for file, stat in zip(files, in_parallel(raw.stat, [file.uri for file in files]), strict=True):
+        if not stat.agrees_with(file.stat):
+            raise RawDataError(
+                f"{file.uri} has {stat}; it had {file.stat} when the command started. It changed during the "
+                "conversion. Restore it, or run the same command again to read the new version."
+            )

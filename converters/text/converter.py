@@ -1,0 +1,207 @@
+"""Packs documents into records of tokens: rows of one length, with the segments of several documents each.
+
+Pure: reads raw data through a Storage, returns values."""
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from beam_jobs.converter import Converted, Pack, Source, Unusable, files_of
+from beam_jobs.packed_files import CRC32C
+from beam_jobs.references import File, Reference, References
+from converters.raw.validation_share import is_validation
+from converters.text.documents import Document, Reading, documents
+from converters.text.packing import Piece, packed_rows
+from pipeline.errors import RawDataError
+from pipeline.shards.integer_examples import encode_integer_examples
+from pipeline.shards.record import crc32c
+from pipeline.shards.schema import Feature, Schema
+from pipeline.storage.storage import Storage
+from pipeline.tokenizers import HuggingFaceTokenizer, TextInfo
+
+__all__ = ["TextConverter"]
+
+_WINDOW_BYTES = 32 * 10**6  # of text; see SLICE_BYTES
+_ROWS_AT_ONCE = 1024
+_TOTALS = ("num_bytes", "num_tokens", "num_documents")
+
+
+class _Found(NamedTuple):
+    """A document, its file and its key."""
+
+    key: str
+    file: File
+    document: Document
+
+
+@dataclass(frozen=True)
+class TextConverter:
+    """The converter of documents. See Packer.
+
+    Keys of records count the rows of a source, which is named by its first file: so adding a document changes the keys
+    of the rows after it, up to 16 MB of text. validation_fraction: None if each split has its own files."""
+
+    info: TextInfo
+    reading: Reading = field(default_factory=Reading)
+    validation_fraction: float | None = None
+
+    name = "text"
+    labels = None
+    transforms = False
+
+    @property
+    def schema(self) -> Schema:
+        settings = self.info.tokenizer.settings()
+        identity = hashlib.blake2b(repr(sorted(settings.items())).encode(), digest_size=8).hexdigest()
+        row = (self.info.sequence_length,)
+        features = {
+            "tokens": Feature("int64", row, doc=f"tokens of text.json: {settings['name']}, {identity}"),
+            "segment_ids": Feature("int64", row, doc="number of the segment in its row, from 1; 0 is padding"),
+            "positions": Feature("int64", row, doc="place in the segment, from 0"),
+            "num_bytes": Feature("int64", doc="bytes of UTF-8 text in the row"),
+        }
+        return Schema("packed_text", features)
+
+    @property
+    def worker_files(self) -> Sequence[str]:
+        tokenizer = self.info.tokenizer
+        return (tokenizer.path,) if isinstance(tokenizer, HuggingFaceTokenizer) else ()
+
+    def digest_fields(self) -> Mapping[str, Any]:
+        return {
+            "converter": "text/1",
+            "tokenizer": dict(self.info.tokenizer.settings()),
+            "sequence_length": self.info.sequence_length,
+            "packing": self.info.packing,
+            "validation_fraction": self.validation_fraction,
+            **asdict(self.reading),
+        }
+
+    def files(self) -> Mapping[str, bytes]:
+        return self.info.files()
+
+    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
+        raise NotImplementedError("a Packer is not scanned")
+
+    def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[_Found]]:
+        window, size = list[_Found](), 0
+        for found in self._documents(storage, source):
+            window.append(found)
+            size += len(found.document.raw)
+            if size >= _WINDOW_BYTES:
+                yield window
+                window, size = [], 0
+        if window:
+            yield window
+
+    def _documents(self, storage: Storage, source: Source) -> Iterator[_Found]:
+        """Those of the source's split."""
+        files = files_of(source)
+        root = files[0].uri.removesuffix(source.tag)
+        end = source.offset + source.bytes if source.bytes < files[0].stat.bytes and not source.members else None
+        for file in files:
+            name = file.uri.removeprefix(root)
+            for document in documents(storage, file.uri, self.reading, source.offset, end):
+                if self._is_of(source.split, document.raw):
+                    yield _Found(f"{source.split}/{name}:{document.offset}", file, document)
+
+    def _is_of(self, split: str, raw: bytes) -> bool:
+        """By the text, so that copies of a document are in one split."""
+        if self.validation_fraction is None:
+            return True
+        digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
+        return is_validation(digest, self.validation_fraction) == (split == "validation")
+
+    def pack(self, source: Source, number: int, window: Sequence[_Found]) -> Pack:
+        texts = [found.document.raw for found in window if not found.document.error]
+        encoded = _Encoded(self.info, texts)
+        num_tokens = np.diff(encoded.starts).tolist()
+        rows = packed_rows(num_tokens, self.info.sequence_length, self.info.packing)
+        columns = {
+            "num_bytes": _sums(rows, encoded.num_bytes(rows).__getitem__),
+            "num_tokens": _sums(rows, lambda piece: piece.end - piece.begin),
+            "num_documents": _sums(rows, lambda piece: int(not piece.begin)),
+            "unknown": _sums(rows, encoded.num_unknown),
+        }
+        payloads = list[bytes]()
+        for begin in range(0, len(rows), _ROWS_AT_ONCE):
+            some = slice(begin, begin + _ROWS_AT_ONCE)
+            arrays = {**encoded.rows(rows[some]), "num_bytes": columns["num_bytes"][some]}
+            payloads += encode_integer_examples(self.schema, arrays)
+        place = f"{source.split}/{source.tag}:{source.offset}"
+        keys = [f"{place}:{number}:{row:06d}" for row in range(len(rows))]
+        bad = (Unusable(*found[:2], found.document.offset, found.document.error) for found in window)
+        return Pack(keys, payloads, columns, [each for each in bad if each.error])
+
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """See Converter. Exact."""
+        return refs.size
+
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """See Converter. data: the record. Raises RawDataError if it is damaged."""
+        if crc32c(data) != ref.columns[CRC32C]:
+            raise RawDataError(f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again.")
+        totals = {name: int(ref.columns[name]) for name in _TOTALS}
+        notes = ("characters are not in the alphabet and became the token 3",) if ref.columns["unknown"] else ()
+        return Converted(data, notes=notes, totals=totals)
+
+
+class _Encoded:
+    """The tokens of documents, one after the other, each with its end token."""
+
+    def __init__(self, info: TextInfo, texts: Sequence[bytes]) -> None:
+        self._info, self._texts = info, texts
+        tokenizer = info.tokenizer
+        end = np.array([tokenizer.end], np.int32)
+        documents = tokenizer.encode_batch([text.decode() for text in texts])
+        self.starts = np.cumsum([0, *(len(tokens) + 1 for tokens in documents)])
+        parts = (part for tokens in documents for part in (tokens, end))
+        self.tokens = np.concatenate([np.zeros(0, np.int32), *parts])
+
+    def num_bytes(self, rows: Sequence[Sequence[Piece]]) -> Mapping[Piece, int]:
+        """Bytes of text in each piece."""
+        sizes = {}
+        pieces = sorted(itertools.chain.from_iterable(rows))
+        for document, of_one in itertools.groupby(pieces, lambda piece: piece.document):
+            text = self._texts[document]
+            first, *more = of_one
+            if not more:
+                sizes[first] = len(text)
+                continue
+            ends = np.concatenate([[0], self._info.tokenizer.byte_ends(text.decode()), [len(text)]])
+            sizes |= {piece: int(ends[piece.end] - ends[piece.begin]) for piece in (first, *more)}
+        return sizes
+
+    def num_unknown(self, piece: Piece) -> int:
+        """Tokens of a piece that represent text which the tokenizer does not know."""
+        if self._info.tokenizer.unknown is None:
+            return 0
+        return int((self._tokens(piece) == self._info.tokenizer.unknown).sum())
+
+    def rows(self, rows: Sequence[Sequence[Piece]]) -> dict[str, np.ndarray]:
+        """tokens, segment_ids and positions, int32 [rows, sequence_length]."""
+        tokens, segments, positions = np.zeros((3, len(rows), self._info.sequence_length), np.int32)
+        places = np.arange(self._info.sequence_length, dtype=np.int32)
+        for row, pieces in enumerate(rows):
+            at = 0
+            for segment, piece in enumerate(pieces, 1):
+                after = at + piece.size
+                tokens[row, at] = self._info.tokenizer.start
+                tokens[row, at + 1 : after] = self._tokens(piece)
+                segments[row, at:after] = segment
+                positions[row, at:after] = places[: piece.size]
+                at = after
+        return {"tokens": tokens, "segment_ids": segments, "positions": positions}
+
+    def _tokens(self, piece: Piece) -> np.ndarray:
+        start = self.starts[piece.document]
+        return self.tokens[start + piece.begin : start + piece.end]
+
+
+def _sums(rows: Iterable[Iterable[Piece]], value: Any) -> np.ndarray:
+    """int64 [rows]: the sum of a value over the pieces of each row."""
+    return np.array([sum(map(value, row)) for row in rows], np.int64)

@@ -1,0 +1,129 @@
+"""python -m converters.text_to_gcs: text files, or a column of csv, tsv or jsonl -> rows of tokens in TFRecord shards.
+
+Packs documents into rows of --sequence_length tokens for language models. Runs on Apache Beam. The same command resumes
+an interrupted conversion."""
+
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
+import argparse
+from collections.abc import Sequence
+from typing import get_args
+
+from beam_jobs.launch import exit_with
+from beam_jobs.plausible import check_places
+from converters.command_line import chosen_splits, conversion_parser, run
+from converters.raw.class_names import label_text
+from converters.text.converter import TextConverter
+from converters.text.documents import Reading, table_columns
+from converters.text.layouts import SPLITS, find_texts
+from pipeline.errors import OptionError, did_you_mean
+from pipeline.sizes import parse_bytes
+from pipeline.storage.schemes import open_storage
+from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, Packing, TextInfo, Tokenizer, open_hugging_face
+
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = (
+    "--raw_data_dir=books --output=shards --validation_fraction=0.05",
+    "--raw_data_dir=reviews --output=shards --text_column=text --tokenizer=tokenizer.json --sequence_length=2048",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
+    args, rest = _parser().parse_known_args(argv)
+    if args.sequence_length < 2:
+        raise OptionError(f"--sequence_length={args.sequence_length}: must be at least 2, a start token and one other.")
+    splits = chosen_splits(args, SPLITS)
+    check_places(args.raw_data_dir, args.gcs_output_path)
+    reading = Reading(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
+    texts = find_texts(args.raw_data_dir, splits, args.validation_fraction, reading)
+    _check_column(texts.tables, reading)
+    info = TextInfo(_tokenizer(args), args.sequence_length, args.packing)
+    converter = TextConverter(info, reading, args.validation_fraction)
+    return run(args, rest, converter, texts.sources, notices=list(_not_read(texts.others)))
+
+
+def _not_read(others: Sequence[str]) -> Sequence[str]:
+    if not others:
+        return ()
+    more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+    verb = "are" if more else "is"
+    return (f"{others[0]}{more} {verb} not read: only texts and tables of the splits are.",)
+
+
+def _check_column(tables: Sequence[str], reading: Reading) -> None:
+    """Raises OptionError if a table lacks the column; a JSON table in its first 1,000 rows."""
+    for path in tables:
+        there = table_columns(open_storage(path), path, reading.delimiter)
+        if there and reading.column not in there:
+            raise OptionError(
+                f"--text_column: {path} has no column {reading.column!r}. It has: {', '.join(there)}."
+                f"{did_you_mean(reading.column, there)}"
+            )
+
+
+def _tokenizer(args: argparse.Namespace) -> Tokenizer:
+    if args.tokenizer == "bytes":
+        return ByteTokenizer()
+    if args.tokenizer == "characters":
+        if args.alphabet is None:
+            return CharacterTokenizer()
+        text = label_text(open_storage(args.alphabet).read(args.alphabet), args.alphabet)
+        return CharacterTokenizer("".join(dict.fromkeys(text)))
+    return open_hugging_face(args.tokenizer, args.start_token, args.end_token)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = conversion_parser(
+        "text_to_gcs", __doc__, EXAMPLES, SPLITS, "directory of .txt, .jsonl, .csv or .tsv files, plain or .gz"
+    )
+    parser.add_argument(
+        "--validation_fraction",
+        type=float,
+        help="convert all files as one set: this fraction of the documents, chosen by a hash of their text, becomes "
+        "the validation split, the rest train (0: train only)",
+    )
+    documents = parser.add_argument_group("documents")
+    documents.add_argument(
+        "--documents",
+        choices=("file", "block"),
+        default="file",
+        help="what a document of a .txt file is: the file, or a block of lines between blank lines (default: file)",
+    )
+    documents.add_argument("--text_column", default="text", help="column of tables with the documents (default: text)")
+    documents.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
+    documents.add_argument(
+        "--max_document_bytes",
+        default="64MB",
+        help="longer documents are rejected: one must fit in memory (default: %(default)s)",
+    )
+    rows = parser.add_argument_group("rows of tokens")
+    rows.add_argument(
+        "--tokenizer",
+        default="bytes",
+        help="bytes, characters, or the path of a tokenizer.json of Hugging Face's tokenizers (default: bytes)",
+    )
+    rows.add_argument(
+        "--alphabet",
+        metavar="FILE",
+        help="text whose characters --tokenizer=characters knows (default: printable ASCII, tab and newline)",
+    )
+    rows.add_argument("--start_token", help="of the tokenizer.json, before each segment (default: <s>, [CLS], ...)")
+    rows.add_argument("--end_token", help="of the tokenizer.json, after each document (default: </s>, [SEP], ...)")
+    rows.add_argument("--sequence_length", type=int, default=512, help="tokens per row (default: %(default)s)")
+    rows.add_argument(
+        "--packing",
+        choices=get_args(Packing),
+        default="documents",
+        help="documents: cut only those that are longer than a row; concat: cut wherever a row ends, which leaves no "
+        "space (default: documents)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    exit_with(main)
