@@ -22,6 +22,7 @@ from raw_data.imagenet import RawImagenet, imagenet_with_a_bad_image
 from raw_data.pixels import RawCifar, RawMnist
 from raw_data.records import prepare_tfds, write_damaged_tfds, write_tfrecords
 from raw_data.tables import RawTables
+from raw_data.texts import RawTexts
 
 from converters import digits_raw, imagenet_to_gcs
 from pipeline.storage import gcs_calls
@@ -50,6 +51,7 @@ RAW_DATA = {
     "idx": lambda directory: RawMnist(directory).write(),
     "csv of images": lambda directory: RawTables(directory).write(),
     "jsonl of texts": lambda directory: RawTables(directory).write_texts(),
+    "packed texts": lambda directory: RawTexts(directory, 90).write(),
     "cifar-10 archive": lambda directory: RawCifar(directory).write_archive(),
     "cifar-100 folder": lambda directory: RawCifar(directory, coarse=True, images=12).write(),
 }

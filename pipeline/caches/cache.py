@@ -14,13 +14,7 @@ from pipeline.caches.disk import DiskStore
 from pipeline.caches.ram import RamStore
 from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.sources.concatenated import ConcatenatedReading
-from pipeline.sources.records import (
-    Group,
-    Reading,
-    Record,
-    Records,
-    fetch,
-)
+from pipeline.sources.records import Group, Reading, Record, Records, fetch, totals_of
 
 __all__ = ["Cache", "CachedRecords", "Store", "cached"]
 

@@ -25,12 +25,16 @@ from converters.table.images import ImageTableConverter
 from converters.table.layouts import find_classes, find_tables
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Unlabelled
 from converters.table.texts import TextTableConverter
+from converters.text.converter import TextConverter
+from converters.text.documents import Reading
+from converters.text.layouts import find_texts
 from converters.tfds import prepared
 from converters.tfrecord import layouts
 from converters.tfrecord.converter import TfrecordConverter
 from pipeline.shards.record import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
 from pipeline.shards.schema import Labels
 from pipeline.storage.schemes import open_storage
+from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo
 
 __all__ = ["CONVERTERS", "Row"]
 
@@ -112,6 +116,11 @@ def find_text_tables(directory):
     return TextTableConverter("text", target, validation_fraction=0.3), tables.sources
 
 
+def find_texts_to_pack(directory):
+    found = find_texts(directory, [], 0.3, Reading())
+    return TextConverter(TextInfo(ByteTokenizer(), 64, "concat"), Reading(), 0.3), found.sources
+
+
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
@@ -124,6 +133,18 @@ IMAGE_TABLES = (
     *({"column": "note"}, {"key_column": "note"}, {"delimiter": ";"}),
 )
 TEXT_TABLES = tuple({"target": MultiLabel(*about)} for about in (("kind", ("x",)), ("about", ("x", "y", "z"), ",")))
+PACKED_TEXTS = (
+    *(
+        {"info": TextInfo(*info)}
+        for info in ((ByteTokenizer(), 65, "concat"), (CharacterTokenizer("ab"), 64, "concat"))
+    ),
+    *(
+        {"info": TextInfo(*info)}
+        for info in ((ByteTokenizer(), 64, "documents"), (CharacterTokenizer("b"), 64, "concat"))
+    ),
+    *({"reading": reading} for reading in (Reading("block"), Reading(column="x"), Reading(max_bytes=9))),
+    {"validation_fraction": 0.1},
+)
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {
     "imagenet tars": Row(find_imagenet, IMAGENET),
@@ -133,6 +154,7 @@ CONVERTERS = {
     "image folder": Row(find_image_folder(0.3), IMAGE_FOLDER, beside=()),
     "csv of images": Row(find_image_tables, (*IMAGE_TABLES, *IMAGE_FOLDER[1:])),
     "jsonl of texts": Row(find_text_tables, TEXT_TABLES),
+    "packed texts": Row(find_texts_to_pack, PACKED_TEXTS),
     "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
     "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
     "cifar-100 folder": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
