@@ -3,7 +3,6 @@
 Pure: reads raw data through a Storage, returns values."""
 
 import hashlib
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from beam_jobs.packed_files import CRC32C
 from beam_jobs.references import File, Reference, References
 from converters.raw.validation_share import is_validation
 from converters.text.documents import Document, Reading, documents
+from converters.text.encoding import EncodedDocuments
 from converters.text.packing import Piece, packed_rows
 from pipeline.errors import RawDataError
 from pipeline.shards.integer_examples import encode_integer_examples
@@ -27,7 +27,7 @@ __all__ = ["TextConverter"]
 
 _WINDOW_BYTES = 32 * 10**6  # of text; see SLICE_BYTES
 _ROWS_AT_ONCE = 1024
-_TOTALS = ("num_bytes", "num_tokens", "num_documents")
+_TOTALS = ("num_bytes", "num_tokens", "num_segments", "num_documents")
 
 
 class _Found(NamedTuple):
@@ -118,12 +118,13 @@ class TextConverter:
 
     def pack(self, source: Source, number: int, window: Sequence[_Found]) -> Pack:
         texts = [found.document.raw for found in window if not found.document.error]
-        encoded = _Encoded(self.info, texts)
+        encoded = EncodedDocuments(self.info, texts)
         num_tokens = np.diff(encoded.starts).tolist()
         rows = packed_rows(num_tokens, self.info.sequence_length, self.info.packing)
         columns = {
             "num_bytes": _sums(rows, encoded.num_bytes(rows).__getitem__),
             "num_tokens": _sums(rows, lambda piece: piece.end - piece.begin),
+            "num_segments": np.array([len(row) for row in rows], np.int64),
             "num_documents": _sums(rows, lambda piece: int(not piece.begin)),
             "unknown": _sums(rows, encoded.num_unknown),
         }
@@ -148,58 +149,6 @@ class TextConverter:
         totals = {name: int(ref.columns[name]) for name in _TOTALS}
         notes = ("characters are not in the alphabet and became the token 3",) if ref.columns["unknown"] else ()
         return Converted(data, notes=notes, totals=totals)
-
-
-class _Encoded:
-    """The tokens of documents, one after the other, each with its end token."""
-
-    def __init__(self, info: TextInfo, texts: Sequence[bytes]) -> None:
-        self._info, self._texts = info, texts
-        tokenizer = info.tokenizer
-        end = np.array([tokenizer.end], np.int32)
-        documents = tokenizer.encode_batch([text.decode() for text in texts])
-        self.starts = np.cumsum([0, *(len(tokens) + 1 for tokens in documents)])
-        parts = (part for tokens in documents for part in (tokens, end))
-        self.tokens = np.concatenate([np.zeros(0, np.int32), *parts])
-
-    def num_bytes(self, rows: Sequence[Sequence[Piece]]) -> Mapping[Piece, int]:
-        """Bytes of text in each piece."""
-        sizes = {}
-        pieces = sorted(itertools.chain.from_iterable(rows))
-        for document, of_one in itertools.groupby(pieces, lambda piece: piece.document):
-            text = self._texts[document]
-            first, *more = of_one
-            if not more:
-                sizes[first] = len(text)
-                continue
-            ends = np.concatenate([[0], self._info.tokenizer.byte_ends(text.decode()), [len(text)]])
-            sizes |= {piece: int(ends[piece.end] - ends[piece.begin]) for piece in (first, *more)}
-        return sizes
-
-    def num_unknown(self, piece: Piece) -> int:
-        """Tokens of a piece that represent text which the tokenizer does not know."""
-        if self._info.tokenizer.unknown is None:
-            return 0
-        return int((self._tokens(piece) == self._info.tokenizer.unknown).sum())
-
-    def rows(self, rows: Sequence[Sequence[Piece]]) -> dict[str, np.ndarray]:
-        """tokens, segment_ids and positions, int32 [rows, sequence_length]."""
-        tokens, segments, positions = np.zeros((3, len(rows), self._info.sequence_length), np.int32)
-        places = np.arange(self._info.sequence_length, dtype=np.int32)
-        for row, pieces in enumerate(rows):
-            at = 0
-            for segment, piece in enumerate(pieces, 1):
-                after = at + piece.size
-                tokens[row, at] = self._info.tokenizer.start
-                tokens[row, at + 1 : after] = self._tokens(piece)
-                segments[row, at:after] = segment
-                positions[row, at:after] = places[: piece.size]
-                at = after
-        return {"tokens": tokens, "segment_ids": segments, "positions": positions}
-
-    def _tokens(self, piece: Piece) -> np.ndarray:
-        start = self.starts[piece.document]
-        return self.tokens[start + piece.begin : start + piece.end]
 
 
 def _sums(rows: Iterable[Iterable[Piece]], value: Any) -> np.ndarray:

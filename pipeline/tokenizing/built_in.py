@@ -32,9 +32,9 @@ class ByteTokenizer:
         """See Tokenizer."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 3 for text in texts]
 
-    def byte_ends(self, text: str) -> np.ndarray:
+    def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """See Tokenizer."""
-        return np.arange(1, len(text.encode()) + 1)
+        return [(tokens, np.arange(1, len(tokens) + 1, dtype=np.int32)) for tokens in self.encode_batch(texts)]
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """See Tokenizer."""
@@ -86,9 +86,9 @@ class CharacterTokenizer:
             encoded.append(np.where(known[place] == codes, tokens[place], np.int32(_UNKNOWN)))
         return encoded
 
-    def byte_ends(self, text: str) -> np.ndarray:
+    def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """See Tokenizer."""
-        return utf8_ends(text)
+        return [(tokens, utf8_ends(text)) for tokens, text in zip(self.encode_batch(texts), texts, strict=True)]
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """See Tokenizer."""

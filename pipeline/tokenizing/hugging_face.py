@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,14 +45,24 @@ class HuggingFaceTokenizer:
         encodings = _loaded(self.path, self.digest).encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
-    def byte_ends(self, text: str) -> np.ndarray:
-        """See Tokenizer."""
-        offsets = _loaded(self.path, self.digest).encode(text, add_special_tokens=False).offsets
-        if not offsets:
-            return np.zeros(0, np.int64)
-        ends = np.concatenate([[0], utf8_ends(text)])[[end for _, end in offsets]]
-        # A character of several tokens counts with the first of them; text that has no token, with the next.
-        return np.maximum.accumulate(np.append(ends[:-1], len(text.encode())))
+    def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """See Tokenizer. A token of a piece of a character represents the character, once."""
+        lengths = _bytes_of_tokens(self.path, self.digest)
+        if lengths is None:
+            return self._with_offsets(texts)
+        found = [(tokens, np.cumsum(lengths[tokens], dtype=np.int32)) for tokens in self.encode_batch(texts)]
+        for number, (text, (_, ends)) in enumerate(zip(texts, found, strict=True)):
+            if len(ends) and ends[-1] != len(text.encode()):  # a normalizer changed the text
+                found[number : number + 1] = self._with_offsets([text])
+        return found
+
+    def _with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """encode_with_ends for any tokenizer. Offsets take as long as the encoding, and 100 bytes per token."""
+        encodings = _loaded(self.path, self.digest).encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (np.array(encoding.ids, np.int32), _ends(text, encoding.offsets))
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """See Tokenizer."""
@@ -78,6 +89,27 @@ def open_hugging_face(path: str, start: str | None = None, end: str | None = Non
         for role, given, known in (("start", start, _STARTS), ("end", end, _ENDS))
     )
     return HuggingFaceTokenizer(path, digest, *roles)
+
+
+@functools.lru_cache(4)
+def _bytes_of_tokens(path: str, digest: str) -> np.ndarray | None:
+    """int32 [vocabulary]: bytes of each token, for tokenizers whose tokens are sequences of bytes; else None.
+
+    Each character of such a token represents one byte, as in the tokenizers of GPT-2 and Llama 3."""
+    decoder = json.loads(_read(path, digest)).get("decoder") or {}
+    if decoder.get("type") != "ByteLevel":
+        return None
+    vocabulary = _loaded(path, digest).get_vocab()
+    lengths = np.zeros(max(vocabulary.values()) + 1, np.int32)
+    lengths[list(vocabulary.values())] = [len(token) for token in vocabulary]
+    return lengths
+
+
+def _ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Bytes up to the end of each token. offsets: in characters of the text."""
+    ends = np.append(np.int32(0), utf8_ends(text))[np.array(offsets, np.int64).reshape(-1, 2)[:, 1]]
+    ends[-1:] = len(text.encode())
+    return np.maximum.accumulate(ends)
 
 
 def _role(loaded: Any, path: str, option: str, given: str | None, known: Sequence[str]) -> int:

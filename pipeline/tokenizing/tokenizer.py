@@ -40,10 +40,10 @@ class Tokenizer(Protocol):
         """int32 [tokens] for each text, without special tokens."""
         ...
 
-    def byte_ends(self, text: str) -> np.ndarray:
-        """int64 [tokens]: how many UTF-8 bytes of the text each of its tokens and all earlier tokens represent.
+    def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each text its tokens and, int32 [tokens], how many of its UTF-8 bytes they represent up to each of them.
 
-        The last one represents the rest of the text."""
+        The last token also represents what follows it. May take twice the time of encode_batch."""
         ...
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
@@ -56,6 +56,6 @@ class Tokenizer(Protocol):
 
 
 def utf8_ends(text: str) -> np.ndarray:
-    """int64 [characters]: the number of UTF-8 bytes up to the end of each character."""
+    """int32 [characters]: the number of UTF-8 bytes up to the end of each character."""
     codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    return np.cumsum(1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000))
+    return np.cumsum(1 + (codes >= 0x80).astype(np.int32) + (codes >= 0x800) + (codes >= 0x10000), dtype=np.int32)
