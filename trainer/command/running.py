@@ -104,9 +104,15 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     config, split = recipe.trainer, recipe.eval_split if isinstance(recipe, DataRecipe) else None
     if jax.process_index() > 0:
         return
-    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
+    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays", "totals")}
     named = {"split": split, "checkpoint_path": recipe.checkpoint_path}
-    report = result.metrics | numbers | {"proven": result.proven} | {key: name for key, name in named.items() if name}
+    report = (
+        result.metrics
+        | result.totals
+        | numbers
+        | {"proven": result.proven}
+        | {key: name for key, name in named.items() if name}
+    )
     path = _publish(config.workdir, "eval_result.json", report)
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
