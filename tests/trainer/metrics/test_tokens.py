@@ -180,7 +180,7 @@ def test_an_evaluation_that_did_not_count_what_the_dataset_states_raises(make_in
 def test_sums_are_exact_beyond_what_int32_and_float32_hold():
     """4 GiB of text in steps of 4 MiB and some bytes, and as many nats with a fraction that float32 would lose."""
     metrics = {"bits_per_byte": METRICS["bits_per_byte"]}
-    size = 2**20 + 77
+    size = 2**20 + 65_501
     row = {"tokens": [[2, 5]], "segment_ids": [[1, 1]], "num_bytes": [size], "nats": [[1000.1, np.nan]]}
     batch = {
         key: jnp.asarray(np.repeat(np.array(value, np.float32 if key == "nats" else np.int32), 4, 0))
