@@ -26,6 +26,9 @@ def run(recipe: Recipe) -> None:
     if recipe.show_state:
         show_state(trainer, recipe)
         return
+    if recipe.mode == "sample":
+        _print_samples(trainer, recipe)
+        return
     if recipe.trainer.fast_dev_run:
         _try(trainer, recipe, predicts=task.predict_fn is not None)
         return
@@ -73,6 +76,14 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
             agreement.add(line)
             count += 1
     say(Console(), f"{count} predictions written to {path}{agreement}")
+
+
+def _print_samples(trainer: Trainer, recipe: Recipe) -> None:
+    """A line of dashes separates texts. Escapes control characters, which a model may generate as well."""
+    for number, text in enumerate(recipe.samples(trainer)):
+        for line in (*("---",) * (number > 0), *text.split("\n")):
+            if jax.process_index() == 0:
+                say(Console(), line)
 
 
 def _export(trainer: Trainer, recipe: Recipe) -> None:
