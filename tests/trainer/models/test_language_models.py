@@ -193,6 +193,12 @@ def test_in_bfloat16_products_take_it_and_parameters_logits_and_scores_are_float
     assert kinds.count("bf16") == len(kinds) - len(in_float32) >= 4, kinds
 
 
+def test_the_forget_gates_of_an_lstm_begin_open():
+    cell = MODELS["lstm"](nnx.Rngs(0)).layers[0]
+    (_, forget, _, _) = jnp.split(cell.dense_h.bias[...], 4)
+    assert (forget.tolist(), cell.dense_h.bias[...].sum()) == ([1] * WIDTH, WIDTH)
+
+
 def test_more_layers_make_no_longer_program():
     few, many = (str(jaxpr_of("transformer", layers=layers)[0]).count("dot_general") for layers in (2, 6))
     assert few == many > 0

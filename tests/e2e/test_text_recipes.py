@@ -1,0 +1,140 @@
+"""The recipes byte_lm and char_lm on texts of the converter: every mode, with narrow models."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stages import without_beam
+
+from converters import text_to_gcs
+from pipeline.errors import EvaluationError, OptionError
+from pipeline.shards.manifest import update_manifest
+from pipeline.storage.schemes import open_storage
+from trainer.command.running import run
+from trainer.config import TrainerConfig
+from trainer.recipes import byte_lm, char_lm, digits
+
+WORDS = ["a", "shard", "of", "records", "reads", "the", "größte", "batch", "once"]
+LENGTH = 32
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """texts(tokenizer): the output directory. A directory of 60 documents of up to 100 bytes."""
+    directory = tmp_path_factory.mktemp("texts")
+    (directory / "raw").mkdir()
+    rng = np.random.default_rng(4)
+    for number in range(60):
+        (directory / "raw" / f"{number}.txt").write_text(" ".join(rng.choice(WORDS, rng.integers(1, 18))))
+
+    def converted(tokenizer):
+        output = directory / tokenizer
+        flags = [f"--sequence_length={LENGTH}", "--validation_fraction=0.3", f"--tokenizer={tokenizer}"]
+        if not output.exists():
+            with without_beam():
+                text_to_gcs.main([f"--raw_data_dir={directory}/raw", f"--output={output}", *flags])
+        return str(output)
+
+    return converted
+
+
+@pytest.fixture(scope="module")
+def trained(texts, tmp_path_factory):
+    """A narrow byte_lm that was trained for three steps, and evaluated."""
+    sizes = {"global_batch_size": 8, "eval_batch_size": 5, "max_steps": 3}
+    settings = TrainerConfig(workdir=str(tmp_path_factory.mktemp("byte_lm")), **sizes)
+    config = byte_lm.Config(data_dir=texts("bytes"), layers=1, width=8, heads=2, trainer=settings)
+    config.check()
+    run(config)
+    return config
+
+
+def result_of(config):
+    return json.loads((Path(config.trainer.workdir) / "eval_result.json").read_text())
+
+
+def test_an_evaluation_counts_the_bytes_and_tokens_of_the_manifest(trained):
+    result = result_of(trained)
+    manifest = json.loads(Path(trained.data_dir, "manifest.json").read_text())
+    totals = manifest["splits"]["validation"]["totals"]
+    assert result["proven"]
+    assert {name: result[name] for name in ("num_bytes", "num_tokens")}.items() <= totals.items()
+    nats = math.log(result["perplexity"]) * result["num_tokens"]
+    assert result["bits_per_byte"] == pytest.approx(nats / math.log(2) / result["num_bytes"])
+
+
+def test_predictions_of_rows_add_up_to_the_evaluation(trained):
+    run(replace(trained, mode="predict"))
+    rows = [json.loads(line) for line in Path(trained.trainer.workdir, "predictions.jsonl").read_text().splitlines()]
+    result = result_of(trained)
+    assert len(rows) == result["records"]
+    assert {name: sum(row[name] for row in rows) for name in ("num_bytes", "num_tokens")}.items() <= result.items()
+    nats = sum(row["nats"] for row in rows)
+    assert result["bits_per_byte"] == pytest.approx(nats / math.log(2) / result["num_bytes"], rel=1e-5)
+    assert result["loss"] == pytest.approx(nats / len(rows) / (LENGTH - 1), rel=1e-5)
+    assert rows[0]["bits_per_byte"] == pytest.approx(rows[0]["nats"] / math.log(2) / rows[0]["num_bytes"])
+
+
+def test_an_evaluation_raises_if_the_bytes_are_not_those_of_the_manifest(trained, monkeypatch):
+    def other(manifest):
+        split = manifest.splits["validation"]
+        totals = {**split.totals, "num_bytes": split.totals["num_bytes"] + 1}
+        return replace(manifest, splits={**manifest.splits, "validation": replace(split, totals=totals)})
+
+    before = Path(trained.data_dir, "manifest.json").read_bytes()
+    try:
+        update_manifest(open_storage(trained.data_dir), trained.data_dir, other)
+        with pytest.raises(EvaluationError, match="'bits_per_byte' added up num_bytes=.*; the dataset states"):
+            run(replace(trained, mode="evaluate"))
+    finally:
+        Path(trained.data_dir, "manifest.json").write_bytes(before)
+
+
+def printed(config, capsys, **fields):
+    capsys.readouterr()
+    config = replace(config, mode="sample", **fields)
+    config.check()
+    run(config)
+    return capsys.readouterr().out
+
+
+def test_samples_begin_with_the_prompt_and_follow_from_the_seed(trained, capsys):
+    shown = printed(trained, capsys, prompt="größ", num_samples=3)
+    texts = shown.removesuffix("\n").split("\n---\n")
+    assert [text.startswith("größ") for text in texts] == [True] * 3
+    assert len(set(texts)) == 3
+    assert printed(trained, capsys, prompt="größ", num_samples=3) == shown
+    greedy = printed(trained, capsys, prompt="größ", num_samples=2, temperature=0.0, num_tokens=5)
+    assert len(set(greedy.removesuffix("\n").split("\n---\n"))) == 1
+
+
+def test_prompts_that_do_not_fit_are_refused(trained, texts):
+    sampling = replace(trained, mode="sample")
+    for fields, text in (
+        ({"prompt": "x" * 31}, r"the prompt has 31 tokens; at most 30 leave room for another one in the 32 tokens"),
+        ({"num_tokens": 32}, r"num_tokens=32 after a prompt of 0 tokens does not fit into the 32 .* Give at most 31\."),
+    ):
+        with pytest.raises(OptionError, match=text):
+            replace(sampling, **fields).check()
+    characters = char_lm.Config(
+        data_dir=texts("characters"),
+        mode="sample",
+        prompt="größte",
+        checkpoint_path=trained.trainer.workdir,
+        trainer=trained.trainer,
+    )
+    with pytest.raises(OptionError, match="has characters that the tokenizer of .* does not know: 'ß', 'ö'. Leave"):
+        characters.check()
+
+
+def test_a_recipe_without_samples_and_data_without_text_are_refused(trained, tmp_path):
+    with pytest.raises(OptionError, match="mode=sample: this recipe generates nothing. The recipes char_lm and byte"):
+        digits.Config(tiny=True, mode="sample", trainer=trained.trainer).check()
+    data = shutil.copytree(trained.data_dir, tmp_path / "data")
+    (data / "text.json").unlink()
+    with pytest.raises(OptionError, match="has no packed text. Give the output directory of"):
+        replace(trained, data_dir=str(data)).check()
