@@ -41,8 +41,8 @@ class Source:
     def name(self) -> str:
         """The name in messages."""
         uri = self.origin or self.uri
-        if self.members:
-            return f"{uri} (one of {len(self.members):,} files)" if len(self.members) > 1 else uri
+        if len(self.members) > 1:
+            return f"one of {len(self.members):,} files starting with {uri}"
         return f"{uri} ({self.tag})" if self.tag else uri
 
     @property
