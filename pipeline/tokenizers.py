@@ -4,11 +4,12 @@ Needs neither TensorFlow nor JAX; a dataset with a tokenizer.json also needs the
 
 from pipeline.tokenizing.built_in import ASCII_ALPHABET, ByteTokenizer, CharacterTokenizer
 from pipeline.tokenizing.hugging_face import HuggingFaceTokenizer, open_hugging_face
-from pipeline.tokenizing.text_info import Packing, TextInfo, read_text_info
+from pipeline.tokenizing.text_info import TEXT_FILE, Packing, TextInfo, read_text_info
 from pipeline.tokenizing.tokenizer import Tokenizer
 
 __all__ = [
     "ASCII_ALPHABET",
+    "TEXT_FILE",
     "ByteTokenizer",
     "CharacterTokenizer",
     "HuggingFaceTokenizer",

@@ -12,6 +12,7 @@ from converters import text_to_gcs
 from converters.text import layouts
 from converters.text.documents import Reading
 from converters.text.layouts import find_texts
+from pipeline import describe, verify
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 from pipeline.sources.open_dataset import open_dataset
@@ -144,3 +145,28 @@ def test_a_directory_without_text_is_an_error(tmp_path):
     raw = write(tmp_path / "raw", {"a.md": "a"})
     with pytest.raises(RawDataError, match=r"has no text: no file ends in \.txt, \.csv, .* It has: a\.md\."):
         convert(raw, tmp_path / "out", "--validation_fraction=0")
+
+
+def test_describe_shows_documents_tokens_and_the_text_of_rows(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    raw = write(tmp_path / "raw", {"a.txt": "hello", "b.txt": "wörld [bold]"})
+    convert(raw, tmp_path / "out", "--validation_fraction=0", "--sequence_length=32")
+    capsys.readouterr()
+    describe.main([str(tmp_path / "out")])
+    said = [" ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines()]
+    assert "Text: tokenizer bytes, rows of 32 tokens, packing documents" in said
+    assert "train 2 18 20 0.900 20.0 68.75%" in said  # bytes per token counts the ends of documents
+    assert "(text) hello ┊ wörld [bold]" in said
+
+
+def test_verify_finds_a_total_that_the_records_do_not_have(tmp_path, capsys):
+    raw = write(tmp_path / "raw", {"a.txt": "hello"})
+    convert(raw, tmp_path / "out", "--validation_fraction=0")
+    assert verify.main([str(tmp_path / "out")]) == 0
+    fields = json.loads((tmp_path / "out/manifest.json").read_text())
+    fields["splits"]["train"]["totals"]["num_bytes"] += 1
+    del fields["checksum"]
+    (tmp_path / "out/manifest.json").write_text(json.dumps(fields))
+    capsys.readouterr()
+    assert verify.main([str(tmp_path / "out")]) == 1
+    assert "total num_bytes of 'train' is 6, its records have 5" in capsys.readouterr().out
