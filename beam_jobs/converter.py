@@ -120,7 +120,9 @@ class Converter(Protocol):
 
 @dataclass(frozen=True)
 class Unusable:
-    """A piece of raw data that no record can contain. It is rejected as a record would be."""
+    """A piece of raw data that no record can contain. It is rejected as a record would be.
+
+    key: unique in the split. file, offset: where it begins. error: why it cannot be used."""
 
     key: str
     file: File
@@ -133,7 +135,7 @@ class Pack:
     """Records made of one window of a source.
 
     keys, payloads: of each record; payloads are what `convert` gets as its raw bytes. columns: int64 [records], the
-    converter's own columns of their references."""
+    converter's own columns of their references. unusable: pieces of the window that are in no record."""
 
     keys: Sequence[str]
     payloads: Sequence[bytes]

@@ -28,7 +28,7 @@ __all__ = ["EXAMPLES", "main"]
 
 EXAMPLES = (
     "--raw_data_dir=books --output=shards --validation_fraction=0.05",
-    "--raw_data_dir=reviews --output=shards --text_column=text --tokenizer=tokenizer.json --sequence_length=2048",
+    "--raw_data_dir=reviews --output=tokens --text_column=text --tokenizer=tokenizer.json --sequence_length=2048",
 )
 _BUILT_IN = ("bytes", "characters")
 
