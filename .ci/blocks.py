@@ -1,24 +1,22 @@
 """Runs the code blocks of documents, so that what they show works.
 
     python .ci/blocks.py PAGE [NAME...]    runs the blocks of a page, in order: all, or those with these names
-    python .ci/blocks.py --all PAGE...     runs the blocks of several pages, in order
     python .ci/blocks.py --sweep PAGE...   runs the blocks that are too slow for every push
     python .ci/blocks.py --check PAGE...   fails if a bash or python block has no mark
 
 The line before a block is its mark: <!-- ci: NAME -->, <!-- sweep: NAME --> or <!-- not run: REASON -->. A block with a
-name such as module.py is saved under it in the current directory, for the blocks after it to import. Python blocks run
-in forks of a process that has imported the heavy libraries (forks.py), except those that need their own."""
+name such as module.py is saved under it in the current directory, for the blocks after it to import.
 
-import atexit
-import functools
+FORKS, a variable, is the address of a process that has imported the heavy libraries (forks.py), and FORKS_PID its
+pid: python blocks and the trainings of bash blocks run in forks of it, unless the block sets variables of its own."""
+
+import os
 import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +25,7 @@ BLOCK = re.compile(rf"(?:{MARK})?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.
 MARKS = ("ci", "sweep", "not run")
 SUFFIXES = {"bash": ".sh", "python": ".py"}
 PROGRAMS = {"bash": ["bash", "-euxo", "pipefail"], "python": [sys.executable]}
+SETS_VARIABLES = re.compile(r"os\.environ|^export ", re.MULTILINE)
 FORKS = Path(__file__).with_name("forks.py")
 
 
@@ -41,8 +40,8 @@ class Block(NamedTuple):
 
     @property
     def may_be_forked(self) -> bool:
-        """Whether it may find libraries imported. Environments of sweeps lack some, and some read variables it sets."""
-        return self.language == "python" and self.mark == "ci" and "os.environ" not in self.code
+        """Whether its programs may find libraries imported: these have read the variables, and a sweep has others."""
+        return self.mark == "ci" and not SETS_VARIABLES.search(self.code)
 
     def __str__(self) -> str:
         return f"{self.page}: {self.name}"
@@ -63,35 +62,33 @@ def run(block: Block) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=SUFFIXES[block.language]) as file:  # children import it
         file.write(block.code)
         file.flush()
-        begun = time.monotonic()
-        if block.may_be_forked:
-            forks().send(file.name)
-            status, used = forks().recv()
-        else:
-            used = cpu_seconds()
-            status = subprocess.run([*PROGRAMS[block.language], file.name], check=False).returncode
-            used = cpu_seconds() - used
-        took = time.monotonic() - begun
+        begun, used = time.monotonic(), cpu_seconds()
+        program, environment = started(block)
+        status = subprocess.run([*program, file.name], env=environment, check=False).returncode
+        took, used = time.monotonic() - begun, cpu_seconds() - used
         print(f"--- {block} took {took:.0f} s, {used:.0f} CPU seconds", flush=True)
     if status:
         sys.exit(f"{block} ended with exit code {status}.")
 
 
-@functools.cache
-def forks() -> Connection:
-    """A process that runs the programs whose files it is sent."""
-    ours, theirs = Pipe()
-    with theirs:  # or `ours` would not notice that the process has ended
-        process = subprocess.Popen([sys.executable, str(FORKS), str(theirs.fileno())], pass_fds=[theirs.fileno()])
-    atexit.register(process.wait)
-    atexit.register(ours.close)  # called first, and ends it
-    return ours
+def started(block: Block) -> tuple[list[str], dict[str, str]]:
+    """The program that a block is given to, and its environment."""
+    program, environment = PROGRAMS[block.language], dict(os.environ)
+    if "FORKS" not in environment or not block.may_be_forked:
+        return program, environment
+    if block.language == "python":
+        return [*program, str(FORKS), environment["FORKS"]], environment
+    return program, environment | {"PATH": f"{FORKS.with_name('forked').resolve()}:{environment['PATH']}"}
 
 
 def cpu_seconds() -> float:
-    """CPU time of all children that have ended."""
+    """CPU time of all children that have ended, and of all forks."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    seconds = usage.ru_utime + usage.ru_stime
+    if "FORKS" in os.environ:
+        children = Path(f"/proc/{os.environ['FORKS_PID']}/stat").read_text().rpartition(")")[2].split()[13:15]
+        seconds += sum(map(int, children)) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def check(pages: list[str]) -> None:
@@ -109,7 +106,7 @@ def main(arguments: list[str]) -> None:
         check(arguments[1:])
         return
     sweep = arguments[0] == "--sweep"
-    pages, names = (arguments[1:], []) if arguments[0] in ("--sweep", "--all") else (arguments[:1], arguments[1:])
+    pages, names = (arguments[1:], []) if sweep else (arguments[:1], arguments[1:])
     chosen = [block for page in pages for block in blocks(page) if block.mark == ("sweep" if sweep else "ci")]
     missing = set(names) - {block.name for block in chosen}
     if missing:
