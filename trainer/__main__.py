@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainer.recipe import Recipe
 
 NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
-NAMES = ("digits", "mnist", "fashion_mnist", "cifar10", "images", "imagenet_resnet50")
+NAMES = ("digits", "mnist", "fashion_mnist", "cifar10", "images", "imagenet_resnet50", "char_lm", "byte_lm")
 RECIPES = {name: f"trainer.recipes.{name}:Config" for name in NAMES}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pipeline.errors import FingerprintError, InputError
@@ -28,6 +29,7 @@ class FirstBatches:
     expected_crc = None
     start = 0
     verify_command = None
+    totals: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, source: CompleteInput, count: int, *, repeat: bool) -> None:
         self.spec, self.on_error = source.spec, source.on_error

@@ -4,7 +4,7 @@ pipeline's DatasetInput implements it structurally. Needs NumPy, and jax for tre
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import GeneratorType
+from types import GeneratorType, MappingProxyType
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import jax
@@ -103,7 +103,8 @@ class CompleteInput(Input, Protocol):
 
     endless: whether its batches never end. on_error: "raise", "mask" or "skip"; only with "mask" may an evaluation mask
     rows of records that are due. quarantine: the bad records that this host has read so far. verify_command: the
-    command that lists damaged records; None if there is none."""
+    command that lists damaged records; None if there is none. totals: sums over all records due that the dataset
+    states, such as num_bytes of text; an evaluation compares what metrics add up under these names."""
 
     @property
     def endless(self) -> bool: ...  # noqa: D102
@@ -113,6 +114,8 @@ class CompleteInput(Input, Protocol):
     def quarantine(self) -> Sequence[Any]: ...  # noqa: D102
     @property
     def verify_command(self) -> str | None: ...  # noqa: D102
+    @property
+    def totals(self) -> Mapping[str, int]: ...  # noqa: D102
 
 
 InputFn = Callable[[InputContext], Input | Iterable[Mapping[str, Any]]]
@@ -126,7 +129,7 @@ class IterableInput:
     an InputError. Arrays are copied, so the iterable may reuse its own.
 
     spec: of the first batch. num_records, steps_per_epoch, expected_crc, start and verify_command are None, because
-    nothing is known; endless is False; fingerprint, on_error and quarantine never change."""
+    nothing is known; totals is empty and endless False; fingerprint, on_error and quarantine never change."""
 
     num_records = None
     steps_per_epoch = None
@@ -137,6 +140,7 @@ class IterableInput:
     on_error = "raise"
     quarantine = ()
     verify_command = None
+    totals: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, iterable: Iterable[Mapping[str, Any]]) -> None:
         self._iterator = iter(iterable)

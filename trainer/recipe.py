@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainer.callbacks import Callback
     from trainer.inputs import Input, InputContext
     from trainer.task import Task
+    from trainer.trainer import Trainer
 
 __all__ = [
     "DataRecipe",
@@ -61,18 +62,19 @@ class Recipe(ABC):
     For other defaults of the trainer's flags, a subclass repeats its last field:
     trainer: TrainerConfig = settings(max_steps=600)."""
 
-    mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export"] = "train"
+    mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample"] = "train"
     """train: train, then evaluate. evaluate: only evaluate the newest checkpoint. evaluate-continuously: evaluate new
     checkpoints as another process saves them. predict: write <workdir>/predictions.jsonl, a line per record of the
-    validation split. export: publish a SavedModel, verified with records of that split."""
+    validation split. export: publish a SavedModel, verified with records of that split. sample: print texts that a
+    language model generates."""
     follow_seconds: float = 3600.0
     """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that of max_steps."""
     show_state: bool = False
     """Print the arrays of the training's state, with dtype and shape, and how the optimizer treats each parameter; then
     end."""
     checkpoint_path: str | None = None
-    """For evaluate, predict and export: another work directory, or a checkpoint in it, whose model to use. Results are
-    still written to --workdir."""
+    """For evaluate, predict, export and sample: another work directory, or a checkpoint in it, whose model to use.
+    Results are still written to --workdir."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
     warm_start: WarmStart = field(default_factory=WarmStart)
@@ -126,6 +128,12 @@ class Recipe(ABC):
         """What to write to predictions.jsonl for a record. values: its predictions, numbers and lists of numbers."""
         return values
 
+    def samples(self, trainer: "Trainer") -> "Iterable[str]":
+        """The texts that mode="sample" prints, from the model of the trainer's newest checkpoint, or of
+        checkpoint_path. Default: none, and the mode is refused."""
+        del trainer
+        return ()
+
     def class_names(self) -> "Mapping[str, Labels]":
         """The class names of predictions, for exports: those of "class" become the prediction "class_name". Default:
         none."""
@@ -140,12 +148,17 @@ class Recipe(ABC):
         from trainer.workdir import check_checkpoint
 
         workdir, trains = self.trainer.workdir, self.mode == "train"
+        if self.mode == "sample" and type(self).samples is Recipe.samples:
+            raise OptionError(
+                "mode=sample: this recipe generates nothing. The recipes char_lm and byte_lm do, and so does one of "
+                "your own with a method samples(self, trainer)."
+            )
         self._check_warm_start()
         if self.checkpoint_path is not None:
-            if self.mode not in ("evaluate", "predict", "export"):
+            if self.mode not in ("evaluate", "predict", "export", "sample"):
                 raise OptionError(
-                    f"checkpoint_path={self.checkpoint_path!r} with mode={self.mode}: only evaluate, predict and "
-                    "export use it. To begin a training with its parameters, give --init-from."
+                    f"checkpoint_path={self.checkpoint_path!r} with mode={self.mode}: only evaluate, predict, export "
+                    "and sample use it. To begin a training with its parameters, give --init-from."
                 )
             _ = self.trained_in
             return

@@ -19,7 +19,8 @@ class EvalResult:
     arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows that
     counted. masked: bad records that the input left out, over all hosts; the log of each host names its own.
     num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod 2**32 of the records' crcs, as
-    delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one."""
+    delivered (as expected for a masked one) and as expected. name: of the evaluation, if it has one. totals: integers
+    that metrics added up, such as num_bytes; those that the dataset states are equal."""
 
     step: int
     metrics: dict[str, float]
@@ -31,6 +32,7 @@ class EvalResult:
     seconds: float
     arrays: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
     name: str | None = None
+    totals: dict[str, int] = field(default_factory=dict)
 
     @property
     def proven(self) -> bool:

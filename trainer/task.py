@@ -97,6 +97,14 @@ class Metric(ABC):
 
         Numbers are reported as scalars, arrays separately; entries of a mapping as "metric's name/key"."""
 
+    def totals(self, state: Any) -> Mapping[str, int]:
+        """Integers that this metric added up over the split, by the names that the dataset has for them: {"num_bytes"}.
+
+        state: as compute's. The evaluation raises EvaluationError where the dataset states another number, and reports
+        them in EvalResult.totals. Default: none."""
+        del state
+        return {}
+
 
 Metrics = Mapping[str, Metric | PerRecord]
 """Metrics by name, as a Task lists them."""

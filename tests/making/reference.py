@@ -41,6 +41,7 @@ MODULES = (
     "trainer.metrics.classes",
     "trainer.metrics.binary",
     "trainer.metrics.means",
+    "trainer.metrics.tokens",
     "trainer.checkpoints",
     "trainer.recipe",
     "trainer.recipes.tiny_images",  # for --tiny of one's own recipe

@@ -26,6 +26,9 @@ def run(recipe: Recipe) -> None:
     if recipe.show_state:
         show_state(trainer, recipe)
         return
+    if recipe.mode == "sample":
+        _print_samples(trainer, recipe)
+        return
     if recipe.trainer.fast_dev_run:
         _try(trainer, recipe, predicts=task.predict_fn is not None)
         return
@@ -75,6 +78,14 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
     say(Console(), f"{count} predictions written to {path}{agreement}")
 
 
+def _print_samples(trainer: Trainer, recipe: Recipe) -> None:
+    """A line of dashes separates texts. Escapes control characters, which a model may generate as well."""
+    for number, text in enumerate(recipe.samples(trainer)):
+        for line in (*("---",) * (number > 0), *text.split("\n")):
+            if jax.process_index() == 0:
+                say(Console(), line)
+
+
 def _export(trainer: Trainer, recipe: Recipe) -> None:
     wanted = recipe.export
     result = trainer.export(
@@ -104,9 +115,15 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
     config, split = recipe.trainer, recipe.eval_split if isinstance(recipe, DataRecipe) else None
     if jax.process_index() > 0:
         return
-    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays")}
+    numbers = {key: value for key, value in asdict(result).items() if key not in ("metrics", "arrays", "totals")}
     named = {"split": split, "checkpoint_path": recipe.checkpoint_path}
-    report = result.metrics | numbers | {"proven": result.proven} | {key: name for key, name in named.items() if name}
+    report = (
+        result.metrics
+        | result.totals
+        | numbers
+        | {"proven": result.proven}
+        | {key: name for key, name in named.items() if name}
+    )
     path = _publish(config.workdir, "eval_result.json", report)
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}

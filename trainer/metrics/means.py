@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 from trainer.metrics.found import FromBatch, found
+from trainer.metrics.sums import float_sum, total_of
 from trainer.metrics.tally import LOSSES
 from trainer.task import Batch, Computed, Metric
 
@@ -27,7 +28,7 @@ class Mean(Metric):
     weights: FromBatch
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
-        """sum and weight, float32 []."""
+        """sum and weight, float32 [2]: see float_sum."""
         return _weighed(self.values, self.weights, outputs, batch, mask)
 
     def compute(self, state: Any) -> Computed:
@@ -47,7 +48,7 @@ class Perplexity(Metric):
     losses: FromBatch = LOSSES
 
     def from_batch(self, outputs: Any, batch: Batch, mask: jax.Array) -> Any:
-        """sum and weight, float32 []."""
+        """sum and weight, float32 [2]: see float_sum."""
         return _weighed(self.losses, self.weights, outputs, batch, mask)
 
     def compute(self, state: Any) -> Computed:
@@ -67,9 +68,9 @@ def _weighed(
             f"shapes with {mask.shape[0]} rows, one per record."
         )
     counts = mask.reshape(mask.shape + (1,) * (each.ndim - 1)) & (weight != 0)
-    # where, because 0 * NaN is NaN.
-    return {"sum": jnp.sum(jnp.where(counts, weight * each, 0)), "weight": jnp.sum(jnp.where(counts, weight, 0))}
+    return {"sum": float_sum(weight * each, counts), "weight": float_sum(weight, counts)}
 
 
 def _mean(state: Any) -> float:
-    return float(state["sum"] / state["weight"]) if state["weight"] else math.nan
+    weight = total_of(state["weight"])
+    return total_of(state["sum"]) / weight if weight else math.nan

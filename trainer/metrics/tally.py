@@ -15,7 +15,17 @@ from pipeline.errors import InputError
 from trainer.inputs import MASK
 from trainer.task import Batch, Metric, Metrics
 
-__all__ = ["LOSSES", "Tally", "check_metrics", "computed", "counted", "empty_tallies", "mergeable", "per_record"]
+__all__ = [
+    "LOSSES",
+    "Tally",
+    "check_metrics",
+    "computed",
+    "counted",
+    "empty_tallies",
+    "mergeable",
+    "per_record",
+    "totals_counted",
+]
 
 LOSSES = "_losses"
 WIDE = {"b": jnp.int32, "i": jnp.int32, "u": jnp.uint32, "f": jnp.float32, "V": jnp.float32}  # V: bfloat16
@@ -104,6 +114,15 @@ def computed(tallies: Mapping[str, Any], metrics: Metrics) -> tuple[dict[str, fl
             else:
                 scalars[key] = float(array)
     return scalars, arrays
+
+
+def totals_counted(tallies: Mapping[str, Any], metrics: Metrics) -> dict[str, Mapping[str, int]]:
+    """The totals of every Metric by its name, from tallies on the host."""
+    found = {}
+    for name, metric in mergeable(metrics).items():
+        with _naming(name):
+            found[name] = metric.totals(_whole(*tallies[name]))
+    return found
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from trainer.inputs import CompleteInput, InputFn
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import DispatchResult, run
 from trainer.metrics.masking import PADDINGS
-from trainer.metrics.tally import Tally, computed, mergeable
+from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
 from trainer.modes.exact_epoch import ExactEpoch
 from trainer.modes.session import Session
 from trainer.results import EvalResult
@@ -29,6 +29,8 @@ from trainer.task import Variables
 __all__ = ["Evaluation", "compare_paddings"]
 
 log = logger("trainer")
+
+NOT_THE_SPLITS = "the metrics are not the split's"
 
 
 class Evaluation:
@@ -99,22 +101,24 @@ class Evaluation:
         opened = self._source()
         padding_kind = self._setup.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
-        totals = _Totals(opened.source)
+        sums = _Totals(opened.source)
         with self._setup.feeding(
             self._program, opened, opened.source.start, self._steps, self._session.check
         ) as feeder:
             started = time.perf_counter()
-            carry, _ = run(carry, 0, feeder, self._program, totals.add, self._session)
+            carry, _ = run(carry, 0, feeder, self._program, sums.add, self._session)
         self.state = with_model(self.state, model, carry.variables)
-        epoch = totals.epoch
-        epoch.check("evaluation", "the metrics are not the split's")
+        epoch = sums.epoch
+        epoch.check("evaluation", NOT_THE_SPLITS)
         if epoch.masked:
             log.warning("evaluation: left out %d bad records; the means are over %d", epoch.masked, epoch.records)
-        self.padding_rows = totals.steps * opened.global_batch - epoch.records
-        scalars, arrays = computed(jax.device_get(carry.tallies), self._setup.task.metrics)
+        self.padding_rows = sums.steps * opened.global_batch - epoch.records
+        tallies = jax.device_get(carry.tallies)
+        epoch.check_totals(totals := totals_counted(tallies, self._setup.task.metrics), NOT_THE_SPLITS)
+        scalars, arrays = computed(tallies, self._setup.task.metrics)
         return EvalResult(
             step=self._step,
-            metrics={name: total / epoch.records for name, total in totals.sums.items()} | scalars,
+            metrics={name: total / epoch.records for name, total in sums.sums.items()} | scalars,
             arrays=arrays,
             records=epoch.records,
             masked=epoch.masked,
@@ -122,6 +126,7 @@ class Evaluation:
             crc=epoch.crc,
             expected_crc=opened.source.expected_crc,
             seconds=time.perf_counter() - started,
+            totals={name: total for each in totals.values() for name, total in each.items()},
         )
 
     def _source(self) -> Opened:

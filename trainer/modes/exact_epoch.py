@@ -52,6 +52,22 @@ class ExactEpoch:
                 f"nothing to count. {self._next_step}"
             )
 
+    def check_totals(self, counted: Mapping[str, Mapping[str, int]], so: str) -> None:
+        """EvaluationError unless each metric's totals are those that the dataset states. counted: by metric.
+
+        Says nothing about totals without records that were masked as bad. `so`: as in check."""
+        if self.masked:
+            return
+        for metric, totals in counted.items():
+            for name, total in totals.items():
+                due = self._source.totals.get(name)
+                if due is not None and total != due:
+                    raise EvaluationError(
+                        f"the metric {metric!r} added up {name}={total}; the dataset states {due}. The metric leaves "
+                        f"something out or counts it twice, or the input changed it; {so}. Check the batches and what "
+                        "the metric counts, or give it total=None if it counts something else."
+                    )
+
     @property
     def _next_step(self) -> str:
         explained = "The proof is described in ARCHITECTURE.md, How an evaluation is proven."

@@ -18,6 +18,7 @@ from trainer.mesh import Placement
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity
+from trainer.metrics.tokens import BitsPerByte, TokenAccuracy
 from trainer.modes.evaluation import Evaluation, compare_paddings
 from trainer.modes.session import open_session
 from trainer.setup import Setup
@@ -40,6 +41,9 @@ def split():
         "values": (rng.integers(-40, 40, (RECORDS, 3)) / 8).astype(np.float32),
         "tokens": rng.integers(0, 3, (RECORDS, 3)).astype(np.int32),
         "losses": (rng.integers(1, 40, RECORDS) / 8).astype(np.float32),
+        "size": rng.integers(2**20, 2**26, RECORDS).astype(np.int32),
+        "target": rng.integers(0, 4, (RECORDS, 3)).astype(np.int32),
+        "logits_of_tokens": rng.standard_normal((RECORDS, 3, 4)).astype(np.float32),
     }
 
 
@@ -85,6 +89,20 @@ def expected_areas(data):
     return {"roc": roc, "average_precision": ap, "roc_error": same.mean() / 2}
 
 
+def uneven(outputs, batch):
+    """Weights that are not 0: tokens that count."""
+    return batch["tokens"] > 0
+
+
+def bits_per_byte(data):
+    return data["values"][data["tokens"] > 0].sum() / np.log(2) / data["size"].sum(dtype=np.int64)
+
+
+def token_accuracy(data):
+    counts = data["tokens"] > 0
+    return sk.accuracy_score(data["target"][counts], data["logits_of_tokens"].argmax(2)[counts])
+
+
 def top_2(data):
     return sk.top_k_accuracy_score(data["label"], data["logits"], k=2, labels=range(CLASSES))
 
@@ -105,6 +123,8 @@ METRICS: dict[str, tuple[Any, Any]] = {
         Perplexity(weights="tokens", losses="values"),
         lambda d: np.exp(np.average(d["values"], weights=d["tokens"])),
     ),
+    "bits_per_byte": (BitsPerByte(uneven, lambda o, batch: batch["values"], "size"), bits_per_byte),
+    "token_accuracy": (TokenAccuracy("target", uneven, lambda o, batch: batch["logits_of_tokens"]), token_accuracy),
     "own value": (lambda outputs, batch: batch["_losses"] * 2, lambda d: 2 * d["losses"].mean(dtype=np.float64)),
     "own merge": (Furthest(), lambda d: np.ptp(d["values"][:, 0])),
 }

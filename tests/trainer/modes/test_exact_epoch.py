@@ -60,3 +60,16 @@ def test_an_input_without_a_manifest_says_what_to_look_at():
 def test_the_page_that_an_inexact_epoch_names_has_that_chapter():
     page, chapter = EXPLAINED.removeprefix("The proof is described in ").removesuffix(".").split(", ")
     assert f"\n## {chapter}\n" in (Path(__file__).parents[3] / page).read_text()
+
+
+def test_totals_are_not_compared_when_bad_records_were_left_out_or_none_are_stated():
+    for on_error, bad, totals in (("mask", 1, {"num_bytes": 9}), ("raise", 0, {}), ("raise", 0, {"num_bytes": 8})):
+        checked: Any = Source(num_records=3, on_error=on_error)
+        checked.totals = totals
+        epoch = ExactEpoch(checked)
+        epoch.add({RECORDS: np.array([3 - bad]), BAD_ROWS: np.array([bad]), CRC_SUM: np.array([7])})
+        epoch.check("evaluation", "")
+        epoch.check_totals({"bits_per_byte": {"num_bytes": 8}}, "")
+    checked.totals = {"num_bytes": 9}
+    with pytest.raises(EvaluationError, match="'bits_per_byte' added up num_bytes=8; the dataset states 9"):
+        epoch.check_totals({"bits_per_byte": {"num_bytes": 8}}, "")

@@ -101,7 +101,7 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         (
             "digits",
             ("--checkpoint-path", "runs/a"),
-            "checkpoint_path='runs/a' with mode=train: only evaluate, predict and export use it. To begin a",
+            "checkpoint_path='runs/a' with mode=train: only evaluate, predict, export and sample use it. To begin a",
         ),
         (
             "images",

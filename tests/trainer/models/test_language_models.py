@@ -1,0 +1,198 @@
+"""What every language model does: no token sees another segment, and step by step it gives the same logits."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from trainer.metrics.tokens import next_tokens
+from trainer.models.lstm import LstmLanguageModel
+from trainer.models.transformer import Transformer
+from trainer.nnx_task import nnx_task
+
+VOCABULARY, WIDTH, LENGTH = 11, 8, 12
+SIZES = ((5, 4), (3, 9), (12,))  # of the segments of each row; the rest is padding
+MODELS = {
+    "transformer": lambda rngs, **settings: Transformer(
+        VOCABULARY, rngs, **{"layers": 2, "width": WIDTH, "heads": 2} | settings
+    ),
+    "lstm": lambda rngs, **settings: LstmLanguageModel(VOCABULARY, rngs, **{"layers": 2, "width": WIDTH} | settings),
+}
+NAMES = list(MODELS)
+
+
+def rows_of(sizes):
+    """tokens, segment_ids and positions of rows with segments of these sizes."""
+    segments, positions = np.zeros((2, len(sizes), LENGTH), np.int32)
+    for row, of_row in enumerate(sizes):
+        parts = [(number, place) for number, size in enumerate(of_row, 1) for place in range(size)]
+        segments[row, : len(parts)], positions[row, : len(parts)] = np.transpose(parts)
+    tokens = np.random.default_rng(1).integers(1, VOCABULARY, segments.shape, np.int32) * (segments > 0)
+    return {"tokens": tokens, "segment_ids": segments, "positions": positions}
+
+
+BATCH = rows_of(SIZES)
+
+
+def filled(shapes):
+    """NumPy arrays of these shapes, for which no program has to be compiled."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: (rng.standard_normal(leaf.shape) / 3).astype(leaf.dtype), shapes)
+
+
+def model_of(name):
+    model = nnx.eval_shape(lambda: MODELS[name](nnx.Rngs(0)))
+    nnx.update(model, filled(nnx.state(model, nnx.Param)))
+    model.eval()
+    return model
+
+
+@functools.cache
+def losses_of(name):
+    """batch -> nats [b, length] of each token that counts, 0 elsewhere."""
+    return jax.jit(lambda batch: nats(model_of(name)(**batch), batch))
+
+
+def nats(logits, batch):
+    targets, counts = next_tokens(batch)
+    return jnp.where(counts, optax.softmax_cross_entropy_with_integer_labels(logits, targets), 0)
+
+
+class Given(nnx.Module):
+    """Embeddings that do not depend on the tokens, to differentiate with respect to them."""
+
+    dtype = None
+
+    def __init__(self, embeddings):
+        self.embeddings = nnx.data(embeddings)
+
+    def __call__(self, tokens):
+        return self.embeddings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loss_depends_on_the_tokens_before_it_in_its_segment_and_on_no_other(name):
+    """Other derivatives are exactly 0."""
+    segments, (_, counts) = BATCH["segment_ids"], next_tokens(BATCH)
+
+    def losses(embeddings):  # a row's losses depend on no other row, so their sum has the derivatives of each
+        model = model_of(name)
+        model.embedding = Given(embeddings)
+        return nats(model(**BATCH), BATCH).sum(0)
+
+    embeddings = np.random.default_rng(2).standard_normal((len(SIZES), LENGTH, WIDTH)).astype(np.float32)
+    derivatives = jax.jit(jax.jacrev(losses))(embeddings)  # [place of the loss, row, place, width]
+    depends = np.any(derivatives != 0, axis=-1).swapaxes(0, 1)
+    same = segments[:, :, None] == segments[:, None, :]
+    np.testing.assert_array_equal(depends, same & np.tri(LENGTH, dtype=bool) & np.asarray(counts)[:, :, None])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_document_has_the_same_loss_alone_and_packed(name):
+    packed = losses_of(name)(BATCH)
+    for row, sizes in enumerate(SIZES):
+        for number, size in enumerate(sizes):
+            place = slice(sum(sizes[:number]), sum(sizes[: number + 1]))
+            alone = rows_of([(size,)] * len(SIZES))
+            alone["tokens"][0, :size] = BATCH["tokens"][row, place]
+            losses = losses_of(name)(alone)[0, :size]
+            assert losses.sum() > 0
+            np.testing.assert_allclose(losses, packed[row, place], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_token_by_token_are_those_of_complete_rows(name):
+    tokens = BATCH["tokens"]
+    segments, positions = np.ones_like(tokens), np.broadcast_to(np.arange(LENGTH, dtype=np.int32), tokens.shape)
+
+    def both():
+        model = model_of(name)
+
+        def step(state, given):
+            logits, state = model.step(*given, state)
+            return state, logits
+
+        steps = jax.lax.scan(step, model.start_state(len(tokens), LENGTH), (tokens.T, jnp.arange(LENGTH)))[1]
+        return jnp.swapaxes(steps, 0, 1), model(tokens, segments, positions)
+
+    steps, complete = jax.jit(both)()
+    assert steps.shape == (len(tokens), LENGTH, VOCABULARY)
+    np.testing.assert_allclose(steps, complete, rtol=1e-5, atol=1e-5)
+
+
+@functools.cache
+def task_of(name, precision="f32", **settings):
+    def loss(model, batch):
+        logits = model(batch["tokens"], batch["segment_ids"], batch["positions"])
+        return nats(logits, batch).sum(1), logits
+
+    return nnx_task(functools.partial(MODELS[name], **settings), loss, optax.sgd(0.1), precision=precision)
+
+
+def started(task):
+    """Variables of the task, as shapes."""
+    return jax.eval_shape(lambda: task.init(jax.random.key(0), None))
+
+
+def gradients(name, **settings):
+    task = task_of(name, **settings)
+
+    @jax.jit
+    def of(variables):
+        def total(params):
+            losses, _, logits = task.loss_fn(variables._replace(params=params), BATCH, jax.random.key(0), True)
+            return losses.sum(), logits
+
+        return jax.grad(total, has_aux=True)(variables.params)
+
+    return of(filled(started(task)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_reaches_every_parameter(name):
+    grads, logits = gradients(name)
+    assert (logits.shape, logits.dtype) == ((*BATCH["tokens"].shape, VOCABULARY), jnp.float32)
+    assert [path for path, grad in grads.items() if not np.any(grad)] == []
+
+
+def test_rematerialized_layers_have_the_same_gradients():
+    plain, again = (gradients("transformer", remat=remat)[0] for remat in ("none", "full"))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), plain, again)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dropout_is_random_in_training_only(name):
+    task = task_of(name, dropout=0.5)
+
+    def losses(variables, seed, train):
+        return task.loss_fn(variables, BATCH, jax.random.key(seed), train)[0]
+
+    run, variables = jax.jit(losses, static_argnums=2), filled(started(task))
+    assert np.all(run(variables, 0, True) != run(variables, 1, True))
+    np.testing.assert_allclose(run(variables, 0, False), losses_of(name)(BATCH).sum(1), rtol=1e-5)
+
+
+def jaxpr_of(name, precision="f32", **settings):
+    task = task_of(name, precision, **settings)
+    traced = jax.make_jaxpr(lambda *given: task.loss_fn(*given, jax.random.key(1), True), return_shape=True)
+    return *traced(started(task), BATCH), started(task)
+
+
+@pytest.mark.parametrize(("name", "in_float32"), [("transformer", ["logits", "scores"]), ("lstm", ["logits"])])
+def test_in_bfloat16_products_take_it_and_parameters_logits_and_scores_are_float32(name, in_float32):
+    jaxpr, (losses, _, logits), variables = jaxpr_of(name, "bf16")
+    assert {leaf.dtype.name for leaf in variables.params.values()} == {"float32"}
+    assert (losses.dtype, logits.dtype) == (jnp.float32, jnp.float32)
+    kinds = re.findall(r":(\w+)\[[^]]*\] = dot_general\[", str(jaxpr))
+    assert kinds.count("f32") == len(in_float32), kinds
+    assert kinds.count("bf16") == len(kinds) - len(in_float32) >= 4, kinds
+
+
+def test_more_layers_make_no_longer_program():
+    few, many = (str(jaxpr_of("transformer", layers=layers)[0]).count("dot_general") for layers in (2, 6))
+    assert few == many > 0

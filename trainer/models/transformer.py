@@ -1,0 +1,168 @@
+"""A decoder-only Transformer for rows of packed text: RMSNorm, rotary positions, SwiGLU, and a mask by segment.
+
+As in Llama (https://arxiv.org/abs/2302.13971). Layers are scanned, so compilation takes as long as for one."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.remat import Remat, rematerialized
+
+__all__ = ["KeysAndValues", "Transformer"]
+
+EMBEDDING_INIT = nnx.initializers.normal(1.0)
+ROTARY_BASE = 10_000.0  # https://arxiv.org/abs/2104.09864
+HIDDEN_MULTIPLE = 32
+
+
+class KeysAndValues(NamedTuple):
+    """Of the tokens so far, [layers, b, length, heads, features]: what a step of Transformer needs of them."""
+
+    keys: jax.Array
+    values: jax.Array
+
+
+class Transformer(nnx.Module):
+    """Logits of the next token. A token sees itself and the tokens before it in its own segment.
+
+    width: features of each token, a multiple of twice the heads. The SwiGLU has 8/3 of it, as in Llama. dropout: share
+    of each layer's two results that training drops. remat: see Remat. Arrays of the layers are stacked:
+    "layers/attention/query/kernel" is [layers, width, heads, features]."""
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        rngs: nnx.Rngs,
+        *,
+        layers: int = 4,
+        width: int = 128,
+        heads: int = 4,
+        dropout: float = 0.0,
+        remat: Remat = "none",
+    ) -> None:
+        @nnx.split_rngs(splits=layers)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stacked(rngs: nnx.Rngs) -> Layer:
+            return Layer(width, heads, dropout, rngs)
+
+        self.num_layers, self.heads, self.features = layers, heads, width // heads
+        self.remat: Remat = remat
+        self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=EMBEDDING_INIT, rngs=rngs)
+        self.layers = stacked(rngs)
+        self.norm = nnx.RMSNorm(width, rngs=rngs)
+        # float32: a logit in bfloat16 has an error of up to 0.4 %, which the loss would show.
+        self.head = nnx.Linear(width, vocabulary_size, use_bias=False, preferred_element_type=jnp.float32, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array, segment_ids: jax.Array, positions: jax.Array) -> jax.Array:
+        """Logits float32 [b, length, vocabulary] of the token after each; all arguments are int [b, length].
+
+        segment_ids: equal in one segment, of neighboring tokens. positions: in the segment, from 0."""
+        mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+        mask &= jnp.tri(tokens.shape[1], dtype=bool)
+
+        apply = rematerialized(lambda layer, x, *given: layer(x, *given), self.remat)
+
+        def step(layer: Layer, x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return apply(layer, x, positions, mask), None
+
+        x, _ = self._scanned(step, self.embedding(tokens), None)
+        return self.head(self.norm(x))
+
+    def start_state(self, rows: int, length: int) -> KeysAndValues:
+        """The state before the first token of `rows` segments of at most `length` tokens."""
+        empty = jnp.zeros((self.num_layers, rows, length, self.heads, self.features), self.embedding.dtype)
+        return KeysAndValues(empty, empty)
+
+    def step(self, tokens: jax.Array, position: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
+        """Logits float32 [b, vocabulary] after one more token of each segment, int [b], and the next state.
+
+        position: int [], that of these tokens. The logits are those of a call with the complete segments."""
+        positions = jnp.full((tokens.shape[0], 1), position)
+
+        def step(layer: Layer, x: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
+            return layer.step(x, positions, state)
+
+        x, state = self._scanned(step, self.embedding(tokens[:, None]), state)
+        return self.head(self.norm(x))[:, 0], state
+
+    def _scanned(self, step: Callable[[Any, jax.Array, Any], tuple[jax.Array, Any]], x: jax.Array, given: Any) -> Any:
+        """step(layer, x, given of this layer) -> the next x, and a result; of every layer in turn.
+
+        Not nnx.scan, which refuses to run inside another loop, as when sampling."""
+        graph, arrays = nnx.split(self.layers)
+        return jax.lax.scan(lambda x, of_layer: step(nnx.merge(graph, of_layer[0]), x, of_layer[1]), x, (arrays, given))
+
+
+class Layer(nnx.Module):
+    """Attention and a SwiGLU, each added to its input, which is normalized before."""
+
+    def __init__(self, width: int, heads: int, dropout: float, rngs: nnx.Rngs) -> None:
+        hidden = -(-width * 8 // 3 // HIDDEN_MULTIPLE) * HIDDEN_MULTIPLE
+        self.norms = nnx.Dict(attention=nnx.RMSNorm(width, rngs=rngs), swiglu=nnx.RMSNorm(width, rngs=rngs))
+        self.attention, self.swiglu = Attention(width, heads, rngs), SwiGlu(width, hidden, rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+
+    def __call__(self, x: jax.Array, positions: jax.Array, mask: jax.Array) -> jax.Array:
+        """x: [b, length, width]. mask: bool [b, 1, length, length], whether a query sees a key."""
+        x += self.dropout(self.attention(self.norms["attention"](x), positions, mask))
+        return x + self.dropout(self.swiglu(self.norms["swiglu"](x)))
+
+    def step(self, x: jax.Array, positions: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
+        """x: [b, 1, width]. state: of this layer, without the axis of layers."""
+        attended, state = self.attention.step(self.norms["attention"](x), positions, state)
+        x += attended
+        return x + self.swiglu(self.norms["swiglu"](x)), state
+
+
+class Attention(nnx.Module):
+    """Attention with several heads and rotary positions."""
+
+    def __init__(self, width: int, heads: int, rngs: nnx.Rngs) -> None:
+        def into_heads() -> nnx.LinearGeneral:
+            return nnx.LinearGeneral(width, (heads, width // heads), use_bias=False, rngs=rngs)
+
+        self.query, self.key, self.value = into_heads(), into_heads(), into_heads()
+        self.out = nnx.LinearGeneral((heads, width // heads), width, axis=(-2, -1), use_bias=False, rngs=rngs)
+
+    def __call__(self, x: jax.Array, positions: jax.Array, mask: jax.Array) -> jax.Array:
+        """As Layer's."""
+        query, key = (rotated(project(x), positions) for project in (self.query, self.key))
+        return self.out(jax.nn.dot_product_attention(query, key, self.value(x), mask=mask))
+
+    def step(self, x: jax.Array, positions: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:
+        """As Layer's."""
+        query, key = (rotated(project(x), positions) for project in (self.query, self.key))
+        place = (0, positions[0, 0], 0, 0)
+        added = zip(state, (key, self.value(x)), strict=True)
+        state = KeysAndValues(
+            *(jax.lax.dynamic_update_slice(all_, new.astype(all_.dtype), place) for all_, new in added)
+        )
+        mask = (jnp.arange(state.keys.shape[1]) <= positions[0, 0])[None, None, None]
+        return self.out(jax.nn.dot_product_attention(query, state.keys, state.values, mask=mask)), state
+
+
+class SwiGlu(nnx.Module):
+    """down(silu(gate(x)) * up(x)), https://arxiv.org/abs/2002.05202."""
+
+    def __init__(self, width: int, hidden: int, rngs: nnx.Rngs) -> None:
+        self.gate, self.up = (nnx.Linear(width, hidden, use_bias=False, rngs=rngs) for _ in range(2))
+        self.down = nnx.Linear(hidden, width, use_bias=False, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x: [..., width]."""
+        return self.down(nnx.silu(self.gate(x)) * self.up(x))
+
+
+def rotated(x: jax.Array, positions: jax.Array) -> jax.Array:
+    """x [b, length, heads, features], with pairs of features, i and features / 2 + i, rotated by an angle.
+
+    The angle grows with the position, so a product of two depends only on how far apart they are. positions: int [b,
+    length]."""
+    half = x.shape[-1] // 2
+    angles = positions[:, :, None, None] * ROTARY_BASE ** (-jnp.arange(half) / half)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)  # float32: bfloat16 has no room for a position above 256
+    first, second = x[..., :half], x[..., half:]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)

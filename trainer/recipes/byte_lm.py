@@ -1,0 +1,65 @@
+"""A byte-level language model: a small decoder-only Transformer.
+
+infeed convert text --raw_data_dir=texts --output=shards/texts --sequence_length=256
+infeed train byte_lm --data-dir shards/texts --workdir runs/byte_lm
+infeed train byte_lm --data-dir shards/texts --workdir runs/byte_lm --mode sample --prompt "The "
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import OptionError
+from trainer.config import check_positive_int
+from trainer.recipe import OptimizerConfig, TrainerConfig, settings
+from trainer.recipes.packed_text import PackedText
+
+if TYPE_CHECKING:
+    from pipeline.tokenizers import ByteTokenizer
+    from trainer.models.transformer import Transformer
+
+__all__ = ["Config"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PackedText):
+    """Trains a Transformer on packed text, then evaluates its exact bits per byte. --mode sample prints text.
+
+    The tokenizer is that of the data: bytes, characters or another."""
+
+    layers: int = 4
+    """Number of layers."""
+    width: int = 128
+    """Features of each token between layers; a multiple of twice the heads."""
+    heads: int = 4
+    """Heads of each attention."""
+    # Stacked over layers, the scales of the layers' norms have two dimensions.
+    optimizer: OptimizerConfig = OptimizerConfig(
+        learning_rate=3e-3, weight_decay=0.1, no_decay=("layers/norms/*",), beta2=0.99, clip_norm=1.0
+    )
+    trainer: TrainerConfig = settings(
+        global_batch_size=32, iterations_per_loop=20, max_steps=1000, checkpoint_every_steps=500
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("layers", "width", "heads"):
+            check_positive_int(name, getattr(self, name))
+        if self.width % (unit := 2 * self.heads):
+            raise OptionError(
+                f"width={self.width} is not a multiple of twice the heads, {unit}: rotary positions need an even "
+                f"number of features in each head. Nearest: {-(-self.width // unit) * unit}."
+            )
+
+    def model(self, rngs: Any, vocabulary_size: int) -> "Transformer":
+        """See Transformer."""
+        from trainer.models.transformer import Transformer
+
+        return Transformer(
+            vocabulary_size, rngs, layers=self.layers, width=self.width, heads=self.heads, dropout=self.dropout
+        )
+
+    def tiny_tokenizer(self) -> "ByteTokenizer":
+        """Bytes."""
+        from pipeline.tokenizers import ByteTokenizer
+
+        return ByteTokenizer()

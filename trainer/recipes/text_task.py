@@ -1,0 +1,72 @@
+"""The task of a language model: the next token of packed text; its predictions, or samples."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from trainer.metrics.means import Perplexity
+from trainer.metrics.tokens import BitsPerByte, TokenAccuracy, next_tokens
+from trainer.models.sampling import sampled
+from trainer.nnx_task import nnx_task
+from trainer.optimizers.build import make_optimizer
+from trainer.recipes.packed_text import PackedText
+from trainer.task import Batch, Task
+
+__all__ = ["text_task"]
+
+
+def text_task(config: PackedText) -> Task:
+    """Cross entropy of the next token; bits per byte, perplexity per token and token accuracy of an evaluation.
+
+    A record's loss is the sum of the nats of its tokens that count, divided by the most that a row can have. So every
+    token weighs the same, and the loss is nats per token where rows have one segment and no padding, and otherwise
+    lower. Predicts nats, num_tokens and num_bytes of each row; with mode="sample" the tokens int32 [b, sample_length]
+    of samples, from batches with prompts int32 [b, tokens] and their numbers int32 [b]."""
+    most = config.text_info.sequence_length - 1
+
+    def outputs_of(model: Any, batch: Batch) -> dict[str, jax.Array]:
+        logits = model(batch["tokens"], batch["segment_ids"], batch["positions"])
+        return {"logits": logits, "nats": optax.softmax_cross_entropy_with_integer_labels(logits, targets({}, batch))}
+
+    def loss(model: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        outputs = outputs_of(model, batch)
+        return _row_sums(outputs["nats"], batch) / most, outputs
+
+    def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
+        nats = _row_sums(outputs_of(model, batch)["nats"], batch)
+        return {"nats": nats, "num_tokens": counts({}, batch).sum(axis=1), "num_bytes": batch["num_bytes"]}
+
+    def sample(model: Any, batch: Batch) -> dict[str, jax.Array]:
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(config.trainer.seed)))(batch["number"])
+        length, end = config.sample_length, config.text_info.tokenizer.end
+        tokens = sampled(model, batch["prompt"], keys, length=length, temperature=config.temperature, end=end)
+        return {"tokens": tokens}
+
+    make_model = partial(config.model, vocabulary_size=config.text_info.tokenizer.vocabulary_size)
+    predictions = sample if config.mode == "sample" else predict
+    metrics = {
+        "bits_per_byte": BitsPerByte(counts, "nats"),
+        "perplexity": Perplexity(counts, lambda outputs, _: outputs["nats"]),
+        "token_accuracy": TokenAccuracy(targets, counts, "logits"),
+    }
+    optimizer = make_optimizer(config.optimizer, config.run)
+    return nnx_task(make_model, loss, optimizer, metrics, predictions, precision=config.trainer.precision)
+
+
+def targets(outputs: Any, batch: Batch) -> jax.Array:
+    """See next_tokens."""
+    del outputs
+    return next_tokens(batch)[0]
+
+
+def counts(outputs: Any, batch: Batch) -> jax.Array:
+    """See next_tokens."""
+    del outputs
+    return next_tokens(batch)[1]
+
+
+def _row_sums(nats: jax.Array, batch: Batch) -> jax.Array:
+    return jnp.sum(jnp.where(counts({}, batch), nats, 0), axis=1)
