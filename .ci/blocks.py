@@ -5,8 +5,12 @@
     python .ci/blocks.py --check PAGE...   fails if a bash or python block has no mark
 
 The line before a block is its mark: <!-- ci: NAME -->, <!-- sweep: NAME --> or <!-- not run: REASON -->. A block with a
-name such as module.py is saved under it in the current directory, for the blocks after it to import."""
+name such as module.py is saved under it in the current directory, for the blocks after it to import.
 
+FORKS, a variable, is the address of a process that has imported the heavy libraries (forks.py), and FORKS_PID its
+pid: python blocks and the trainings of bash blocks run in forks of it, unless the block sets variables of its own."""
+
+import os
 import re
 import resource
 import subprocess
@@ -21,6 +25,8 @@ BLOCK = re.compile(rf"(?:{MARK})?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.
 MARKS = ("ci", "sweep", "not run")
 SUFFIXES = {"bash": ".sh", "python": ".py"}
 PROGRAMS = {"bash": ["bash", "-euxo", "pipefail"], "python": [sys.executable]}
+SETS_VARIABLES = re.compile(r"os\.environ|^export ", re.MULTILINE)
+FORKS = Path(__file__).with_name("forks.py")
 
 
 class Block(NamedTuple):
@@ -31,6 +37,11 @@ class Block(NamedTuple):
     name: str
     language: str
     code: str
+
+    @property
+    def may_be_forked(self) -> bool:
+        """Whether its programs may find libraries imported: these have read the variables, and a sweep has others."""
+        return self.mark == "ci" and not SETS_VARIABLES.search(self.code)
 
     def __str__(self) -> str:
         return f"{self.page}: {self.name}"
@@ -52,17 +63,32 @@ def run(block: Block) -> None:
         file.write(block.code)
         file.flush()
         begun, used = time.monotonic(), cpu_seconds()
-        status = subprocess.run([*PROGRAMS[block.language], file.name], check=False).returncode
+        program, environment = started(block)
+        status = subprocess.run([*program, file.name], env=environment, check=False).returncode
         took, used = time.monotonic() - begun, cpu_seconds() - used
         print(f"--- {block} took {took:.0f} s, {used:.0f} CPU seconds", flush=True)
     if status:
         sys.exit(f"{block} ended with exit code {status}.")
 
 
+def started(block: Block) -> tuple[list[str], dict[str, str]]:
+    """The program that a block is given to, and its environment."""
+    program, environment = PROGRAMS[block.language], dict(os.environ)
+    if "FORKS" not in environment or not block.may_be_forked:
+        return program, environment
+    if block.language == "python":
+        return [*program, str(FORKS), environment["FORKS"]], environment
+    return program, environment | {"PATH": f"{FORKS.with_name('forked').resolve()}:{environment['PATH']}"}
+
+
 def cpu_seconds() -> float:
-    """CPU time of all blocks so far."""
+    """CPU time of all children that have ended, and of all forks."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    seconds = usage.ru_utime + usage.ru_stime
+    if "FORKS" in os.environ:
+        children = Path(f"/proc/{os.environ['FORKS_PID']}/stat").read_text().rpartition(")")[2].split()[13:15]
+        seconds += sum(map(int, children)) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def check(pages: list[str]) -> None:

@@ -41,8 +41,8 @@ class Source:
     def name(self) -> str:
         """The name in messages."""
         uri = self.origin or self.uri
-        if self.members:
-            return f"{uri} (one of {len(self.members):,} files)" if len(self.members) > 1 else uri
+        if len(self.members) > 1:
+            return f"one of {len(self.members):,} files starting with {uri}"
         return f"{uri} ({self.tag})" if self.tag else uri
 
     @property
@@ -120,7 +120,9 @@ class Converter(Protocol):
 
 @dataclass(frozen=True)
 class Unusable:
-    """A piece of raw data that no record can contain. It is rejected as a record would be."""
+    """A piece of raw data that no record can contain. It is rejected as a record would be.
+
+    key: unique in the split. file, offset: where it begins. error: why it cannot be used."""
 
     key: str
     file: File
@@ -133,7 +135,7 @@ class Pack:
     """Records made of one window of a source.
 
     keys, payloads: of each record; payloads are what `convert` gets as its raw bytes. columns: int64 [records], the
-    converter's own columns of their references."""
+    converter's own columns of their references. unusable: pieces of the window that are in no record."""
 
     keys: Sequence[str]
     payloads: Sequence[bytes]

@@ -55,9 +55,10 @@ def source_of_packed(job: ConversionJob, uri: str) -> str:
 
 
 def remove_packed_files(job: ConversionJob) -> None:
-    """Removes those of all splits of a job, also what earlier plans of these splits left."""
+    """Removes those of all splits of a job, also what earlier plans of these splits and killed workers left."""
     directory = join(job.output_dir, "_scratch")
     storage = open_storage(directory)
+    storage.sweep(directory, [f"{split}.*" for split in job.splits])
     found = [name for name in storage.list(directory) if name.startswith(tuple(f"{split}." for split in job.splits))]
     in_parallel(storage.delete, [join(directory, name) for name in found])
 

@@ -3,8 +3,11 @@
 A conversion shuffles these instead of the payload: ~100 bytes per record, whatever the record's size."""
 
 import hashlib
+import pickle
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +18,7 @@ __all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "conc
 
 MAX_NAME_BYTES = 4096  # a batch's column is as wide as its longest cell, also in every bucket that the row goes to
 _KEPT = MAX_NAME_BYTES // 16  # characters of a name or error that is too long
+_LEVEL = 1  # of zlib: 190 MB/s
 _ARRAYS = ("key", "offset", "size", "error")  # with one value per row, but for `file`, which indexes `files`
 
 
@@ -70,6 +74,11 @@ class References:
             {name: _column([row.columns[name] for row in rows]) for name in names},
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Compressed: runners keep several pickled copies of each row in memory, which shrink to a seventh."""
+        values = tuple(getattr(self, field.name) for field in fields(self))
+        return _unpickled, (zlib.compress(pickle.dumps(values, pickle.HIGHEST_PROTOCOL), _LEVEL),)
+
     def __len__(self) -> int:
         return len(self.key)
 
@@ -105,6 +114,10 @@ class References:
         """For each row, everything that determines the record's bytes: all columns except its location."""
         own = (self.columns[name].tolist() for name in sorted(self.columns))
         return zip(self.key.tolist(), self.size.tolist(), self.error.tolist(), *own, strict=True)
+
+
+def _unpickled(compressed: bytes) -> References:
+    return References(*pickle.loads(zlib.decompress(compressed)))
 
 
 def bounded(row: Reference) -> Reference:

@@ -28,8 +28,9 @@ __all__ = ["EXAMPLES", "main"]
 
 EXAMPLES = (
     "--raw_data_dir=books --output=shards --validation_fraction=0.05",
-    "--raw_data_dir=reviews --output=shards --text_column=text --tokenizer=tokenizer.json --sequence_length=2048",
+    "--raw_data_dir=reviews --output=tokens --text_column=text --tokenizer=tokenizer.json --sequence_length=2048",
 )
+_BUILT_IN = ("bytes", "characters")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +68,11 @@ def _check_column(tables: Sequence[str], reading: Reading) -> None:
 
 
 def _tokenizer(args: argparse.Namespace) -> Tokenizer:
+    for option in ("start_token", "end_token"):
+        if getattr(args, option) is not None and args.tokenizer in _BUILT_IN:
+            raise OptionError(f"--{option}={getattr(args, option)}: only a tokenizer.json has one. Leave it out.")
+    if args.alphabet is not None and args.tokenizer != "characters":
+        raise OptionError(f"--alphabet={args.alphabet}: only --tokenizer=characters has one. Leave it out.")
     if args.tokenizer == "bytes":
         return ByteTokenizer()
     if args.tokenizer == "characters":
@@ -74,6 +80,11 @@ def _tokenizer(args: argparse.Namespace) -> Tokenizer:
             return CharacterTokenizer()
         text = label_text(open_storage(args.alphabet).read(args.alphabet), args.alphabet)
         return CharacterTokenizer("".join(dict.fromkeys(text)))
+    if not open_storage(args.tokenizer).exists(args.tokenizer):
+        raise OptionError(
+            f"--tokenizer={args.tokenizer}: neither bytes nor characters, nor an existing tokenizer.json."
+            f"{did_you_mean(args.tokenizer, _BUILT_IN)}"
+        )
     return open_hugging_face(args.tokenizer, args.start_token, args.end_token)
 
 

@@ -30,7 +30,9 @@ from pipeline.sizes import format_bytes
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import fetch, intact, weighed
 from pipeline.storage.schemes import open_storage
+from pipeline.tokenizers import TextInfo
 from pipeline.tools.command import Console, Parser, exit_with
+from pipeline.tools.packed_text import TOTALS, find_text_info, row_text, text_totals
 from pipeline.tools.record_checks import label_name, labels_of
 
 __all__ = ["EXAMPLES", "main"]
@@ -39,7 +41,7 @@ EXAMPLES = ("shards", "shards --all --samples=5")
 
 SAMPLED_RECORDS = 200  # per split: ~22 MB of ImageNet
 _RECORDS_PER_READ = 64
-_BINS, _BAR_WIDTH, _MAX_BARS, _MAX_TEXT = 8, 32, 20, 60
+_BINS, _BAR_WIDTH, _MAX_BARS, _MAX_TEXT, _MAX_ROW_TEXT = 8, 32, 20, 60, 600
 _ALIKE = 1.02  # shards within 2 % count as equally large
 
 
@@ -54,7 +56,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise OptionError(f"--samples={args.samples}: must be at least 0.")
     console = Console()
     manifest = read_manifest(args.directory)
+    text = find_text_info(manifest)
     console.print(_schema_table(manifest), _splits_table(manifest))
+    if text:
+        console.print(_text_table(manifest, text))
     for split, entry in sorted(manifest.splits.items()):
         identity = f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}"
         console.print(identity, markup=False, highlight=False, soft_wrap=True)
@@ -64,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if manifest.labels:
                 console.print(_label_bars(reader, manifest.labels, args.all))
             for number in _spread(reader.num_records, args.samples).tolist():
-                console.print(_record_table(reader, number))
+                console.print(_record_table(reader, number, text))
 
 
 def _schema_table(manifest: Manifest) -> Table:
@@ -83,6 +88,14 @@ def _splits_table(manifest: Manifest) -> Table:
         fixups = ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items())) or "none"
         size, shards = format_bytes(entry.num_bytes), f"{len(entry.shards):,}"
         _add(table, name, f"{entry.num_records:,}", size, shards, f"{entry.rejected:,}", fixups)
+    return table
+
+
+def _text_table(manifest: Manifest, info: TextInfo) -> Table:
+    title = f"Text: tokenizer {info.tokenizer.name}, rows of {info.sequence_length:,} tokens, packing {info.packing}"
+    table = _table(title, *TOTALS)
+    for row in text_totals(manifest, info):
+        _add(table, *row)
     return table
 
 
@@ -154,7 +167,7 @@ def _sample(total: int, wanted: int) -> np.ndarray:
     return starts + (splitmix64(starts.astype(np.uint64)) % np.diff(starts, append=total).astype(np.uint64)).astype(int)
 
 
-def _record_table(reader: IndexedRecords, number: int) -> Table:
+def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:
     payload = intact(*fetch(reader, np.array([number]))).payload
     table = _table(f"{reader.split}: record {number:,}, {format_bytes(len(payload))}", "feature", "value")
     manifest = reader.manifest
@@ -166,7 +179,13 @@ def _record_table(reader: IndexedRecords, number: int) -> Table:
         if manifest.labels and key == manifest.labels.key:
             text = ", ".join(_label(manifest.labels, label) for label in labels_of(manifest.labels, values))
         _add(table, key, text)
+    if info:
+        _add(table, "(text)", _shortened(row_text(info, values), _MAX_ROW_TEXT))
     return table
+
+
+def _shortened(text: str, most: int = _MAX_TEXT) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _item(feature: Feature | None, item: Any) -> str:
@@ -175,8 +194,7 @@ def _item(feature: Feature | None, item: Any) -> str:
     if feature and feature.content == "image":
         return f"{_image(item)}, {format_bytes(len(item))}"
     if feature and feature.content == "text":
-        text = item.decode("utf-8", "backslashreplace")
-        return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... ({len(text)} characters)"
+        return _shortened(item.decode("utf-8", "backslashreplace"))
     return f"{item[:8].hex(' ')}{' ...' if len(item) > 8 else ''} ({format_bytes(len(item))})"
 
 

@@ -13,6 +13,7 @@ from raw_data.imagenet import RawImagenet
 from raw_data.pixels import RawCifar, RawMnist
 from raw_data.tables import RawTables
 from stages import Stages
+from tokenizers import Tokenizer, models
 
 from beam_jobs import graph
 from converters import imagenet_to_gcs
@@ -69,6 +70,15 @@ def tables(directory):
     (directory / "reviews/reviews.csv").write_text("\n".join(["text,stars", *rows]) + "\n")
 
 
+def text(directory):
+    (directory / "books").mkdir()
+    for number in range(40):
+        (directory / f"books/{number}.txt").write_text(f"Chapter {number}. " * 40)
+    (directory / "reviews").mkdir()
+    (directory / "reviews/train.csv").write_text("text,stars\nGood,5\nBad,1\n")
+    Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 2}, "?")).save(str(directory / "tokenizer.json"))
+
+
 def idx(directory):
     for place, prefix in (("mnist", ""), ("emnist", "emnist-letters-")):
         raw = RawMnist(directory / place)
@@ -101,7 +111,7 @@ def shards(tmp_path_factory):
 @pytest.fixture
 def work(tmp_path, monkeypatch, shards):
     """work(words): changes to a directory with all that the examples of a command name."""
-    write = {"imagenet": imagenet, "images": images, "table": tables, "idx": idx, "cifar": cifar}
+    write = {"imagenet": imagenet, "images": images, "table": tables, "text": text, "idx": idx, "cifar": cifar}
 
     def change(words):
         monkeypatch.chdir(tmp_path)

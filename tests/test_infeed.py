@@ -35,7 +35,7 @@ def infeed(monkeypatch, capsys):
         (
             ["convert", "image", "--raw_data_dir=x"],
             "there is no command 'infeed convert image'. Did you mean 'images'? Known: cifar, idx, imagenet, images, "
-            "table, tfds, tfrecord.\n",
+            "table, text, tfds, tfrecord.\n",
         ),
         (["convert", "a\x1b"], r"there is no command 'infeed convert a\x1b'. Known: cifar, "),
     ],

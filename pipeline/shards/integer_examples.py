@@ -3,6 +3,7 @@
 The bytes are those of example.encode_example."""
 
 import itertools
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,18 +22,25 @@ def encode_integer_examples(schema: Schema, columns: Mapping[str, np.ndarray]) -
     """The serialised tf.train.Example of each record. columns: [records, ...] from 0 to 2^28 - 1, for every feature.
 
     Raises SchemaError for other features, shapes or numbers."""
-    for key, feature in schema.features.items():
-        values = columns.get(key)
-        if feature.dtype != "int64" or values is None or values.shape[1:] != feature.shape:
-            found = "missing" if values is None else f"{values.dtype} {list(values.shape)}"
-            raise SchemaError(f"{key!r} is {found}; schema {schema.name!r} needs integers [records, *{feature.shape}].")
-        if values.size and not 0 <= values.min() <= values.max() < 1 << _BITS * _LONGEST:
-            raise SchemaError(f"{key!r} holds {values.min()} to {values.max()}; allowed are 0 to 2^28 - 1.")
+    for key in sorted(columns.keys() | schema.features.keys()):
+        _check(schema, key, columns.get(key))
     entries = [
         [_entry(encoded_key, packed) for packed in _varints(columns[key])] for key, encoded_key in schema.encoded_keys
     ]
     joined = map(b"".join, zip(*entries, strict=True))
     return [b"\x0a" + varint(len(features)) + features for features in joined]
+
+
+def _check(schema: Schema, key: str, values: np.ndarray | None) -> None:
+    if key not in schema.features:
+        raise SchemaError(f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))}).")
+    shape = schema.features[key].shape
+    if schema.features[key].dtype != "int64" or values is None or values.shape[1:] != shape:
+        found = "missing" if values is None else f"{values.dtype} {list(values.shape)}"
+        wanted = ", ".join(map(str, ("records", *shape)))
+        raise SchemaError(f"{key!r} is {found}; schema {schema.name!r} needs integers [{wanted}].")
+    if values.size and not 0 <= values.min() <= values.max() < 1 << _BITS * _LONGEST:
+        raise SchemaError(f"{key!r} holds {values.min()} to {values.max()}; allowed are 0 to 2^28 - 1.")
 
 
 def _entry(key: bytes, packed: bytes) -> bytes:
@@ -58,6 +66,5 @@ def _varints(values: np.ndarray) -> list[bytes]:
         out[place - 1] |= 0x80
         out[place] = numbers[longer] >> _BITS * n & 0x7F
     data = out.tobytes()
-    per_record = len(numbers) // max(1, len(values))
-    bounds = [0, *ends[per_record - 1 :: per_record].tolist()]
+    bounds = np.append(0, ends)[:: max(1, math.prod(values.shape[1:]))].tolist()
     return [data[begin:end] for begin, end in itertools.pairwise(bounds)]

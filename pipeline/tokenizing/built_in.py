@@ -22,7 +22,9 @@ assert set(ASCII_ALPHABET) == set(string.printable) - set("\r\v\f")
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """Every UTF-8 byte is a token: byte b is b + 3. 0 is padding, 1 the end of a document, 2 the start of a segment."""
+    """Every UTF-8 byte is a token: byte b is b + 3. 0 is padding, 1 the end of a document, 2 the start of a segment.
+
+    name, vocabulary_size, start, end, unknown: see Tokenizer."""
 
     name = "bytes"
     vocabulary_size = 256 + 3
@@ -50,6 +52,7 @@ class CharacterTokenizer:
     """Every character of the alphabet is a token: the n-th is n + 4, counted from 0.
 
     0 is padding, 1 the end of a document, 2 the start of a segment, 3 any character outside the alphabet.
+    name, start, end, unknown: see Tokenizer.
     Raises OptionError if a character is repeated."""
 
     alphabet: str = ASCII_ALPHABET

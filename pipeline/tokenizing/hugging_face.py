@@ -25,7 +25,7 @@ _ENDS = ("<|end_of_text|>", "<eos>", "</s>", "[SEP]", "<|endoftext|>")
 class HuggingFaceTokenizer:
     """The tokenizer in the file `path`, local or on gs://. digest: of the file, which is checked when it is loaded.
 
-    Special tokens that occur as text in a document are encoded like other text."""
+    name, start, end, unknown: see Tokenizer. Special tokens that occur as text in a document are encoded like other text."""
 
     path: str
     digest: str

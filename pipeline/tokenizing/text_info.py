@@ -28,7 +28,7 @@ _MEND = "Copy it again, or convert the texts again."
 class TextInfo:
     """How the text of a dataset became rows of tokens.
 
-    sequence_length: tokens per row, with padding. packing: "documents" fills rows with complete documents as far as
+    tokenizer: with which the text was encoded. sequence_length: tokens per row, with padding. packing: "documents" fills rows with complete documents as far as
     possible; "concat" cuts them wherever a row ends."""
 
     tokenizer: Tokenizer

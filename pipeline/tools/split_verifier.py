@@ -54,6 +54,7 @@ class _ShardVerifier:
 
     records: int = 0
     labels: Counter[int] = field(default_factory=Counter)
+    totals: Counter[str] = field(default_factory=Counter)
     key_digest: int | None = 0  # None: some record does not contain its key
     problems: list[Problem] = field(default_factory=list)
 
@@ -88,6 +89,7 @@ class SplitVerifier:
     index: SplitIndex | None = field(default=None, init=False)
     records: int = field(default=0, init=False)  # with intact bytes
     labels: Counter[int] = field(default_factory=Counter, init=False)
+    totals: Counter[str] = field(default_factory=Counter, init=False)  # of features whose totals the manifest states
     key_digest: int | None = field(default=0, init=False)  # of these records; None if it cannot be recomputed
 
     def __post_init__(self) -> None:
@@ -110,9 +112,19 @@ class SplitVerifier:
             pool.shutdown(cancel_futures=True)
         if self.records != self.entry.num_records:
             self.key_digest = None  # the digest of the remaining records proves nothing
+        elif what := self._wrong_total():
+            yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
         if self.key_verdict == "wrong":
             what = f"key_digest of {self.split!r} is {self.entry.key_digest}, its records have {self.key_digest:032x}"
             yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
+
+    def _wrong_total(self) -> str:
+        for name in sorted(self.entry.totals.keys() & self.manifest.schema.features.keys()):
+            if self.totals[name] != self.entry.totals[name]:
+                return (
+                    f"total {name} of {self.split!r} is {self.entry.totals[name]}, its records have {self.totals[name]}"
+                )
+        return ""
 
     @property
     def key_verdict(self) -> str:
@@ -198,6 +210,8 @@ class SplitVerifier:
         yield from schema_problems(schema, layout)
         yield from label_problems(labels, values)
         verifier.labels.update(labels_of(labels, values))
+        for name in self.entry.totals:
+            verifier.totals[name] += sum(number for number in values.get(name, ()) if isinstance(number, int))
         key = None if schema.name == PASSED_ON else key_of(self.manifest.name, self.split, values)
         if key is None or verifier.key_digest is None:
             verifier.key_digest = None
@@ -212,6 +226,7 @@ class SplitVerifier:
     def _add(self, verifier: _ShardVerifier) -> None:
         self.records += verifier.records
         self.labels.update(verifier.labels)
+        self.totals.update(verifier.totals)
         if self.key_digest is not None and verifier.key_digest is not None:
             self.key_digest = add_digests((self.key_digest, verifier.key_digest))
         else:

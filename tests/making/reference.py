@@ -20,6 +20,7 @@ MODULES = (
     "pipeline.ops",
     "pipeline.formats",
     "pipeline.hosts",
+    "pipeline.tokenizers",
     "pipeline.errors",
     "pipeline.sources.records",  # the protocol of one's own source
     "trainer.trainer",

@@ -15,21 +15,40 @@ from pipeline.errors import CheckpointError, ExportError, OptionError
 from pipeline.ops import DecodeCentralCrop, RandomFlip
 from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
-from trainer.exporting import saved_model
+from trainer.exporting import saved_model, verification
 from trainer.exporting.examples import Examples
 from trainer.exporting.making import Making
 from trainer.exporting.options import ExportOptions
 from trainer.exporting.serving_process import Requests, answer
-from trainer.exporting.verification import served
+from trainer.exporting.verification import BATCH_SIZES, served
 from trainer.modes import exporting
 from trainer.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
-def exported(photographs, tmp_path_factory):
-    """An export that another process has verified."""
-    path = tmp_path_factory.mktemp("exports")
-    return photographs.trainer.export(str(path), photographs.input, labels=photographs.labels)
+def export_and_answers(photographs, tmp_path_factory):
+    """An export that another process has verified; and what that process answered for all records, as `served` does."""
+    answers = {}
+
+    def of_all(saved_model, scratch, requests, check):
+        given = requests.inputs["serving_default"]["examples"]
+        more = {"serving_default": {"examples": [*given, *payloads(photographs)]}}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XLA_FLAGS", "--xla_flag_of_another_version=1")  # TensorFlow's XLA would end the process
+            found = served(saved_model, scratch, Requests({**requests.inputs, **more}, requests.batch_sizes), check)
+        answers.update({key: {name: row[len(given) :] for name, row in each.items()} for key, each in found.items()})
+        return {key: {name: row[: len(given)] for name, row in each.items()} for key, each in found.items()}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification, "served", of_all)
+        directory = str(tmp_path_factory.mktemp("exports"))
+        done = photographs.trainer.export(directory, photographs.input, labels=photographs.labels)
+    return done, answers
+
+
+@pytest.fixture
+def exported(export_and_answers):
+    return export_and_answers[0]
 
 
 def payloads(photographs):
@@ -37,18 +56,14 @@ def payloads(photographs):
     return everything.serving(["image"]).payloads(range(130))
 
 
-def test_all_records_through_it_without_jax_give_the_integers_of_an_evaluation(
-    photographs, exported, tmp_path, monkeypatch
-):
-    inputs = {"serving_default": {"examples": payloads(photographs)}}
-    with monkeypatch.context() as context:
-        context.setenv("XLA_FLAGS", "--xla_flag_of_another_version=1")  # TensorFlow's XLA would end the process
-        answers = served(exported.path, str(tmp_path), Requests(inputs, (32,)))["serving_default", 32]
+def test_all_records_through_it_without_jax_give_the_integers_of_an_evaluation(photographs, export_and_answers):
     labels = np.arange(130) % 4
     evaluated = photographs.trainer.evaluate(photographs.input).metrics["accuracy"]
     assert 0.5 < evaluated < 1
-    assert (answers["class"] == labels).sum() == round(evaluated * 130)
-    assert answers["class_name"].tolist() == [b"class %d" % number for number in answers["class"]]
+    for rows in BATCH_SIZES:
+        answers = export_and_answers[1]["serving_default", rows]
+        assert (answers["class"] == labels).sum() == round(evaluated * 130)
+        assert answers["class_name"].tolist() == [b"class %d" % number for number in answers["class"]]
 
 
 def test_signatures_are_for_examples_features_and_arrays_without_what_only_repeats_the_record(photographs, exported):

@@ -63,15 +63,12 @@ def test_the_error_names_the_prediction_and_the_record_that_differ_most(monkeypa
         verify("there", "here", {}, arrays(expected), 1e-5, lambda: None)
 
 
-def test_the_process_that_serves_ends_with_one_line_where_there_is_no_saved_model(tmp_path):
-    with pytest.raises(ExportError, match="does not run without JAX: exit code 1, OSError: SavedModel file does not"):
-        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)))
-
-
-def test_a_package_of_the_same_name_in_the_current_directory_is_not_used(tmp_path, monkeypatch):
+def test_the_process_that_serves_ends_with_one_line_where_there_is_no_saved_model_and_takes_no_package_of_the_directory(
+    tmp_path, monkeypatch
+):
     (tmp_path / "trainer.py").write_text("raise SystemExit('not this one')")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ExportError, match="SavedModel file does not"):
+    with pytest.raises(ExportError, match="does not run without JAX: exit code 1, OSError: SavedModel file does not"):
         served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)))
 
 

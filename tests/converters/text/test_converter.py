@@ -1,0 +1,230 @@
+"""Rows of tokens from documents: their content, the totals in the manifest, and what a killed conversion leaves."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_data.texts import RawTexts
+from sweep import SWEEP, examples
+
+from converters.text import converter as module
+from converters.text.converter import TextConverter
+from converters.text.layouts import find_texts
+from pipeline.errors import ConversionError
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.manifest import read_manifest
+from pipeline.sources.open_dataset import open_dataset
+from pipeline.storage.local import LocalStorage
+from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo, read_text_info
+
+SCRIPT = str(Path(__file__).parents[2] / "making/killed_text.py")
+TEXTS = st.lists(st.text("aé日🎉 \n", min_size=1, max_size=40), min_size=1, max_size=20)
+TOKENIZERS = st.sampled_from([ByteTokenizer(), CharacterTokenizer("a\n é")])
+
+
+def packs_of(directory, texts, info, window_bytes):
+    (directory / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (source,) = find_texts(str(directory), [], 0.0, TextConverter(info).reading).sources
+    converter = TextConverter(info)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_WINDOW_BYTES", window_bytes)
+        windows = list(converter.windows(LocalStorage(), source))
+    return [converter.pack(source, number, window) for number, window in enumerate(windows)]
+
+
+def segments(row):
+    """The tokens of each segment, after checking the arrays against each other."""
+    tokens, numbers, positions = (np.array(row[key]) for key in ("tokens", "segment_ids", "positions"))
+    assert len(tokens) == len(numbers) == len(positions)
+    found = []
+    for number in range(1, numbers.max() + 1):
+        (places,) = np.nonzero(numbers == number)
+        assert (np.diff(places) == 1).all()
+        assert positions[places].tolist() == list(range(len(places)))
+        found.append(tokens[places].tolist())
+    padding = numbers == 0
+    assert not padding[: len(padding) - padding.sum()].any()  # only at the end
+    assert not tokens[padding].any()
+    assert not positions[padding].any()
+    return found
+
+
+@given(TEXTS, TOKENIZERS, st.integers(2, 40), st.sampled_from(["documents", "concat"]), st.integers(1, 200))
+@settings(max_examples=examples(150), deadline=None)
+def test_every_byte_of_every_document_comes_once(tmp_path_factory, texts, tokenizer, length, packing, window_bytes):
+    directory = tmp_path_factory.mktemp("texts")
+    packs = packs_of(directory, texts, TextInfo(tokenizer, length, packing), window_bytes)
+    rows = [decode_example(payload) for pack in packs for payload in pack.payloads]
+    found = [segment for row in rows for segment in segments(row)]
+    assert all(segment[0] == tokenizer.start and len(segment) > 1 for segment in found)
+    expected = Counter(token for tokens in tokenizer.encode_batch(texts) for token in tokens.tolist())
+    assert Counter(token for segment in found for token in segment[1:] if token != tokenizer.end) == expected
+    assert sum(segment.count(tokenizer.end) for segment in found) == len(texts)
+    if packing == "documents":  # complete documents are single segments
+        whole = [[tokenizer.start, *tokens.tolist(), tokenizer.end] for tokens in tokenizer.encode_batch(texts)]
+        assert not Counter(map(tuple, (w for w in whole if len(w) <= length))) - Counter(map(tuple, found))
+    totals = {name: sum(int(pack.columns[name].sum()) for pack in packs) for name in packs[0].columns}
+    assert totals["num_bytes"] == sum(len(text.encode()) for text in texts) == sum(row["num_bytes"][0] for row in rows)
+    assert totals["num_documents"] == len(texts)
+    assert totals["num_segments"] == len(found)
+    assert totals["num_tokens"] == sum(map(len, found)) - len(found)
+    for row in rows:  # each row states the bytes of its own text
+        if isinstance(tokenizer, ByteTokenizer):
+            assert row["num_bytes"][0] == sum(token >= 3 for token in row["tokens"])
+    shutil.rmtree(directory)
+
+
+@given(TEXTS, st.integers(2, 30), st.integers(1, 100))
+@settings(max_examples=examples(60), deadline=None)
+def test_concatenated_rows_are_the_documents_in_order(tmp_path_factory, texts, length, window_bytes):
+    packs = packs_of(tmp_path_factory.mktemp("texts"), texts, TextInfo(ByteTokenizer(), length, "concat"), window_bytes)
+    found = [s for pack in packs for payload in pack.payloads for s in segments(decode_example(payload))]
+    stream = [token for segment in found for token in segment[1:]]
+    assert stream == [token for text in ByteTokenizer().encode_batch(texts) for token in (*text.tolist(), 1)]
+
+
+@pytest.mark.usefixtures("without_beam")
+class TestConversions:
+    FLAGS = ("--validation_fraction=0.3", "--sequence_length=32", "--max_bad_records=20")
+
+    def test_the_manifest_states_totals_and_a_sidecar_the_tokenizer(self, tmp_path):
+        raw = RawTexts(tmp_path / "raw").write()
+        raw.convert(tmp_path / "out", *self.FLAGS, "--tokenizer=characters")
+        splits = read_manifest(str(tmp_path / "out")).splits
+        totals = [open_dataset(str(tmp_path / "out"), split).totals for split in splits]
+        assert totals == [entry.totals for entry in splits.values()]
+        assert sum(each["num_documents"] for each in totals) == len(raw.texts)
+        assert sum(each["num_bytes"] for each in totals) == sum(len(text.encode()) for text in raw.texts)
+        assert read_text_info(str(tmp_path / "out")) == TextInfo(CharacterTokenizer(), 32, "documents")
+        assert not list((tmp_path / "out/_scratch").iterdir())
+
+    def test_a_dry_run_writes_nothing_and_foresees_the_same_plan(self, tmp_path, capsys):
+        raw = RawTexts(tmp_path / "raw").write()
+        raw.convert(tmp_path / "out", *self.FLAGS, "--dry_run")
+        said = capsys.readouterr().out
+        assert not (tmp_path / "out").exists()
+        raw.convert(tmp_path / "out", *self.FLAGS)
+        splits = read_manifest(str(tmp_path / "out")).splits
+        assert [entry.plan_digest in said for entry in splits.values()] == [True, True]
+
+    def test_copies_of_a_document_are_in_one_split(self, tmp_path):
+        raw = RawTexts(tmp_path / "raw")
+        raw.files = {f"{i}/{n}.txt": text.encode() for i in range(3) for n, text in enumerate(raw.texts)}
+        raw.write().convert(tmp_path / "out", *self.FLAGS)
+        for entry in read_manifest(str(tmp_path / "out")).splits.values():
+            assert entry.totals["num_documents"] % 3 == 0
+
+    def test_unusable_documents_are_in_the_ledger_once_with_file_and_place(self, tmp_path):
+        raw = RawTexts(tmp_path / "raw").write()
+        raw.convert(tmp_path / "out", *self.FLAGS)
+        texts = (path.read_text() for path in (tmp_path / "out/_rejects").iterdir())
+        ledger = [json.loads(line) for text in texts for line in text.splitlines()]
+        assert sorted((Path(line["uri"]).name, line["error"].partition(" at")[0]) for line in ledger) == [
+            ("bad.txt", "not UTF-8: byte 0xff"),
+            ("empty.txt", "an empty document"),
+            ("rows.csv", "3 cells; the header has 2"),
+            ("rows.jsonl.gz", "'text' is '\\ud800', which is not Unicode text"),
+            ("rows.jsonl.gz", "'text' is 7; it must be text"),
+            ("rows.jsonl.gz", "no 'text' in it"),
+            ("rows.jsonl.gz", "not JSON: Expecting property name enclosed in double quotes"),
+        ]
+        assert all(line["key"].split(":")[-1] == str(line["offset"]) for line in ledger)
+
+    def test_characters_outside_the_alphabet_are_noted(self, tmp_path, capsys):
+        raw = RawTexts(tmp_path / "raw").write()
+        raw.convert(tmp_path / "out", *self.FLAGS, "--tokenizer=characters")
+        assert "characters are not in the alphabet and became the token 3." in capsys.readouterr().out
+
+    def test_raw_data_that_changes_while_it_is_packed_is_an_error(self, tmp_path, monkeypatch):
+        raw = RawTexts(tmp_path / "raw").write()
+        pack = TextConverter.pack
+
+        def change(self, source, number, window):
+            (tmp_path / "raw/rows.csv").write_text("text,n\nother,1\n")
+            return pack(self, source, number, window)
+
+        monkeypatch.setattr(TextConverter, "pack", change)
+        with pytest.raises(ConversionError, match=r"rows\.csv has 15 bytes; it had \d+ bytes when the command started"):
+            raw.convert(tmp_path / "out", *self.FLAGS)
+        assert not (tmp_path / "out/manifest.json").exists()
+
+    def test_a_changed_document_is_named_when_the_command_is_repeated(self, tmp_path):
+        raw = RawTexts(tmp_path / "raw").write()
+        raw.convert(tmp_path / "out", *self.FLAGS)
+        raw.convert(tmp_path / "out", *self.FLAGS)
+        (tmp_path / "raw/a/1.txt").write_text("another text")
+        with pytest.raises(ConversionError, match=r"one of 12 files starting with \S+rows\.csv has changed"):
+            raw.convert(tmp_path / "out", *self.FLAGS)
+
+    def test_other_options_are_refused_where_a_split_is_added(self, tmp_path):
+        raw = RawTexts(tmp_path / "raw").write()
+        raw.convert(tmp_path / "out", *self.FLAGS, "--splits=train")
+        with pytest.raises(ConversionError, match="its features or labels are not those of 'text'"):
+            raw.convert(tmp_path / "out", *self.FLAGS, "--splits=validation", "--tokenizer=characters")
+
+    def test_a_packed_file_is_used_again_unless_it_is_damaged(self, tmp_path, monkeypatch):
+        raw, packed = RawTexts(tmp_path / "raw").write(), []
+        monkeypatch.setattr("beam_jobs.graph.check_scanned", lambda *_: 1 / 0)
+        with pytest.raises(RuntimeError):
+            raw.convert(tmp_path / "out", *self.FLAGS)
+        monkeypatch.undo()
+        left = sorted((tmp_path / "out/_scratch").iterdir())
+        assert [path.name.partition(".")[0] for path in left] == ["train", "validation"]
+        table = left[0].read_bytes()
+        left[0].write_bytes(table[:-30] + bytes(22) + table[-8:])
+        with pytest.raises(ConversionError, match=r"_scratch/train\S+ is damaged: .* Remove it, and run the same"):
+            self.go_on(raw, tmp_path, packed, monkeypatch)
+        left[0].unlink()
+        self.go_on(raw, tmp_path, packed, monkeypatch)
+        assert packed == ["train"]
+
+    def test_a_damaged_row_of_a_packed_file_never_reaches_a_shard(self, tmp_path, monkeypatch):
+        raw = RawTexts(tmp_path / "raw").write()
+        monkeypatch.setattr("beam_jobs.graph.check_scanned", lambda *_: 1 / 0)
+        with pytest.raises(RuntimeError):
+            raw.convert(tmp_path / "out", *self.FLAGS)
+        monkeypatch.undo()
+        (path,) = (tmp_path / "out/_scratch").glob("train*")
+        data = bytearray(path.read_bytes())
+        data[40] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(ConversionError, match=r"_scratch/train\S+ is damaged at byte 0\. Remove it"):
+            self.go_on(raw, tmp_path, [], monkeypatch)
+        assert not (tmp_path / "out/manifest.json").exists()
+
+    def go_on(self, raw, tmp_path, packed, monkeypatch):
+        pack = TextConverter.pack
+        monkeypatch.setattr(TextConverter, "pack", lambda c, s, *rest: (packed.append(s.split), pack(c, s, *rest))[1])
+        try:
+            raw.convert(tmp_path / "out", *self.FLAGS)
+        finally:
+            monkeypatch.setattr(TextConverter, "pack", pack)
+
+
+KILLS = range(1, 16) if SWEEP else (2, 7)
+
+
+@pytest.mark.long
+def test_a_killed_conversion_ends_with_the_same_bytes(tmp_path, run_forked, shard_digests):
+    raw = RawTexts(tmp_path / "raw", 60).write()
+    flags = [f"--raw_data_dir={raw.directory}", *TestConversions.FLAGS, "--target_shard_bytes=20KB"]
+    status, output = run_forked([SCRIPT, "0", *flags, f"--output={tmp_path / 'whole'}"], timeout=120)
+    assert status == 0, output
+    expected = shard_digests(tmp_path / "whole")
+    assert len(expected) == 6
+    for workers in (2, 4) if SWEEP else ():  # what differs from other converters is what one process does
+        more = [f"--output={tmp_path / str(workers)}", f"--local_processes={workers}"]
+        assert run_forked([SCRIPT, "0", *flags, *more], timeout=120)[0] == 0
+        assert shard_digests(tmp_path / str(workers)) == expected
+    for number in KILLS:
+        out = tmp_path / f"killed-{number}"
+        assert run_forked([SCRIPT, str(number), *flags, f"--output={out}"], timeout=120)[0] == -9
+        status, output = run_forked([SCRIPT, "0", *flags, f"--output={out}"], timeout=120)
+        assert status == 0, output
+        assert shard_digests(out) == expected
+        assert not list((out / "_scratch").iterdir())

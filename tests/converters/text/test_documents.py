@@ -1,0 +1,125 @@
+"""Documents in text files and tables, read completely and in ranges."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep import examples
+
+from converters.text import documents as module
+from converters.text.documents import Reading, documents, table_columns
+from pipeline.errors import RawDataError
+from pipeline.storage.local import LocalStorage
+
+BLOCKS, ROWS = Reading("block"), Reading()
+LINES = st.lists(st.sampled_from(["a", "bb  ", "", " ", "\t", "ccccc"]), max_size=30)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return tmp_path_factory.mktemp("documents")
+
+
+def found(path, reading, begin=0, end=None):
+    return list(documents(LocalStorage(), str(path), reading, begin, end))
+
+
+def in_ranges(path, reading, cuts):
+    bounds = sorted({0, *(cut for cut in cuts if cut < path.stat().st_size)})
+    return [
+        each
+        for a, b in zip(bounds, [*bounds[1:], path.stat().st_size], strict=True)
+        for each in found(path, reading, a, b)
+    ]
+
+
+@given(LINES, st.sampled_from(["\n", "\r\n"]), st.sets(st.integers(4, 120)), st.booleans())
+@settings(max_examples=examples(300), deadline=None)
+def test_blocks_are_the_same_in_any_ranges(file, lines, newline, cuts, bom):
+    path = file / "x.txt"
+    path.write_bytes(b"\xef\xbb\xbf" * bom + newline.join(lines).encode())
+    expected, block = [], []
+    for line in [*lines, ""]:
+        if line.strip():
+            block.append(line)
+        elif block:
+            expected.append(newline.join(block))
+            block = []
+    whole = found(path, BLOCKS)
+    assert [each.raw.decode() for each in whole] == expected
+    assert in_ranges(path, BLOCKS, cuts) == whole
+    content = path.read_bytes()
+    assert all(content[each.offset :].startswith(each.raw) for each in whole)
+
+
+@given(st.lists(st.text(max_size=9), max_size=12), st.sets(st.integers(1, 300)))
+@settings(max_examples=examples(200), deadline=None)
+def test_rows_of_json_are_the_same_in_any_ranges(file, texts, cuts):
+    path = file / "x.jsonl"
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    whole = found(path, ROWS)
+    assert [each.raw.decode() for each in whole] == texts
+    assert in_ranges(path, ROWS, cuts) == whole
+
+
+def test_a_line_that_is_longer_than_a_piece_is_one_line(file, monkeypatch):
+    monkeypatch.setattr(module, "_PIECE_BYTES", 4)
+    path = file / "long.txt"
+    path.write_text("abcd    efgh\nij\n\nk" + "l" * 9 + "\n")
+    assert [each.raw for each in found(path, BLOCKS)] == [b"abcd    efgh\nij", b"k" + b"l" * 9]
+    for cut in range(1, path.stat().st_size):
+        assert in_ranges(path, BLOCKS, [cut]) == found(path, BLOCKS)
+
+
+def test_a_file_is_one_document_without_its_byte_order_mark(file):
+    (file / "one.txt").write_bytes(b"\xef\xbb\xbfa\n\nb\n")
+    assert found(file / "one.txt", Reading()) == [(0, b"a\n\nb\n", "")]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl"])
+def test_a_compressed_file_has_the_same_documents(file, name):
+    text = {"a.txt": "Ein\nKäse", "a.csv": 'n,text\n1,"x\ny"\n2,z\n', "a.tsv": "text\tn\nx\t1\n"}.get(
+        name, '{"text": "é"}\n'
+    )
+    (file / name).write_text(text)
+    (file / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    assert found(file / name, Reading()) == found(file / f"{name}.gz", Reading()) != []
+    if name != "a.txt":
+        assert "text" in table_columns(LocalStorage(), str(file / f"{name}.gz"), None)
+
+
+def test_unusable_documents_state_why(file):
+    (file / "bad.txt").write_bytes(b"ab\xffc")
+    (file / "empty.txt").write_bytes(b"")
+    (file / "long.txt").write_bytes(b"x" * 10)
+    rows = ['{"text": 7}', '{"other": ""}', '{"text": "\\ud800"}', "{", '{"text": ""}']
+    (file / "bad.jsonl").write_text("\n".join(rows))
+    reading = Reading(max_bytes=9)
+    assert [found(file / name, reading)[0].error for name in ("bad.txt", "empty.txt", "long.txt")] == [
+        "not UTF-8: byte 0xff at byte 2 of the document",
+        "an empty document",
+        "more than --max_document_bytes=9 bytes",
+    ]
+    assert [each.error.partition(" at")[0] for each in found(file / "bad.jsonl", reading)] == [
+        "'text' is 7; it must be text",
+        "no 'text' in it",
+        "'text' is '\\ud800', which is not Unicode text",
+        "not JSON: Expecting property name enclosed in double quotes",
+        "an empty document",
+    ]
+
+
+def test_a_block_beyond_the_limit_is_one_unusable_document_that_is_not_kept(file):
+    (file / "big.txt").write_text("a\n\n" + "long line\n" * 1000 + "\nb\n")
+    before, long, after = found(file / "big.txt", Reading("block", max_bytes=100))
+    assert (before.raw, after.raw) == (b"a", b"b")
+    assert long.error == "more than --max_document_bytes=100 bytes"
+    assert len(long.raw) < 130
+
+
+def test_a_truncated_file_is_an_error_with_its_name(file):
+    (file / "cut.txt.gz").write_bytes(gzip.compress(b"text" * 99)[:-9])
+    with pytest.raises(RawDataError, match=r"cut\.txt\.gz is truncated or damaged: .*\. Copy it again\."):
+        found(file / "cut.txt.gz", Reading())

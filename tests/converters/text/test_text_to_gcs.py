@@ -1,0 +1,172 @@
+"""The command: its layouts, options and errors."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from raw_data.texts import RawTexts
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from converters import text_to_gcs
+from converters.text import layouts
+from converters.text.documents import Reading
+from converters.text.layouts import find_texts
+from pipeline import describe, verify
+from pipeline.errors import OptionError, RawDataError
+from pipeline.shards.manifest import read_manifest
+from pipeline.sources.open_dataset import open_dataset
+from pipeline.tokenizers import read_text_info
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+
+def write(directory, files):
+    for name, text in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
+
+
+def convert(raw, out, *flags):
+    return text_to_gcs.main([f"--raw_data_dir={raw}", f"--output={out}", *flags])
+
+
+def decoded(out, split):
+    tokenizer = read_text_info(str(out)).tokenizer
+    rows = open_dataset(str(out), split).examples(["tokens"])
+    return sorted(tokenizer.decode(row["tokens"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "names", [("train/a.txt", "val/b.txt", "test/c.txt"), ("train-1.txt", "val.txt", "test_1.txt")]
+)
+def test_files_belong_to_the_split_of_their_folder_or_name(tmp_path, names):
+    raw = write(tmp_path / "raw", dict(zip(names, "abc", strict=True)) | {"other/d.txt": "d", "notes.md": "e"})
+    convert(raw, tmp_path / "out")
+    assert [decoded(tmp_path / "out", split) for split in ("train", "validation", "test")] == [["a"], ["b"], ["c"]]
+
+
+def test_what_is_not_read_is_noted(tmp_path, capsys):
+    raw = write(tmp_path / "raw", {"train/a.txt": "a", "other/d.txt": "d", "notes.md": "e", ".hidden": "f"})
+    convert(raw, tmp_path / "out")
+    assert "note: notes.md and 1 more are not read: only texts and tables of the splits are." in capsys.readouterr().out
+
+
+def test_blocks_of_a_file_are_documents(tmp_path):
+    raw = write(tmp_path / "raw", {"a.txt": "one\ntwo\n\n\nthree\n"})
+    convert(raw, tmp_path / "out", "--documents=block", "--validation_fraction=0", "--sequence_length=10")
+    assert decoded(tmp_path / "out", "train") == ["one\ntwo", "three"]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "sources"), [("a.jsonl", "file", 5), ("a.txt", "block", 5), ("a.txt", "file", 1)]
+)
+def test_a_large_file_is_cut_where_its_documents_can_be_found(tmp_path, monkeypatch, name, unit, sources):
+    monkeypatch.setattr(layouts, "SLICE_BYTES", 100)
+    row = {"a.jsonl": json.dumps({"text": "x" * 20}) + "\n"}.get(name, "x" * 30 + "\n\n")
+    raw = write(tmp_path / "raw", {name: row * (450 // len(row))})
+    reading = Reading(unit)
+    assert len(find_texts(str(raw), [], 0.0, reading).sources) == sources
+    (raw / f"{name}.gz").write_bytes(gzip.compress(Path(raw / name).read_bytes(), 0))
+    (raw / name).unlink()
+    assert len(find_texts(str(raw), [], 0.0, reading).sources) == 1
+
+
+def test_slices_change_neither_documents_nor_totals(tmp_path, monkeypatch):
+    raw = RawTexts(tmp_path / "raw", 60).write()
+    flags = ("--validation_fraction=0.3", "--sequence_length=64", "--max_bad_records=9")
+    raw.convert(tmp_path / "whole", *flags)
+    monkeypatch.setattr(layouts, "SLICE_BYTES", 700)
+    raw.convert(tmp_path / "sliced", *flags)
+    whole, sliced = (read_manifest(str(tmp_path / name)).splits for name in ("whole", "sliced"))
+    for split in ("train", "validation"):
+        assert sliced[split].sources["inputs"] > whole[split].sources["inputs"]
+        for name in ("num_bytes", "num_documents"):
+            assert sliced[split].totals[name] == whole[split].totals[name]
+
+
+def test_a_hugging_face_tokenizer_is_copied_beside_the_shards(tmp_path):
+    made = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 2, "hello": 3, "world": 4}, "?"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "words.json"))
+    raw = write(tmp_path / "raw", {"a.txt": "hello world", "b.txt": "world ! "})
+    flags = ("--validation_fraction=0", f"--tokenizer={tmp_path / 'words.json'}", "--sequence_length=9")
+    convert(raw, tmp_path / "out", *flags)
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == (tmp_path / "words.json").read_bytes()
+    (row,) = open_dataset(str(tmp_path / "out"), "train").examples()
+    assert row["tokens"].tolist() == [0, 3, 4, 1, 0, 4, 2, 1, 0]
+    assert row["segment_ids"].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 0]
+    assert row["num_bytes"] == len("hello world") + len("world ! ")
+
+
+def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
+    raw = write(tmp_path / "raw", {"a.txt": "abba"})
+    (tmp_path / "alphabet.txt").write_text("bab\n")
+    convert(
+        raw,
+        tmp_path / "out",
+        "--tokenizer=characters",
+        f"--alphabet={tmp_path}/alphabet.txt",
+        "--validation_fraction=0",
+    )
+    assert read_text_info(str(tmp_path / "out")).tokenizer.settings() == {"name": "characters", "alphabet": "ba\n"}
+    assert decoded(tmp_path / "out", "train") == ["abba"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "message"),
+    [
+        (["--sequence_length=1"], OptionError, "--sequence_length=1: must be at least 2, a start token and one other."),
+        (["--validation_fraction=1"], OptionError, "--validation_fraction=1.0: must be at least 0 and less than 1."),
+        (
+            [],
+            RawDataError,
+            r"has no files of a split, such as train/a\.txt .* It has: a\.txt, t\.csv\. .* give --validation",
+        ),
+        (
+            ["--validation_fraction=0", "--text_column=tex"],
+            OptionError,
+            r"t\.csv has no column 'tex'.*Did you mean 'text'",
+        ),
+        (["--validation_fraction=0", "--tokenizer=byte"], OptionError, r"--tokenizer=byte: .* Did you mean 'bytes'\?"),
+        (["--validation_fraction=0", "--alphabet=x"], OptionError, "--alphabet=x: only --tokenizer=characters has one"),
+        (["--validation_fraction=0", "--start_token=x"], OptionError, "--start_token=x: only a tokenizer.json has one"),
+    ],
+)
+def test_a_mistake_is_one_clear_error(tmp_path, flags, error, message):
+    raw = write(tmp_path / "raw", {"a.txt": "a", "t.csv": "text\nb\n"})
+    with pytest.raises(error, match=message):
+        convert(raw, tmp_path / "out", *flags)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_without_text_is_an_error(tmp_path):
+    raw = write(tmp_path / "raw", {"a.md": "a"})
+    with pytest.raises(RawDataError, match=r"has no text: no file ends in \.txt, \.csv, .* It has: a\.md\."):
+        convert(raw, tmp_path / "out", "--validation_fraction=0")
+
+
+def test_describe_shows_documents_tokens_and_the_text_of_rows(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    raw = write(tmp_path / "raw", {"a.txt": "hello", "b.txt": "wörld [bold]"})
+    convert(raw, tmp_path / "out", "--validation_fraction=0", "--sequence_length=32")
+    capsys.readouterr()
+    describe.main([str(tmp_path / "out")])
+    said = [" ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines()]
+    assert "Text: tokenizer bytes, rows of 32 tokens, packing documents" in said
+    assert "train 2 18 20 0.900 20.0 68.75%" in said  # bytes per token counts the ends of documents
+    assert "(text) hello ┊ wörld [bold]" in said
+
+
+def test_verify_finds_a_total_that_the_records_do_not_have(tmp_path, capsys):
+    raw = write(tmp_path / "raw", {"a.txt": "hello"})
+    convert(raw, tmp_path / "out", "--validation_fraction=0")
+    assert verify.main([str(tmp_path / "out")]) == 0
+    fields = json.loads((tmp_path / "out/manifest.json").read_text())
+    fields["splits"]["train"]["totals"]["num_bytes"] += 1
+    del fields["checksum"]
+    (tmp_path / "out/manifest.json").write_text(json.dumps(fields))
+    capsys.readouterr()
+    assert verify.main([str(tmp_path / "out")]) == 1
+    assert "total num_bytes of 'train' is 6, its records have 5" in capsys.readouterr().out
