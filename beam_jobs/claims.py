@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from beam_jobs.changes import first_change
-from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.merging import check_mergeable
 from beam_jobs.receipts import parse_receipt
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
@@ -29,7 +29,7 @@ from pipeline.shards.sidecars import remove_sidecars, write_sidecars
 from pipeline.shards.typed_json import Count, JsonFile, Number
 from pipeline.storage.storage import Storage, in_parallel, join
 
-__all__ = ["Claim", "check_mergeable", "claim", "read_claim", "renew_claim"]
+__all__ = ["Claim", "claim", "read_claim", "renew_claim"]
 
 _MEND = (
     "It is damaged, and no intact file shows that these shards belong to this command. Repeat the options that started "
@@ -161,21 +161,6 @@ def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
         f"{output_dir} already holds split {split!r}, which no conversion into this directory wrote: found {what}. "
         "Give another directory, or remove the files yourself: --overwrite replaces only what a conversion wrote."
     )
-
-
-def check_mergeable(there: Manifest | None, job: ConversionJob) -> None:
-    """Raises ConversionError if splits that remain in the manifest have another name, schema or other labels."""
-    if there is None:
-        return
-    converter = job.converter
-    stay = sorted(set(there.splits) - set(job.splits))
-    same = (there.name, there.schema, there.labels) == (converter.name, converter.schema, converter.labels)
-    if stay and not same:
-        raise ConversionError(
-            f"{job.output_dir} holds {', '.join(stay)} of dataset {there.name!r}, schema {there.schema.name!r}; its "
-            f"features or labels are not those of {converter.name!r}, schema {converter.schema.name!r}. Give another "
-            "directory, or convert all splits again with --overwrite."
-        )
 
 
 def read_claim(storage: Storage, path: str) -> Claim:

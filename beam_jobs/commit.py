@@ -10,10 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from beam_jobs.claims import check_mergeable, renew_claim
+from beam_jobs.claims import renew_claim
 from beam_jobs.completeness import CompleteSplit, ShardResult, SourceSummary, check_scanned, check_written, prove
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Packer
+from beam_jobs.merging import check_mergeable
 from beam_jobs.receipts import Rejected
 from beam_jobs.report import empty_folders, in_words, summarize, write_summary
 from beam_jobs.shard_plan import SplitPlan
@@ -51,7 +52,7 @@ def commit_split(
     if len(rejected) > job.max_bad_records:
         raise ConversionError(*_rejected_message(job, split, rejected))
     if not records:
-        raise ConversionError(f"split {split!r} has no records: its sources contain nothing to convert.")
+        raise ConversionError(_empty_message(job, split, len(rejected)))
     entry = _publish_index(storage, plan, proven)
     fresh = [shard for shard, result in zip(entry.shards, results, strict=True) if not result.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
@@ -72,6 +73,16 @@ def _rejected_message(job: ConversionJob, split: str, rejected: Sequence[Rejecte
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
     yield f"All are listed in {join(job.output_dir, rejects_file(split))}. Repair them, or allow as many."
+
+
+def _empty_message(job: ConversionJob, split: str, rejected: int) -> str:
+    if rejected:
+        listed = join(job.output_dir, rejects_file(split))
+        return f"split {split!r} has no records: its {rejected} inputs were all rejected. {listed} lists them."
+    return (
+        f"split {split!r} has no records: its sources contain nothing to convert. If it is a fraction of them, give a "
+        "larger --validation_fraction, or 0 for no validation split."
+    )
 
 
 def _publish_index(storage: Storage, plan: SplitPlan, proven: CompleteSplit) -> SplitEntry:

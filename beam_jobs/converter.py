@@ -2,6 +2,8 @@
 
 A converter is pure: a picklable frozen dataclass that reads raw data and returns values. It never writes."""
 
+import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -13,9 +15,12 @@ from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema
 from pipeline.storage.storage import Stat, Storage
 
-__all__ = ["Converted", "Converter", "Pack", "Packer", "Reject", "Source", "Unusable", "files_of"]
+__all__ = ["Converted", "Converter", "Pack", "Packer", "Reject", "Source", "Unusable", "files_of", "group_of"]
 
 _BYTES_PER_FOLDER = 10**8  # a guess: the sizes of a folder's files are unknown before it is listed
+
+
+_Group = bytes  # the class below has a field `bytes`
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,8 @@ class Source:
     split: that its records belong to. uri, stat: of the entire file; a change between scan and gather is an error.
     offset, bytes: of the range. tag: for the converter, such as the class. kind: a folder has no bytes of its own.
     origin: of a temporary file, the compressed file it was made from, whose stamp is in `stat`.
-    members: of a group, its small files, which are scanned one after the other; uri is that of the first."""
+    group: of many small files that are scanned one after the other, all of them, as group_of encodes them; uri is that
+    of the first."""
 
     split: str
     uri: str
@@ -35,14 +41,14 @@ class Source:
     tag: str = ""
     kind: Literal["tar", "zip", "folder", "file", "group"] = "tar"
     origin: str = ""
-    members: tuple[File, ...] = ()
+    group: _Group = b""
 
     @property
     def name(self) -> str:
         """The name in messages."""
         uri = self.origin or self.uri
-        if len(self.members) > 1:
-            return f"one of {len(self.members):,} files starting with {uri}"
+        if self.group and (count := len(files_of(self))) > 1:
+            return f"one of {count:,} files starting with {uri}"
         return f"{uri} ({self.tag})" if self.tag else uri
 
     @property
@@ -164,4 +170,11 @@ class Packer(Converter, Protocol):
 
 def files_of(source: Source) -> tuple[File, ...]:
     """The raw files of a source."""
-    return source.members or (File(source.uri, source.stat),)
+    if not source.group:
+        return (File(source.uri, source.stat),)
+    return tuple(File(uri, Stat(*stat)) for uri, *stat in json.loads(zlib.decompress(source.group)))
+
+
+def group_of(files: Sequence[File]) -> bytes:
+    """The files of a Source's group. Every stage of a job is sent its sources: objects would take a minute."""
+    return zlib.compress(json.dumps([(file.uri, *file.stat) for file in files]).encode())

@@ -31,7 +31,7 @@ from beam_jobs.shard_plan import SplitPlan, by_bucket
 from beam_jobs.verdicts import verdict_on_error
 from beam_jobs.write import write_shard
 from pipeline.background import Background
-from pipeline.errors import InfeedError, StorageError
+from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.key_digest import key_digest
 from pipeline.storage.schemes import is_remote, open_storage
 
@@ -172,7 +172,12 @@ class _Assign(_Stage):
     def _claim(self, plan: SplitPlan) -> dict[int, ShardResult]:
         """Results of shards that an earlier run finished. One listing here replaces a request per shard in gather."""
         storage = open_storage(self.job.output_dir)
-        claim(storage, plan)
+        try:
+            claim(storage, plan)
+        except ConversionError:  # another plan owns the split: nobody needs what was packed for this one
+            for split in self.job.splits:
+                remove_packed_files(self.job, split, of_job=True)
+            raise
         if self.job.verify_existing:  # gather reads all bytes, on many workers
             return {}
         finished = (ShardResult.of(receipt) for receipt in finished_shards(storage, plan))
@@ -215,6 +220,8 @@ class _Commit(_Stage):
             try:
                 with verdict_on_error(self.job, split), distrusting_receipts(output, plans):
                     yield commit_split(output, plan, summaries, results).message
+                with contextlib.suppress(StorageError):
+                    remove_packed_files(self.job, split)
             except InfeedError as e:  # the other splits may be complete, or have rejects to list
                 failures.append(e)
         if failures:
@@ -222,8 +229,6 @@ class _Commit(_Stage):
         for path in self.job.scratch:
             with contextlib.suppress(StorageError):  # some buckets forbid deletion
                 open_storage(path).delete(path)
-        with contextlib.suppress(StorageError):
-            remove_packed_files(self.job)
 
 
 def _plan(job: ConversionJob, split: str, sums: Sums, sampled: Samples) -> SplitPlan:

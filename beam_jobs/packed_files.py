@@ -16,7 +16,7 @@ import numpy as np
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Pack, Packer, Source, files_of
 from beam_jobs.references import File, Reference, References, concat
-from pipeline.errors import RawDataError, StorageError
+from pipeline.errors import RawDataError
 from pipeline.shards.record import crc32c
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
@@ -54,12 +54,17 @@ def source_of_packed(job: ConversionJob, uri: str) -> str:
     return next((source.name for source in job.sources if _name(job, source) == name), uri)
 
 
-def remove_packed_files(job: ConversionJob) -> None:
-    """Removes those of all splits of a job, also what earlier plans of these splits and killed workers left."""
+def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False) -> None:
+    """Removes those of a split, also what earlier plans and killed workers left; of_job: only those of this plan."""
+    if not isinstance(job.converter, Packer):
+        return
     directory = join(job.output_dir, "_scratch")
-    storage = open_storage(directory)
-    storage.sweep(directory, [f"{split}.*" for split in job.splits])
-    found = [name for name in storage.list(directory) if name.startswith(tuple(f"{split}." for split in job.splits))]
+    storage, prefixes = open_storage(directory), (f"{split}.",)
+    if of_job:
+        prefixes = tuple(f"{_name(job, source)}-" for source in job.sources if source.split == split)
+    else:
+        storage.sweep(directory, [f"{split}.*"])
+    found = [name for name in storage.list(directory) if name.startswith(prefixes)]
     in_parallel(storage.delete, [join(directory, name) for name in found])
 
 
@@ -67,18 +72,18 @@ def _packed(job: ConversionJob, packer: Packer, source: Source, write: bool) -> 
     raw, output, name = open_storage(source.uri), open_storage(job.output_dir), _name(job, source)
     for number, window in enumerate(packer.windows(raw, source)):
         path = join(job.output_dir, f"_scratch/{name}-{number}")
-        if write and output.exists(path):
-            yield _references(source, path, _read_table(output, path))
-            continue
-        pack = packer.pack(source, number, window)
-        table = _table(source, pack)
-        if write:
-            with output.publish(path) as sink:
-                for payload in pack.payloads:
-                    sink.write(payload)
-                sink.write(_encoded(table))
-                _check_unchanged(raw, source)  # before the file appears
+        table = _find_table(output, path) if write else None
+        if table is None:
+            pack = packer.pack(source, number, window)
+            table = _table(source, pack)
+            if write:
+                with output.publish(path) as sink:
+                    for payload in pack.payloads:
+                        sink.write(payload)
+                    sink.write(_encoded(table))
+                    _check_unchanged(raw, source)  # before the file appears
         yield _references(source, path, table)
+    _check_unchanged(raw, source)  # if it became shorter, a window may be missing
 
 
 def _name(job: ConversionJob, source: Source) -> str:
@@ -115,8 +120,10 @@ def _encoded(table: Mapping[str, np.ndarray]) -> bytes:
     return file.getvalue() + len(file.getvalue()).to_bytes(_LENGTH_BYTES, "little")
 
 
-def _read_table(storage: Storage, path: str) -> dict[str, np.ndarray]:
-    """Raises StorageError if the file is damaged."""
+def _find_table(storage: Storage, path: str) -> dict[str, np.ndarray] | None:
+    """The table of a packed file; None if there is no file or if it is damaged, so that it is written again."""
+    if not storage.exists(path):
+        return None
     size = storage.stat(path).bytes
     try:
         (end,) = storage.read_ranges([(path, size - _LENGTH_BYTES, _LENGTH_BYTES)])
@@ -124,8 +131,8 @@ def _read_table(storage: Storage, path: str) -> dict[str, np.ndarray]:
         (data,) = storage.read_ranges([(path, size - _LENGTH_BYTES - length, length)])
         with np.load(io.BytesIO(data)) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
-        raise StorageError(f"{path} is damaged: {e}. Remove it, and run the same command again.") from e
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return None
 
 
 def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> References:
@@ -134,7 +141,7 @@ def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> R
     columns = {name.removeprefix("column "): values for name, values in table.items() if name.startswith("column ")}
     stamp = _digest(*(file.stat.version for file in files))  # a file that is packed again is no change of the raw data
     records = References(
-        files=(File(path, Stat(int(size.sum()), None, stamp)),),
+        files=(File(path, Stat(sum(file.stat.bytes for file in files), None, stamp)),),  # of the raw data
         key=table["key"],
         file=np.zeros(len(size), np.int32),
         offset=np.cumsum(size) - size,

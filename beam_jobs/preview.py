@@ -1,5 +1,6 @@
 """--dry_run: scans and assigns in threads, without Beam, and reports what a conversion would do. Writes nothing."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import numpy as np
 from beam_jobs.bucket_sums import add_sums, framed_bytes, measure
 from beam_jobs.completeness import check_expected
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Source
+from beam_jobs.converter import Packer, Source
 from beam_jobs.packed_files import scanned
 from beam_jobs.plausible import check_target, empty_shards
 from beam_jobs.references import References
@@ -39,7 +40,8 @@ def preview(job: ConversionJob, threads: int = 32) -> Iterator[SplitPreview]:
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
         sources, empty = [source for source in job.sources if source.split == split], list[Source]()
-        with ThreadPoolExecutor(threads) as pool:
+        # A window that is packed takes hundreds of megabytes.
+        with ThreadPoolExecutor(os.cpu_count() if isinstance(job.converter, Packer) else threads) as pool:
             for source, batches in zip(sources, pool.map(lambda source: _scan(job, source), sources), strict=True):
                 empty += [] if batches else [source]
                 for bucket, refs in batches:

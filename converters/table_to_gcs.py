@@ -17,7 +17,7 @@ from converters.command_line import chosen_splits, conversion_parser, run
 from converters.images.options import add_image_options, to_jpeg_of
 from converters.raw.class_names import read_class_names
 from converters.table.images import ImageTableConverter
-from converters.table.layouts import SPLITS, check_columns, find_classes, find_tables
+from converters.table.layouts import SPLITS, check_columns, check_delimiter, find_classes, find_tables
 from converters.table.targets import MultiLabel, Numbers, SingleLabel, Target, Unlabelled
 from converters.table.texts import TextTableConverter
 from pipeline.errors import OptionError
@@ -70,8 +70,7 @@ def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
         raise OptionError("give one of --label_column, --labels_column and --target_columns, or none.")
     if args.label_file and not (args.label_column or args.labels_column):
         raise OptionError("--label_file names the classes of --label_column or --labels_column: give one of them.")
-    if args.delimiter is not None and (len(args.delimiter) != 1 or args.delimiter in '\r\n"'):
-        raise OptionError(f"--delimiter={args.delimiter!r}: it must be one character other than a quote.")
+    check_delimiter(args.delimiter)
     if not args.label_separator:
         raise OptionError("--label_separator is empty; it must have at least one character.")
     numbers = [name.strip() for name in (args.target_columns or "").split(",")] if args.target_columns else []

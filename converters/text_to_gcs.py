@@ -16,12 +16,14 @@ from beam_jobs.launch import exit_with
 from beam_jobs.plausible import check_places
 from converters.command_line import chosen_splits, conversion_parser, run
 from converters.raw.class_names import label_text
+from converters.table.layouts import check_delimiter
 from converters.text.converter import TextConverter
 from converters.text.documents import Reading, table_columns
-from converters.text.layouts import SPLITS, find_texts
+from converters.text.layouts import SPLITS, SUFFIXES, find_texts
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.sizes import parse_bytes
 from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import in_parallel
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, Packing, TextInfo, Tokenizer, open_hugging_face
 
 __all__ = ["EXAMPLES", "main"]
@@ -30,36 +32,40 @@ EXAMPLES = (
     "--raw_data_dir=books --output=shards --validation_fraction=0.05",
     "--raw_data_dir=reviews --output=tokens --text_column=text --tokenizer=tokenizer.json --sequence_length=2048",
 )
+_LONGEST_ROW = 1 << 20
 _BUILT_IN = ("bytes", "characters")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry_run. Returns the exit status. Raises InfeedError."""
     args, rest = _parser().parse_known_args(argv)
-    if args.sequence_length < 2:
-        raise OptionError(f"--sequence_length={args.sequence_length}: must be at least 2, a start token and one other.")
+    if not 2 <= args.sequence_length <= _LONGEST_ROW:
+        raise OptionError(
+            f"--sequence_length={args.sequence_length}: must be at least 2, a start token and one other, and at most "
+            f"{_LONGEST_ROW:,}."
+        )
+    check_delimiter(args.delimiter)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.gcs_output_path)
     reading = Reading(args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes))
     texts = find_texts(args.raw_data_dir, splits, args.validation_fraction, reading)
     _check_column(texts.tables, reading)
-    info = TextInfo(_tokenizer(args), args.sequence_length, args.packing)
-    converter = TextConverter(info, reading, args.validation_fraction)
-    return run(args, rest, converter, texts.sources, notices=list(_not_read(texts.others)))
+    info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, args.validation_fraction)
+    return run(args, rest, TextConverter(info, reading), texts.sources, notices=list(_not_read(texts.others)))
 
 
 def _not_read(others: Sequence[str]) -> Sequence[str]:
     if not others:
         return ()
-    more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
-    verb = "are" if more else "is"
-    return (f"{others[0]}{more} {verb} not read: only texts and tables of the splits are.",)
+    more = f" and {len(others) - 1:,} other files are" if len(others) > 1 else " is"
+    suffixes = ", ".join(SUFFIXES)
+    return (f"{others[0]}{more} ignored: only {suffixes} files of the splits are read, also with .gz.",)
 
 
 def _check_column(tables: Sequence[str], reading: Reading) -> None:
     """Raises OptionError if a table lacks the column; a JSON table in its first 1,000 rows."""
-    for path in tables:
-        there = table_columns(open_storage(path), path, reading.delimiter)
+    found = in_parallel(lambda path: table_columns(open_storage(path), path, reading.delimiter), tables)
+    for path, there in zip(tables, found, strict=True):
         if there and reading.column not in there:
             raise OptionError(
                 f"--text_column: {path} has no column {reading.column!r}. It has: {', '.join(there)}."
@@ -109,8 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     documents.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
     documents.add_argument(
         "--max_document_bytes",
-        default="64MB",
-        help="longer documents are rejected: one must fit in memory (default: %(default)s)",
+        default="16MB",
+        help="reject longer documents, because a document is packed in memory: about 60 times its size with a "
+        "tokenizer.json. Rows of tables may never exceed 16 MiB (default: %(default)s)",
     )
     rows = parser.add_argument_group("rows of tokens")
     rows.add_argument(
@@ -130,8 +137,8 @@ def _parser() -> argparse.ArgumentParser:
         "--packing",
         choices=get_args(Packing),
         default="documents",
-        help="documents: cut only those that are longer than a row; concat: cut wherever a row ends, which leaves no "
-        "space (default: documents)",
+        help="documents: cut only those that are longer than a row; concat: cut wherever a row ends, which leaves "
+        "almost no padding (default: documents)",
     )
     return parser
 

@@ -21,7 +21,7 @@ from rich.progress import track
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipeline.errors import OptionError, printable
+from pipeline.errors import OptionError, StorageError, printable
 from pipeline.orders.hashing import splitmix64
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise OptionError(f"--samples={args.samples}: must be at least 0.")
     console = Console()
     manifest = read_manifest(args.directory)
-    text = find_text_info(manifest)
+    text = _text_info(manifest)
     console.print(_schema_table(manifest), _splits_table(manifest))
     if text:
         console.print(_text_table(manifest, text))
@@ -89,6 +89,14 @@ def _splits_table(manifest: Manifest) -> Table:
         size, shards = format_bytes(entry.num_bytes), f"{len(entry.shards):,}"
         _add(table, name, f"{entry.num_records:,}", size, shards, f"{entry.rejected:,}", fixups)
     return table
+
+
+def _text_info(manifest: Manifest) -> TextInfo | None:
+    try:
+        return find_text_info(manifest)
+    except (OptionError, StorageError) as e:  # the rest can be described all the same; verify reports it as damage
+        Console(stderr=True).print(f"warning: {printable(str(e))}", markup=False, soft_wrap=True)
+        return None
 
 
 def _text_table(manifest: Manifest, info: TextInfo) -> Table:

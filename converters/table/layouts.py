@@ -17,7 +17,7 @@ from pipeline.errors import LabelError, OptionError, RawDataError, did_you_mean
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 
-__all__ = ["SPLITS", "RawTables", "check_columns", "find_classes", "find_tables"]
+__all__ = ["SPLITS", "RawTables", "check_columns", "check_delimiter", "find_classes", "find_tables"]
 
 SPLITS = ("train", "validation", "test")
 _NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
@@ -80,6 +80,12 @@ def check_columns(paths: Iterable[str], wanted: Mapping[str, Sequence[str]], del
             for column in columns:
                 if there and column not in there:
                     raise OptionError(f"{option}: {path} has no column {column!r}.{did_you_mean(column, there)}")
+
+
+def check_delimiter(delimiter: str | None) -> None:
+    """Raises OptionError unless it is one character, or None."""
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '\r\n"'):
+        raise OptionError(f"--delimiter={delimiter!r}: it must be one character other than a quote.")
 
 
 def find_classes(paths: Iterable[str], column: str, separator: str | None, delimiter: str | None) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from pipeline.shards.integer_examples import encode_integer_examples
 from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Feature, Schema
 from pipeline.storage.storage import Storage
-from pipeline.tokenizers import HuggingFaceTokenizer, TextInfo
+from pipeline.tokenizers import PACKED_TEXT, HuggingFaceTokenizer, TextInfo
 
 __all__ = ["TextConverter"]
 
@@ -43,11 +43,10 @@ class TextConverter:
     """The converter of documents. See Packer.
 
     Keys of records count the rows of a source, which is named by its first file: so adding a document changes the keys
-    of the rows after it, up to 16 MB of text. validation_fraction: None if each split has its own files."""
+    of the rows after it, up to 16 MB of text."""
 
     info: TextInfo
     reading: Reading = field(default_factory=Reading)
-    validation_fraction: float | None = None
 
     name = "text"
     labels = None
@@ -64,7 +63,7 @@ class TextConverter:
             "positions": Feature("int64", row, doc="place in the segment, from 0"),
             "num_bytes": Feature("int64", doc="bytes of UTF-8 text in the row"),
         }
-        return Schema("packed_text", features)
+        return Schema(PACKED_TEXT, features)
 
     @property
     def worker_files(self) -> Sequence[str]:
@@ -77,7 +76,7 @@ class TextConverter:
             "tokenizer": dict(self.info.tokenizer.settings()),
             "sequence_length": self.info.sequence_length,
             "packing": self.info.packing,
-            "validation_fraction": self.validation_fraction,
+            "validation_fraction": self.info.validation_fraction,
             **asdict(self.reading),
         }
 
@@ -102,7 +101,7 @@ class TextConverter:
         """Those of the source's split."""
         files = files_of(source)
         root = files[0].uri.removesuffix(source.tag)
-        end = source.offset + source.bytes if source.bytes < files[0].stat.bytes and not source.members else None
+        end = None if source.group else source.offset + source.bytes
         for file in files:
             name = file.uri.removeprefix(root)
             for document in documents(storage, file.uri, self.reading, source.offset, end):
@@ -111,10 +110,10 @@ class TextConverter:
 
     def _is_of(self, split: str, raw: bytes) -> bool:
         """By the text, so that copies of a document are in one split."""
-        if self.validation_fraction is None:
+        if self.info.validation_fraction is None:
             return True
         digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
-        return is_validation(digest, self.validation_fraction) == (split == "validation")
+        return is_validation(digest, self.info.validation_fraction) == (split == "validation")
 
     def pack(self, source: Source, number: int, window: Sequence[_Found]) -> Pack:
         texts = [found.document.raw for found in window if not found.document.error]
@@ -147,7 +146,9 @@ class TextConverter:
         if crc32c(data) != ref.columns[CRC32C]:
             raise RawDataError(f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again.")
         totals = {name: int(ref.columns[name]) for name in _TOTALS}
-        notes = ("characters are not in the alphabet and became the token 3",) if ref.columns["unknown"] else ()
+        notes = (
+            ("some text is unknown to the tokenizer and became its unknown token",) if ref.columns["unknown"] else ()
+        )
         return Converted(data, notes=notes, totals=totals)
 
 

@@ -40,7 +40,7 @@ class Reading:
     unit: Literal["file", "block"] = "file"
     column: str = "text"
     delimiter: str | None = None
-    max_bytes: int = 64 * 10**6
+    max_bytes: int = 16 * 10**6
 
 
 def bare_name(uri: str) -> str:
@@ -152,6 +152,8 @@ def _blocks(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iter
     So every block is in exactly one of several ranges that cover the file, whatever their borders."""
     skipping, block = bool(begin), _Block(max_bytes)
     for line in _lines(file, begin):
+        if skipping and end is not None and line.offset >= end:
+            return  # no block begins in this range
         if line.is_blank:
             if block.lines and not skipping:
                 yield block.document()

@@ -8,22 +8,24 @@ A source is a group of small files, a range of a large file that can be cut, or 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from beam_jobs.converter import Source
+from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
 from converters.raw.raw_directory import check_splits, first_few, open_raw_data
 from converters.raw.validation_share import check_fraction
 from converters.table.rows import TABLE_SUFFIXES
 from converters.text.documents import GZIP, TEXT_SUFFIX, Reading, bare_name, can_be_cut
 from pipeline.errors import RawDataError
+from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["SPLITS", "RawTexts", "find_texts"]
+__all__ = ["SPLITS", "SUFFIXES", "RawTexts", "find_texts"]
 
 SPLITS = ("train", "validation", "test")
 SLICE_BYTES = 16 * 10**6  # of raw data; packing takes about twenty times as much memory
-_SUFFIXES = (TEXT_SUFFIX, *TABLE_SUFFIXES)
-_SPLIT = re.compile(r"(train|validation|val|test)(?:[-_./].*)")
+SUFFIXES = (TEXT_SUFFIX, *TABLE_SUFFIXES)
+_SPLIT = re.compile(r"(train|validation|val|test)[-_./].*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,12 @@ def find_texts(
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
     files = dict(_files(storage, raw_data_dir))
-    texts = {name: stat for name, stat in files.items() if bare_name(name).endswith(_SUFFIXES)}
+    texts = {name: stat for name, stat in files.items() if bare_name(name).endswith(SUFFIXES)}
+    # An empty table has no documents; an empty text file is one that cannot be used.
+    texts = {name: stat for name, stat in texts.items() if stat.bytes or name.endswith(TEXT_SUFFIX)}
     if not texts:
         raise RawDataError(
-            f"{raw_data_dir} has no text: no file ends in {', '.join(_SUFFIXES)}, with or without {GZIP}. It has: "
+            f"{raw_data_dir} has no text: no file ends in {', '.join(SUFFIXES)}, with or without {GZIP}. It has: "
             f"{first_few(files)}."
         )
     if validation_fraction is None:
@@ -71,9 +75,17 @@ def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
     pending = [""]
     while pending:
         place = pending.pop()
-        files, folders = storage.entries(join(directory, place) if place else directory)
+        path = join(directory, place) if place else directory
+        if not is_remote(path) and _is_loop(path):
+            continue
+        files, folders = storage.entries(path)
         yield from ((f"{place}{name}", stat) for name, stat in files.items() if not name.startswith("."))
         pending += [f"{place}{name}/" for name in reversed(folders) if not name.startswith(".")]
+
+
+def _is_loop(path: str) -> bool:
+    """Whether a symbolic link leads to one of the directories that contain it."""
+    return Path(path).resolve() in {parent.resolve() for parent in Path(path).absolute().parents}
 
 
 def _by_split(raw_data_dir: str, names: Iterable[str]) -> Mapping[str, Sequence[str]]:
@@ -116,4 +128,4 @@ def _slices(name: str, file: File, reading: Reading) -> Iterator[Source]:
 def _group(named: Sequence[tuple[str, File]]) -> Source:
     members = tuple(file for _, file in named)
     size = sum(file.stat.bytes for file in members)
-    return Source("", members[0].uri, Stat(size), 0, size, named[0][0], "group", members=members)
+    return Source("", members[0].uri, Stat(size), 0, size, named[0][0], "group", group=group_of(members))

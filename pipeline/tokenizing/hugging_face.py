@@ -25,7 +25,7 @@ _ENDS = ("<|end_of_text|>", "<eos>", "</s>", "[SEP]", "<|endoftext|>")
 class HuggingFaceTokenizer:
     """The tokenizer in the file `path`, local or on gs://. digest: of the file, which is checked when it is loaded.
 
-    name, start, end, unknown: see Tokenizer. Special tokens that occur as text in a document are encoded like other text."""
+    name, start, end: see Tokenizer. Special tokens that occur as text in a document are encoded like other text."""
 
     path: str
     digest: str
@@ -33,7 +33,14 @@ class HuggingFaceTokenizer:
     end: int
 
     name = "hugging_face"
-    unknown = None
+
+    @property
+    def unknown(self) -> int | None:
+        """See Tokenizer."""
+        model = _parsed(self.path, self.digest).get("model") or {}
+        token = model.get("unk_token")
+        number = _loaded(self.path, self.digest).token_to_id(token) if isinstance(token, str) else model.get("unk_id")
+        return number if isinstance(number, int) else None
 
     @property
     def vocabulary_size(self) -> int:
@@ -42,11 +49,11 @@ class HuggingFaceTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See Tokenizer."""
-        encodings = _loaded(self.path, self.digest).encode_batch_fast(list(texts), add_special_tokens=False)
+        encodings = self._encoded("encode_batch_fast", texts)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """See Tokenizer. A token of a piece of a character represents the character, once."""
+        """See Tokenizer."""
         lengths = _bytes_of_tokens(self.path, self.digest)
         if lengths is None:
             return self._with_offsets(texts)
@@ -58,11 +65,17 @@ class HuggingFaceTokenizer:
 
     def _with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """encode_with_ends for any tokenizer. Offsets take as long as the encoding, and 100 bytes per token."""
-        encodings = _loaded(self.path, self.digest).encode_batch(list(texts), add_special_tokens=False)
+        encodings = self._encoded("encode_batch", texts)
         return [
             (np.array(encoding.ids, np.int32), _ends(text, encoding.offsets))
             for text, encoding in zip(texts, encodings, strict=True)
         ]
+
+    def _encoded(self, method: str, texts: Sequence[str]) -> Sequence[Any]:
+        try:
+            return getattr(_loaded(self.path, self.digest), method)(list(texts), add_special_tokens=False)
+        except Exception as e:  # the library raises Exception itself
+            raise OptionError(f"{self.path} cannot encode a text: {e}. Repair the tokenizer, or give another.") from e
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """See Tokenizer."""
@@ -84,6 +97,10 @@ def open_hugging_face(path: str, start: str | None = None, end: str | None = Non
     content = open_storage(path).read(path)
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     loaded = _loaded(path, digest)
+    if dropout := (_parsed(path, digest).get("model") or {}).get("dropout"):
+        raise OptionError(
+            f"{path} has a dropout of {dropout}: a text would have other tokens every time. Set it to null in the file."
+        )
     roles = (
         _role(loaded, path, f"--{role}_token", given, known)
         for role, given, known in (("start", start, _STARTS), ("end", end, _ENDS))
@@ -96,7 +113,7 @@ def _bytes_of_tokens(path: str, digest: str) -> np.ndarray | None:
     """int32 [vocabulary]: bytes of each token, for tokenizers whose tokens are sequences of bytes; else None.
 
     Each character of such a token represents one byte, as in the tokenizers of GPT-2 and Llama 3."""
-    decoder = json.loads(_read(path, digest)).get("decoder") or {}
+    decoder = _parsed(path, digest).get("decoder") or {}
     if decoder.get("type") != "ByteLevel":
         return None
     vocabulary = _loaded(path, digest).get_vocab()
@@ -105,8 +122,15 @@ def _bytes_of_tokens(path: str, digest: str) -> np.ndarray | None:
     return lengths
 
 
+@functools.lru_cache(4)
+def _parsed(path: str, digest: str) -> Mapping[str, Any]:
+    return json.loads(_read(path, digest))
+
+
 def _ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Bytes up to the end of each token. offsets: in characters of the text."""
+    """Bytes up to the end of each token; of tokens that share a character, the first has all its bytes.
+
+    offsets: of the tokens, in characters of the text."""
     ends = np.append(np.int32(0), utf8_ends(text))[np.array(offsets, np.int64).reshape(-1, 2)[:, 1]]
     ends[-1:] = len(text.encode())
     return np.maximum.accumulate(ends)

@@ -16,9 +16,11 @@ from pipeline.tokenizing.built_in import ByteTokenizer, CharacterTokenizer
 from pipeline.tokenizing.hugging_face import HuggingFaceTokenizer
 from pipeline.tokenizing.tokenizer import Tokenizer
 
-__all__ = ["TEXT_FILE", "TOKENIZER_FILE", "Packing", "TextInfo", "read_text_info"]
+__all__ = ["PACKED_TEXT", "TEXT_FILE", "TOKENIZER_FILE", "Packing", "TextInfo", "read_text_info"]
 
 TEXT_FILE, TOKENIZER_FILE = "text.json", "tokenizer.json"
+PACKED_TEXT = "packed_text"
+"""The name of the schema of rows of tokens."""
 Packing = Literal["documents", "concat"]
 """How documents share rows: see TextInfo."""
 _MEND = "Copy it again, or convert the texts again."
@@ -28,16 +30,20 @@ _MEND = "Copy it again, or convert the texts again."
 class TextInfo:
     """How the text of a dataset became rows of tokens.
 
-    tokenizer: with which the text was encoded. sequence_length: tokens per row, with padding. packing: "documents" fills rows with complete documents as far as
-    possible; "concat" cuts them wherever a row ends."""
+    tokenizer: with which the text was encoded. sequence_length: tokens per row, with padding. packing: "documents"
+    fills rows with complete documents as far as possible; "concat" cuts them wherever a row ends. validation_fraction:
+    of the documents, chosen by a hash of their text; None if the splits were given."""
 
     tokenizer: Tokenizer
     sequence_length: int
     packing: Packing
+    validation_fraction: float | None = None
 
     def files(self) -> dict[str, bytes]:
         """Name -> content of the files to write next to the shards: text.json, and tokenizer.json if there is one."""
-        fields = _Fields(_Settings(**self.tokenizer.settings()), self.sequence_length, self.packing)
+        fields = _Fields(
+            _Settings(**self.tokenizer.settings()), self.sequence_length, self.packing, self.validation_fraction
+        )
         files = {TEXT_FILE: sealed_line(_without_nones(dataclasses.asdict(fields)))}
         if isinstance(self.tokenizer, HuggingFaceTokenizer):
             files[TOKENIZER_FILE] = self.tokenizer.content()
@@ -62,6 +68,7 @@ class _Fields:
     tokenizer: _Settings
     sequence_length: Number
     packing: Packing
+    validation_fraction: float | None = None
 
 
 def read_text_info(directory: str) -> TextInfo:
@@ -75,7 +82,8 @@ def read_text_info(directory: str) -> TextInfo:
     file = JsonFile(path, OptionError, _MEND)
     fields, _ = unsealed(file, storage.read(path))
     read = file.typed(fields, _Fields)
-    return TextInfo(_tokenizer(file, directory, read.tokenizer), read.sequence_length, read.packing)
+    tokenizer = _tokenizer(file, directory, read.tokenizer)
+    return TextInfo(tokenizer, read.sequence_length, read.packing, read.validation_fraction)
 
 
 def _tokenizer(file: JsonFile, directory: str, settings: _Settings) -> Tokenizer:
@@ -90,4 +98,4 @@ def _tokenizer(file: JsonFile, directory: str, settings: _Settings) -> Tokenizer
 
 def _without_nones(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: value for name, value in fields["tokenizer"].items() if value is not None}
-    return {**fields, "tokenizer": settings}
+    return {name: value for name, value in {**fields, "tokenizer": settings}.items() if value is not None}

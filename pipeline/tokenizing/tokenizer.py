@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
 
     @property
     def unknown(self) -> int | None:
-        """The token for text that it cannot represent; None if it represents everything or does not tell."""
+        """The token for text that it cannot represent; None if it has none."""
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:

@@ -4,22 +4,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from pipeline.errors import InfeedError
+from pipeline.errors import InfeedError, OptionError, StorageError
 from pipeline.shards.manifest import Manifest
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
-from pipeline.tokenizers import TEXT_FILE, TextInfo, read_text_info
+from pipeline.tokenizers import PACKED_TEXT, TextInfo, read_text_info
 
-__all__ = ["TOTALS", "find_text_info", "row_text", "text_totals"]
+__all__ = ["TOTALS", "find_text_info", "row_text", "text_problem", "text_totals"]
 
 TOTALS = ("split", "documents", "text bytes", "tokens", "bytes per token", "tokens per row", "rows filled")
 _BETWEEN = " ┊ "  # segments
 
 
 def find_text_info(manifest: Manifest) -> TextInfo | None:
-    """How the text of the dataset became tokens; None if it contains no packed text."""
-    directory = manifest.directory
-    return read_text_info(directory) if open_storage(directory).exists(join(directory, TEXT_FILE)) else None
+    """How the text of the dataset became tokens; None if it contains no packed text. Raises OptionError."""
+    return read_text_info(manifest.directory) if manifest.schema.name == PACKED_TEXT else None
+
+
+def text_problem(manifest: Manifest) -> str:
+    """What is wrong with text.json or tokenizer.json; "" if both are intact, or if there is no packed text."""
+    try:
+        info = find_text_info(manifest)
+        if info:
+            info.files()
+    except (OptionError, StorageError) as e:
+        return str(e)
+    return ""
 
 
 def text_totals(manifest: Manifest, info: TextInfo) -> Iterator[Sequence[str]]:

@@ -24,7 +24,9 @@ from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.keys import key_of
 from pipeline.sources.tfds_files import tfds_leaves
 from pipeline.storage.storage import Stat, Storage, files_at_once, join
+from pipeline.tokenizers import TEXT_FILE
 from pipeline.tools.ledger import ledger_problem
+from pipeline.tools.packed_text import text_problem
 from pipeline.tools.record_checks import image_problem, label_problems, labels_of, schema_problems
 
 __all__ = ["Cause", "Problem", "SplitVerifier", "check_sidecars"]
@@ -60,7 +62,9 @@ class _ShardVerifier:
 
 
 def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
-    """Problems of the files for TFDS, and files that no conversion wrote but that TFDS would read."""
+    """Problems of the files beside the shards, and files that no conversion wrote but that TFDS would read."""
+    if what := text_problem(manifest):
+        yield Problem(join(manifest.directory, TEXT_FILE), what)
     if not has_sidecars(manifest):
         return
     for path, what in sidecar_problems(storage, manifest):

@@ -118,7 +118,7 @@ def find_text_tables(directory):
 
 def find_texts_to_pack(directory):
     found = find_texts(directory, [], 0.3, Reading())
-    return TextConverter(TextInfo(ByteTokenizer(), 64, "concat"), Reading(), 0.3), found.sources
+    return TextConverter(TextInfo(ByteTokenizer(), 64, "concat", 0.3)), found.sources
 
 
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
@@ -143,7 +143,7 @@ PACKED_TEXTS = (
         for info in ((ByteTokenizer(), 64, "documents"), (CharacterTokenizer("b"), 64, "concat"))
     ),
     *({"reading": reading} for reading in (Reading("block"), Reading(column="x"), Reading(max_bytes=9))),
-    {"validation_fraction": 0.1},
+    {"info": TextInfo(ByteTokenizer(), 64, "concat", 0.1)},
 )
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {

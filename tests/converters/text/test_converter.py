@@ -1,6 +1,7 @@
 """Rows of tokens from documents: their content, the totals in the manifest, and what a killed conversion leaves."""
 
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -13,9 +14,11 @@ from raw_data.texts import RawTexts
 from sweep import SWEEP, examples
 
 from converters.text import converter as module
+from converters.text import layouts
 from converters.text.converter import TextConverter
+from converters.text.documents import Reading
 from converters.text.layouts import find_texts
-from pipeline.errors import ConversionError
+from pipeline.errors import ConversionError, RawDataError
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.sources.open_dataset import open_dataset
@@ -24,12 +27,12 @@ from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo, rea
 
 SCRIPT = str(Path(__file__).parents[2] / "making/killed_text.py")
 TEXTS = st.lists(st.text("aé日🎉 \n", min_size=1, max_size=40), min_size=1, max_size=20)
-TOKENIZERS = st.sampled_from([ByteTokenizer(), CharacterTokenizer("a\n é")])
+TOKENIZERS = st.sampled_from([ByteTokenizer(), CharacterTokenizer("a\n é"), CharacterTokenizer("aé日🎉 \n")])
 
 
 def packs_of(directory, texts, info, window_bytes):
-    (directory / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    (source,) = find_texts(str(directory), [], 0.0, TextConverter(info).reading).sources
+    (directory / "train.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (source,) = find_texts(str(directory), [], None, Reading()).sources
     converter = TextConverter(info)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_WINDOW_BYTES", window_bytes)
@@ -76,6 +79,8 @@ def test_every_byte_of_every_document_comes_once(tmp_path_factory, texts, tokeni
     for row in rows:  # each row states the bytes of its own text
         if isinstance(tokenizer, ByteTokenizer):
             assert row["num_bytes"][0] == sum(token >= 3 for token in row["tokens"])
+        elif tokenizer.unknown not in row["tokens"]:
+            assert row["num_bytes"][0] == len(tokenizer.decode(row["tokens"]).encode())
     shutil.rmtree(directory)
 
 
@@ -100,7 +105,7 @@ class TestConversions:
         assert totals == [entry.totals for entry in splits.values()]
         assert sum(each["num_documents"] for each in totals) == len(raw.texts)
         assert sum(each["num_bytes"] for each in totals) == sum(len(text.encode()) for text in raw.texts)
-        assert read_text_info(str(tmp_path / "out")) == TextInfo(CharacterTokenizer(), 32, "documents")
+        assert read_text_info(str(tmp_path / "out")) == TextInfo(CharacterTokenizer(), 32, "documents", 0.3)
         assert not list((tmp_path / "out/_scratch").iterdir())
 
     def test_a_dry_run_writes_nothing_and_foresees_the_same_plan(self, tmp_path, capsys):
@@ -138,7 +143,7 @@ class TestConversions:
     def test_characters_outside_the_alphabet_are_noted(self, tmp_path, capsys):
         raw = RawTexts(tmp_path / "raw").write()
         raw.convert(tmp_path / "out", *self.FLAGS, "--tokenizer=characters")
-        assert "characters are not in the alphabet and became the token 3." in capsys.readouterr().out
+        assert "some text is unknown to the tokenizer and became its unknown token." in capsys.readouterr().out
 
     def test_raw_data_that_changes_while_it_is_packed_is_an_error(self, tmp_path, monkeypatch):
         raw = RawTexts(tmp_path / "raw").write()
@@ -152,6 +157,57 @@ class TestConversions:
         with pytest.raises(ConversionError, match=r"rows\.csv has 15 bytes; it had \d+ bytes when the command started"):
             raw.convert(tmp_path / "out", *self.FLAGS)
         assert not (tmp_path / "out/manifest.json").exists()
+
+    def test_a_file_that_shrinks_before_it_is_read_is_an_error(self, tmp_path, monkeypatch):
+        raw = RawTexts(tmp_path / "raw").write()
+        windows = TextConverter.windows
+
+        def shrink(self, storage, source):
+            for path in (tmp_path / "raw").rglob("*.*"):
+                path.write_text("")
+            return windows(self, storage, source)
+
+        monkeypatch.setattr(TextConverter, "windows", shrink)
+        for flag in ((), ("--dry_run",)):
+            with pytest.raises(
+                (ConversionError, RawDataError), match=r"has 0 bytes; it had \d+ bytes when the command"
+            ):
+                raw.convert(tmp_path / "out", *self.FLAGS, *flag)
+
+    def test_other_options_are_not_taken_for_changed_raw_data(self, tmp_path):
+        raw = RawTexts(tmp_path / "raw").write()
+        raw.convert(tmp_path / "out", *self.FLAGS)
+        with pytest.raises(ConversionError, match="this one is") as error:
+            raw.convert(tmp_path / "out", *self.FLAGS, "--sequence_length=16")
+        assert "has changed" not in str(error.value)
+        assert not list((tmp_path / "out/_scratch").iterdir())  # what was packed in vain
+
+    @pytest.mark.parametrize("option", ["--packing=concat", "--validation_fraction=0.5"])
+    def test_a_split_that_is_added_is_packed_like_the_others(self, tmp_path, option):
+        raw = RawTexts(tmp_path / "raw").write()
+        raw.convert(tmp_path / "out", *self.FLAGS, "--splits=train")
+        with pytest.raises(
+            ConversionError, match=r"train of \S+ was converted with other options: \S+text\.json is not"
+        ):
+            raw.convert(tmp_path / "out", *self.FLAGS, "--splits=validation", option)
+
+    def test_a_dry_run_packs_few_windows_at_once(self, tmp_path, monkeypatch):
+        raw = RawTexts(tmp_path / "raw").write()
+        monkeypatch.setattr(layouts, "SLICE_BYTES", 100)
+        running, most, pack = [], [], TextConverter.pack
+
+        def counted(self, *given):
+            running.append(1)
+            most.append(len(running))
+            try:
+                return pack(self, *given)
+            finally:
+                running.pop()
+
+        monkeypatch.setattr(TextConverter, "pack", counted)
+        raw.convert(tmp_path / "out", *self.FLAGS, "--dry_run")
+        assert len(most) > 8
+        assert max(most) <= os.cpu_count()
 
     def test_a_changed_document_is_named_when_the_command_is_repeated(self, tmp_path):
         raw = RawTexts(tmp_path / "raw").write()
@@ -177,9 +233,6 @@ class TestConversions:
         assert [path.name.partition(".")[0] for path in left] == ["train", "validation"]
         table = left[0].read_bytes()
         left[0].write_bytes(table[:-30] + bytes(22) + table[-8:])
-        with pytest.raises(ConversionError, match=r"_scratch/train\S+ is damaged: .* Remove it, and run the same"):
-            self.go_on(raw, tmp_path, packed, monkeypatch)
-        left[0].unlink()
         self.go_on(raw, tmp_path, packed, monkeypatch)
         assert packed == ["train"]
 

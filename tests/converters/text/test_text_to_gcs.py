@@ -2,18 +2,20 @@
 
 import gzip
 import json
+import pickle
 from pathlib import Path
 
 import pytest
 from raw_data.texts import RawTexts
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from beam_jobs.converter import files_of
 from converters import text_to_gcs
 from converters.text import layouts
 from converters.text.documents import Reading
 from converters.text.layouts import find_texts
 from pipeline import describe, verify
-from pipeline.errors import OptionError, RawDataError
+from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.tokenizers import read_text_info
@@ -50,7 +52,7 @@ def test_files_belong_to_the_split_of_their_folder_or_name(tmp_path, names):
 def test_what_is_not_read_is_noted(tmp_path, capsys):
     raw = write(tmp_path / "raw", {"train/a.txt": "a", "other/d.txt": "d", "notes.md": "e", ".hidden": "f"})
     convert(raw, tmp_path / "out")
-    assert "note: notes.md and 1 more are not read: only texts and tables of the splits are." in capsys.readouterr().out
+    assert "note: notes.md and 1 other files are ignored: only .txt, .csv, .tsv," in capsys.readouterr().out
 
 
 def test_blocks_of_a_file_are_documents(tmp_path):
@@ -117,7 +119,12 @@ def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "error", "message"),
     [
-        (["--sequence_length=1"], OptionError, "--sequence_length=1: must be at least 2, a start token and one other."),
+        (
+            ["--sequence_length=1"],
+            OptionError,
+            "--sequence_length=1: must be at least 2, a start token and one other, and at most",
+        ),
+        (["--delimiter=ab"], OptionError, "--delimiter='ab': it must be one character other than a quote."),
         (["--validation_fraction=1"], OptionError, "--validation_fraction=1.0: must be at least 0 and less than 1."),
         (
             [],
@@ -170,3 +177,40 @@ def test_verify_finds_a_total_that_the_records_do_not_have(tmp_path, capsys):
     capsys.readouterr()
     assert verify.main([str(tmp_path / "out")]) == 1
     assert "total num_bytes of 'train' is 6, its records have 5" in capsys.readouterr().out
+
+
+def test_verify_finds_a_damaged_text_json_and_describe_shows_the_rest(tmp_path, capsys):
+    raw = write(tmp_path / "raw", {"a.txt": "hello"})
+    convert(raw, tmp_path / "out", "--validation_fraction=0")
+    (tmp_path / "out/text.json").write_text("{}")
+    assert verify.main([str(tmp_path / "out")]) == 1
+    assert "text.json: the key tokenizer is missing." in capsys.readouterr().out
+    describe.main([str(tmp_path / "out")])
+    said = capsys.readouterr()
+    assert "warning: " in said.err
+    assert "positions" in said.out
+
+
+def test_a_split_without_documents_says_what_to_do(tmp_path):
+    raw = write(tmp_path / "raw", {"a.txt": "hello"})
+    with pytest.raises(ConversionError, match=r"'validation' has no records: .* larger --validation_fraction, or 0"):
+        convert(raw, tmp_path / "out", "--validation_fraction=0.0001")
+    write(tmp_path / "empty", {"a.txt": ""})
+    with pytest.raises(
+        ConversionError, match=r"'train' has no records: its 1 inputs were all rejected\. \S+train\.jsonl"
+    ):
+        convert(tmp_path / "empty", tmp_path / "none", "--validation_fraction=0", "--max_bad_records=1")
+
+
+def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_documents(tmp_path):
+    raw = write(tmp_path / "raw", {"a/b.txt": "hello", "a/new\nline.txt": "there", "c.csv": ""})
+    (raw / "a/loop").symlink_to(raw)
+    convert(raw, tmp_path / "out", "--validation_fraction=0")
+    assert open_dataset(str(tmp_path / "out"), "train").totals["num_documents"] == 2
+
+
+def test_many_small_files_are_a_small_job(tmp_path):
+    raw = write(tmp_path / "raw", {f"train/{n}.txt": "hello" for n in range(2000)})
+    sources = find_texts(str(raw), [], None, Reading()).sources
+    assert len(pickle.dumps(sources)) < 60_000
+    assert len(files_of(sources[0])) == 2000

@@ -1,5 +1,6 @@
 """Tokenizers: their tokens, the bytes that these represent, and text.json."""
 
+import json
 import pickle
 
 import numpy as np
@@ -94,9 +95,33 @@ def test_text_that_a_tokenizer_can_represent_comes_back(directory, text):
 def test_tokens_of_bytes_and_offsets_agree(directory, text):
     tokenizer = opened(directory)["byte level"]
     ((_, ends),), ((_, by_offsets),) = tokenizer.encode_with_ends([text]), tokenizer._with_offsets([text])
-    offsets_at_whole_characters = [end for end in by_offsets.tolist() if end in ends]
-    assert offsets_at_whole_characters
-    assert text.isascii() <= (ends.tolist() == by_offsets.tolist())
+    characters = np.cumsum([len(character.encode()) for character in text])
+    assert by_offsets.tolist() == [int(characters[np.searchsorted(characters, end)]) for end in ends]
+
+
+def test_the_bytes_of_characters_are_those_of_utf_8():
+    (_, ends), *_ = CharacterTokenizer("a").encode_with_ends(["aé日🎉"])
+    assert ends.tolist() == [1, 3, 6, 10]
+
+
+def test_a_tokenizer_with_dropout_is_refused(directory):
+    made = json.loads((directory / "byte level.json").read_text())
+    made["model"]["dropout"] = 0.3
+    (directory / "dropout.json").write_text(json.dumps(made))
+    with pytest.raises(OptionError, match=r"dropout\.json has a dropout of 0\.3: .* Set it to null in the file\."):
+        open_hugging_face(str(directory / "dropout.json"))
+
+
+def test_a_text_that_a_broken_tokenizer_cannot_encode_is_an_error(directory):
+    Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1}, "[UNK]")).save(str(directory / "broken.json"))
+    broken = open_hugging_face(str(directory / "broken.json"))
+    with pytest.raises(OptionError, match=r"broken\.json cannot encode a text: .*UNK.*\. Repair the tokenizer"):
+        broken.encode_batch(["words"])
+
+
+def test_the_unknown_token_is_the_models(directory):
+    named = opened(directory)
+    assert (named["word piece"].unknown, named["byte level"].unknown) == (1, None)
 
 
 def test_special_tokens_in_the_text_are_text(directory):
