@@ -159,16 +159,17 @@ class TestConversions:
         assert not (tmp_path / "out/manifest.json").exists()
 
     def test_a_file_that_shrinks_before_it_is_read_is_an_error(self, tmp_path, monkeypatch):
-        raw = RawTexts(tmp_path / "raw").write()
-        windows = TextConverter.windows
+        raw = RawTexts(tmp_path / "raw")
+        windows, path = TextConverter.windows, tmp_path / "raw/rows.jsonl"
 
         def shrink(self, storage, source):
-            for path in (tmp_path / "raw").rglob("*.*"):
-                path.write_text("")
+            path.write_text("")
             return windows(self, storage, source)
 
         monkeypatch.setattr(TextConverter, "windows", shrink)
         for flag in ((), ("--dry_run",)):
+            raw.files = {"rows.jsonl": b'{"text": "a"}\n' * 9}
+            raw.write()
             with pytest.raises(
                 (ConversionError, RawDataError), match=r"has 0 bytes; it had \d+ bytes when the command"
             ):
