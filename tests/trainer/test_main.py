@@ -19,7 +19,10 @@ def _quiet_logging():
 
 def test_help_lists_the_recipes(capsys):
     assert main(["--help"]) == 0
-    assert "one of: digits, mnist, fashion_mnist, cifar10, images, imagenet_resnet50;" in capsys.readouterr().out
+    assert (
+        "one of: digits, mnist, fashion_mnist, cifar10, images, imagenet_resnet50, char_lm, byte_lm;"
+        in capsys.readouterr().out
+    )
 
 
 def test_what_the_pipeline_says_of_bytes_and_caches_is_printed(capsys):
@@ -40,7 +43,7 @@ def test_help_of_a_recipe_shows_its_typed_options(capsys):
     shown = capsys.readouterr().out
     for option in ("--data-dir", "--workdir", "--iterations-per-loop", "--learning-rate"):
         assert option in shown
-    assert "--mode {train,evaluate,evaluate-continuously,predict,export}" in " ".join(shown.split())
+    assert "--mode {train,evaluate,evaluate-continuously,predict,export,sample}" in " ".join(shown.split())
 
 
 def test_help_needs_no_jax():
@@ -54,7 +57,7 @@ def test_help_needs_no_jax():
 def test_a_recipe_that_does_not_exist_is_one_line_and_exit_code_2(capsys):
     assert main(["digit"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: there is no recipe 'digit'. Did you mean 'digits'? Known: cifar10, digits, fa")
+    assert line.startswith("error: there is no recipe 'digit'. Did you mean 'digits'? Known: byte_lm, char_lm, c")
 
 
 def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch):

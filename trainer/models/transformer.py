@@ -73,7 +73,7 @@ class Transformer(nnx.Module):
 
     def start_state(self, rows: int, length: int) -> KeysAndValues:
         """The state before the first token of `rows` segments of at most `length` tokens."""
-        empty = jnp.zeros((self.num_layers, rows, length, self.heads, self.features), self.embedding.dtype)
+        empty = jnp.zeros((self.num_layers, rows, length, self.heads, self.features), self.layers.attention.key.dtype)
         return KeysAndValues(empty, empty)
 
     def step(self, tokens: jax.Array, position: jax.Array, state: KeysAndValues) -> tuple[jax.Array, KeysAndValues]:

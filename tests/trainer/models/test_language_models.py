@@ -193,6 +193,19 @@ def test_in_bfloat16_products_take_it_and_parameters_logits_and_scores_are_float
     assert kinds.count("bf16") == len(kinds) - len(in_float32) >= 4, kinds
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_in_bfloat16_have_logits_in_float32_and_a_state_that_keeps_its_dtypes(name):
+    def predict(model, batch):
+        state = model.start_state(2, LENGTH)
+        logits, after = model.step(batch["tokens"], jnp.int32(3), state)
+        assert jax.tree.map(jnp.dtype, after) == jax.tree.map(jnp.dtype, state)
+        return {"logits": logits}
+
+    task = nnx_task(MODELS[name], lambda model, batch: None, optax.sgd(0.1), predict=predict, precision="bf16")
+    tokens = {"tokens": jax.ShapeDtypeStruct((2,), jnp.int32)}
+    assert jax.eval_shape(task.predict_fn, started(task), tokens)["logits"].dtype == jnp.float32
+
+
 def test_the_forget_gates_of_an_lstm_begin_open():
     cell = MODELS["lstm"](nnx.Rngs(0)).layers[0]
     (_, forget, _, _) = jnp.split(cell.dense_h.bias[...], 4)
