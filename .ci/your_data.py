@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests/making python .ci/your_data.py PACKAGES    PACKAGES: where Debian's mate-backgrounds is unpacked
 
-photos/: folders of tiles cut out of photographs, as JPEG, PNG and WebP. ILSVRC2012/: ImageNet's tars with ten of its
+books/: infeed's pages as text. photos/: folders of tiles cut out of photographs, as JPEG, PNG and WebP. ILSVRC2012/: ImageNet's tars with ten of its
 classes. flowers/: the photos as a table. records/: TFRecord files. tensorflow_datasets/: a dataset prepared by TFDS."""
 
 import csv
@@ -33,6 +33,13 @@ def write_photos(packages: Path, out: Path) -> None:
         suffix = {0: ".png", 1: ".webp"}.get((row + column) % 10, ".jpg")
         tile.save(folder / f"{row}_{column}{suffix}", quality=92)
     assert number + 1 == CLASSES, f"{packages} has {number + 1} photographs; {CLASSES} are needed"
+
+
+def write_books(out: Path) -> None:
+    """Every page of the checkout as a text file."""
+    out.mkdir()
+    for page in sorted(Path(__file__).parents[1].glob("*/*.md")):
+        (out / f"{page.stem}.txt").write_text(page.read_text())
 
 
 def write_table(photos: Path, out: Path) -> None:
@@ -115,6 +122,7 @@ def main() -> None:
     """Writes everything."""
     write_photos(Path(sys.argv[1]), Path("photos"))
     write_table(Path("photos"), Path("flowers"))
+    write_books(Path("books"))
     digits = load_digits()
     images, labels = [jpeg(pixels) for pixels in digits.images], digits.target.tolist()
     write_imagenet(images, labels, Path("ILSVRC2012"))

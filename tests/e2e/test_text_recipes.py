@@ -45,7 +45,7 @@ def texts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(texts, tmp_path_factory):
     """A narrow byte_lm that was trained for three steps, and evaluated."""
-    sizes = {"global_batch_size": 8, "eval_batch_size": 5, "max_steps": 3}
+    sizes = {"global_batch_size": 8, "eval_batch_size": 12, "max_steps": 3}
     settings = TrainerConfig(workdir=str(tmp_path_factory.mktemp("byte_lm")), **sizes)
     config = byte_lm.Config(data_dir=texts("bytes"), layers=1, width=8, heads=2, trainer=settings)
     config.check()
