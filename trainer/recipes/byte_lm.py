@@ -37,7 +37,7 @@ class Config(PackedText):
         learning_rate=3e-3, weight_decay=0.1, no_decay=("layers/norms/*",), beta2=0.99, clip_norm=1.0
     )
     trainer: TrainerConfig = settings(
-        global_batch_size=16, iterations_per_loop=20, max_steps=500, checkpoint_every_steps=250
+        global_batch_size=8, eval_batch_size=32, iterations_per_loop=20, max_steps=1000, checkpoint_every_steps=500
     )
 
     def __post_init__(self) -> None:

@@ -29,9 +29,9 @@ class Config(PackedText):
     """Number of LSTM layers."""
     width: int = 256
     """Features of the embedding and of each layer."""
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=4e-3, clip_norm=1.0)
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=8e-3, clip_norm=1.0)
     trainer: TrainerConfig = settings(
-        global_batch_size=16, iterations_per_loop=20, max_steps=500, checkpoint_every_steps=250
+        global_batch_size=8, eval_batch_size=32, iterations_per_loop=20, max_steps=1000, checkpoint_every_steps=500
     )
 
     def __post_init__(self) -> None:

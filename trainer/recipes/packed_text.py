@@ -151,11 +151,8 @@ class PackedText(DataRecipe):
 
     def samples(self, trainer: "Trainer") -> Iterator[str]:
         """The prompt with what the model adds to it, num_samples times."""
-        end = self.text_info.tokenizer.end
         for record in trainer.predict(self._prompts, checkpoint_path=self.checkpoint_path, gather=True):
-            added = record["tokens"][len(self.prompt_tokens) :].tolist()
-            added = added[: added.index(end)] if end in added else added
-            yield self.text_info.tokenizer.decode([*self.prompt_tokens, *added])
+            yield self.text_info.tokenizer.decode(record["tokens"])
 
     def _prompts(self, ctx: "InputContext") -> Iterable[Mapping[str, Any]]:
         """The prompt and the numbers of samples: rows of this host in batches of ctx.global_batch_size."""

@@ -92,6 +92,10 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         ("images", ("--mixup", "-1"), "mixup=-1.0 must be at least 0."),
         ("digits", ("--data-dir", ""), "error: a path is empty; perhaps a shell variable has no value. Give a path"),
         ("images", ("--data-dir", "d/manifest.json"), "which contains no records. Give its directory: d"),
+        ("byte_lm", ("--temperature", "-1"), "temperature=-1.0 must be a number of at least 0."),
+        ("byte_lm", ("--width", "20"), "width=20 is not a multiple of twice the heads, 8: rotary"),
+        ("char_lm", ("--dropout", "1"), "dropout=1.0 must be at least 0 and below 1."),
+        ("char_lm", ("--num-samples", "0"), "num_samples=0 must be an int above 0."),
         ("digits", ("--seed", "-1"), "error: seed=-1 is not an int in 0..2**32 - 1."),
         (
             "digits",

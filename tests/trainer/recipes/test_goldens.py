@@ -38,8 +38,8 @@ GOLDENS = {
     "cifar10": Golden(2.30846),
     "images": Golden(2.23481, {"size": 32, "widths": (8, 16)}),
     "imagenet_resnet50": Golden(2.29689, {"size": 32}),
-    "char_lm": Golden(0.0, {"width": 16}),
-    "byte_lm": Golden(0.0, {"layers": 2, "width": 16, "heads": 2}),
+    "char_lm": Golden(3.38352, {"width": 16}),
+    "byte_lm": Golden(4.06151, {"layers": 2, "width": 16, "heads": 2}),
 }
 
 
@@ -90,7 +90,9 @@ def test_the_loss_after_a_few_steps_is_the_one_that_was_committed(trained, name)
     assert loss == pytest.approx(GOLDENS[name].loss, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", GOLDENS)
+@pytest.mark.parametrize(
+    "name", [name for name in GOLDENS if name != "byte_lm"]
+)  # e2e/test_text_recipes.py has its own
 def test_the_evaluation_on_tiny_records_is_proven_and_every_record_is_predicted(trained, name):
     recipe, trainer, _ = trained(name)
     result = trainer.evaluate(recipe.eval_input)
