@@ -2,8 +2,9 @@
 
     PYTHONPATH=tests/making python .ci/your_data.py PACKAGES    PACKAGES: where Debian's mate-backgrounds is unpacked
 
-books/: infeed's pages as text. photos/: folders of tiles cut out of photographs, as JPEG, PNG and WebP. ILSVRC2012/: ImageNet's tars with ten of its
-classes. flowers/: the photos as a table. records/: TFRecord files. tensorflow_datasets/: a dataset prepared by TFDS."""
+books/: infeed's pages as text. photos/: folders of tiles cut out of photographs, as JPEG, PNG and WebP. ILSVRC2012/:
+ImageNet's tars with ten of its classes. flowers/: the photos as a table. records/: TFRecord files.
+tensorflow_datasets/: a dataset prepared by TFDS."""
 
 import csv
 import io
