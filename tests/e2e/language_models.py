@@ -23,8 +23,8 @@ from pipeline.tokenizers import read_text_info
 MARGIN = 0.2  # bits per byte, the least by which each model must be better
 CPU_SECONDS = 600  # the most that a training and its evaluation may take
 TRAININGS = {
-    "char_lm": ("characters", "--global-batch-size", 16, "--max-steps", 1000),
-    "byte_lm": ("bytes", "--global-batch-size", 16, "--max-steps", 1000),
+    "char_lm": ("characters", "--max-steps", 2000),
+    "byte_lm": ("bytes", "--max-steps", 2000),
 }
 
 
