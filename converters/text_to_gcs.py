@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     documents.add_argument(
         "--max_document_bytes",
         default="16MB",
-        help="reject longer documents, because a document is packed in memory: about 60 times its size with a "
+        help="reject longer documents, because a document is packed in memory: about 150 times its size with a "
         "tokenizer.json. Rows of tables may never exceed 16 MiB (default: %(default)s)",
     )
     rows = parser.add_argument_group("rows of tokens")
