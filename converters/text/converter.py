@@ -27,7 +27,7 @@ __all__ = ["TextConverter"]
 
 _WINDOW_BYTES = 32 * 10**6  # of text; see SLICE_BYTES
 _ROWS_AT_ONCE = 1024
-_TOTALS = ("num_bytes", "num_tokens", "num_segments", "num_documents")
+_TOTALS = ("num_bytes", "num_tokens", "num_segments", "num_documents", "num_unknown")
 
 
 class _Found(NamedTuple):
@@ -125,7 +125,7 @@ class TextConverter:
             "num_tokens": _sums(rows, lambda piece: piece.end - piece.begin),
             "num_segments": np.array([len(row) for row in rows], np.int64),
             "num_documents": _sums(rows, lambda piece: int(not piece.begin)),
-            "unknown": _sums(rows, encoded.num_unknown),
+            "num_unknown": _sums(rows, encoded.num_unknown),
         }
         payloads = list[bytes]()
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
@@ -147,7 +147,9 @@ class TextConverter:
             raise RawDataError(f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again.")
         totals = {name: int(ref.columns[name]) for name in _TOTALS}
         notes = (
-            ("some text is unknown to the tokenizer and became its unknown token",) if ref.columns["unknown"] else ()
+            ("some text is unknown to the tokenizer and became its unknown token",)
+            if ref.columns["num_unknown"]
+            else ()
         )
         return Converted(data, notes=notes, totals=totals)
 

@@ -103,4 +103,4 @@ def byte_bar(console: rich.console.Console) -> Progress:
 
 def say(console: rich.console.Console, line: str) -> None:
     """Prints exactly one line, without markup or wrapping, whatever the text contains."""
-    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(line), markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from stages import without_beam
+from tokenizers import Tokenizer, models
 
 from converters import text_to_gcs
 from pipeline.errors import EvaluationError, OptionError
 from pipeline.shards.manifest import update_manifest
 from pipeline.storage.schemes import open_storage
+from pipeline.tokenizers import TextInfo, open_hugging_face
 from trainer.command.running import run
 from trainer.config import TrainerConfig
 from trainer.recipes import byte_lm, char_lm, digits
@@ -116,6 +118,7 @@ def test_prompts_that_do_not_fit_are_refused(trained, texts):
     sampling = replace(trained, mode="sample")
     for fields, text in (
         ({"prompt": "x" * 31}, r"the prompt has 31 tokens; at most 30 leave room for another one in the 32 tokens"),
+        ({"trainer": replace(trained.trainer, fast_dev_run=1)}, "fast_dev_run with mode=sample: nothing is trained"),
         ({"num_tokens": 32}, r"num_tokens=32 after a prompt of 0 tokens does not fit into the 32 .* Give at most 31\."),
     ):
         with pytest.raises(OptionError, match=text):
@@ -127,8 +130,35 @@ def test_prompts_that_do_not_fit_are_refused(trained, texts):
         checkpoint_path=trained.trainer.workdir,
         trainer=trained.trainer,
     )
-    with pytest.raises(OptionError, match="has characters that the tokenizer of .* does not know: 'ß', 'ö'. Leave"):
+    with pytest.raises(
+        OptionError, match=r"has characters \('ß', 'ö'\) that the tokenizer of .* does not know\. Leave"
+    ):
         characters.check()
+
+
+def test_a_sample_is_the_text_between_the_start_and_the_first_end_after_the_prompt(trained, tmp_path):
+    words = {"[S]": 0, "[E]": 1, "?": 2, "a": 3, "b": 4}  # ordinary words of the vocabulary, which decoding keeps
+    Tokenizer(models.WordLevel(words, "?")).save(str(tmp_path / "words.json"))
+    config = replace(trained, mode="sample", prompt="a", num_samples=3)
+    config.__dict__["text_info"] = TextInfo(open_hugging_face(str(tmp_path / "words.json"), "[S]", "[E]"), 8, "concat")
+    batches = []
+
+    class Sampling:
+        def __init__(self, task, config):
+            self.config = config
+
+        def predict(self, input_fn, **_):
+            batches.append(self.config.eval_batch_size)
+            return [{"tokens": np.array(tokens)} for tokens in ([0, 3, 4, 1, 1], [0, 3, 4, 4, 4], [0, 3, 1, 1, 1])]
+
+    assert list(config.samples(Sampling(None, config.trainer))) == ["a b", "a b b b", "a"]
+    assert batches == [4]  # no more rows than samples, but one for each of the four devices
+
+
+def test_unknown_tokens_are_a_warning(trained, texts, caplog):
+    config = char_lm.Config(data_dir=texts("characters"), trainer=replace(trained.trainer, workdir="unused"))
+    config.check()
+    assert "tokens are unknown to the tokenizer, but all of their bytes count: bits_per_byte is too low" in caplog.text
 
 
 def test_a_recipe_without_samples_and_data_without_text_are_refused(trained, tmp_path):

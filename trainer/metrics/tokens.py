@@ -30,7 +30,9 @@ def next_tokens(batch: Batch) -> tuple[jax.Array, jax.Array]:
 
 @dataclass(frozen=True)
 class BitsPerByte(Metric):
-    """sum(nats) / ln 2 / sum(num_bytes) over the split, which does not depend on the tokenizer; nan without bytes.
+    """sum(nats) / ln 2 / sum(num_bytes) over the split; nan without bytes.
+
+    Comparable between tokenizers that lose nothing: unknown text costs one token, but all of its bytes count.
 
     counts: bool [b, tokens], True where a token counts, a key of the batch or a function(outputs, batch). nats: the
     losses [b, tokens] of these tokens, a key of the outputs, a function(outputs, batch), or None: the outputs
@@ -62,7 +64,7 @@ class BitsPerByte(Metric):
 
 @dataclass(frozen=True)
 class TokenAccuracy(Metric):
-    """The share of the tokens that count whose own logit is the highest; nan without tokens.
+    """The share of counted tokens that are predicted, as their logit is the highest; nan without tokens.
 
     A token with a NaN logit is wrong; of equal logits, the lower token is predicted. targets: int [b, tokens], and
     counts: bool [b, tokens], True where a token counts; each a key of the batch or a function(outputs, batch). logits:

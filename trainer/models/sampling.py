@@ -30,8 +30,8 @@ def sampled(
     """int32 [b, length]: the prompts and the tokens after them, up to `end` and then only `end`.
 
     prompts: int [b, tokens], with the start token. keys: a random key per row, from which its tokens follow, whatever
-    else is in the batch. temperature: what logits are divided by; 0 takes the most likely token. The loop ends when
-    all rows have."""
+    else is in the batch. temperature: what logits are divided by; 0 takes the most likely token. The loop stops
+    once every row has ended."""
     rows, given = prompts.shape
     tokens = jnp.full((rows, length), end, jnp.int32).at[:, :given].set(prompts)
 
@@ -58,6 +58,8 @@ def _chosen(logits: jax.Array, keys: jax.Array, position: jax.Array, temperature
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
     def choose(key: jax.Array, logits: jax.Array) -> jax.Array:
-        return jax.random.categorical(jax.random.fold_in(key, position), logits / temperature)
+        return jax.random.categorical(
+            jax.random.fold_in(key, position), (logits - logits.max()) / temperature
+        )  # no overflow
 
     return jax.vmap(choose)(keys, logits).astype(jnp.int32)

@@ -55,7 +55,7 @@ class ExactEpoch:
     def check_totals(self, counted: Mapping[str, Mapping[str, int]], so: str) -> None:
         """EvaluationError unless each metric's totals are those that the dataset states. counted: by metric.
 
-        Says nothing about totals without records that were masked as bad. `so`: as in check."""
+        Not checked if bad records were masked, because the dataset's totals include them. `so`: as in check."""
         if self.masked:
             return
         for metric, totals in counted.items():
@@ -63,9 +63,9 @@ class ExactEpoch:
                 due = self._source.totals.get(name)
                 if due is not None and total != due:
                     raise EvaluationError(
-                        f"the metric {metric!r} added up {name}={total}; the dataset states {due}. The metric leaves "
-                        f"something out or counts it twice, or the input changed it; {so}. Check the batches and what "
-                        "the metric counts, or give it total=None if it counts something else."
+                        f"the metric {metric!r} added up {name}={total}; the dataset states {due}. The metric left "
+                        f"something out or counted it twice, or the input changed the records; {so}. Check the "
+                        "batches and what the metric counts, or give it total=None if it counts something else."
                     )
 
     @property

@@ -6,11 +6,12 @@ TensorFlow are imported where they are used, so that --help and the checks need 
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError
+from pipeline.logs import logger
 from trainer.config import check_positive_int
 from trainer.recipe import DataRecipe, OptimizerConfig, batch_options
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS", "PackedText"]
 
+log = logger("trainer")
+
 KEYS = ("tokens", "segment_ids", "positions", "num_bytes")
 TINY_LENGTH = 64  # tokens per row of --tiny
 
@@ -38,7 +41,8 @@ class PackedText(DataRecipe):
     prompt: str = ""
     """The beginning of the texts that --mode sample prints."""
     temperature: float = 1.0
-    """What --mode sample divides the logits by before it draws a token. 0: always take the most likely one."""
+    """Divides the logits before --mode sample draws a token: lower is safer, higher more varied. 0: always the most
+    likely token."""
     num_tokens: int | None = None
     """Tokens that --mode sample adds to the prompt, at most; it stops at the end of a document. Default: as many as fit
     into a row of the training."""
@@ -79,14 +83,30 @@ class PackedText(DataRecipe):
         super().check()
         row = [self.text_info.sequence_length]
         features = getattr(self.eval_records.layout, "features", {})
-        for key in KEYS[:3]:
-            if key not in features or [*features[key].shape] != row:
+        for key, shape in zip(KEYS, (row, row, row, []), strict=True):
+            if key not in features or [*features[key].shape] != shape:
                 raise OptionError(
-                    f"{self.data_name} has no feature {key!r} of the shape {row}, which this recipe reads. Convert the "
-                    "texts again: python -m converters.text_to_gcs."
+                    f"{self.data_name} has no feature {key!r} of the shape {shape}, which this recipe reads. "
+                    "Convert the texts again: python -m converters.text_to_gcs."
                 )
         if self.mode == "sample":
+            if self.trainer.fast_dev_run:
+                raise OptionError("fast_dev_run with mode=sample: nothing is trained to sample from. Leave one out.")
             _ = self.sample_length
+        self._warn_of_unknown()
+
+    def _warn_of_unknown(self) -> None:
+        from pipeline.sources.records import totals_of
+
+        totals = totals_of(self.eval_records)
+        if unknown := totals.get("num_unknown"):
+            log.warning(
+                "%s: %d of %d tokens are unknown to the tokenizer, but all of their bytes count: bits_per_byte is too "
+                "low",
+                self.eval_records.name,
+                unknown,
+                totals["num_tokens"],
+            )
 
     @cached_property
     def prompt_tokens(self) -> "np.ndarray":
@@ -97,9 +117,10 @@ class PackedText(DataRecipe):
         (tokens,) = tokenizer.encode_batch([self.prompt])
         if tokenizer.unknown is not None and tokenizer.unknown in tokens:
             unknown = {each for each in self.prompt if tokenizer.unknown in tokenizer.encode_batch([each])[0]}
+            what = f"characters ({', '.join(map(repr, sorted(unknown)))})" if unknown else "words"
             raise OptionError(
-                f"prompt={self.prompt!r} has characters that the tokenizer of {self.data_name} does not know: "
-                f"{', '.join(map(repr, sorted(unknown)))}. Leave them out."
+                f"prompt={self.prompt!r} has {what} that the tokenizer of {self.data_name} does not know. Leave them "
+                "out."
             )
         return np.append(np.int32(tokenizer.start), tokens)
 
@@ -151,8 +172,17 @@ class PackedText(DataRecipe):
 
     def samples(self, trainer: "Trainer") -> Iterator[str]:
         """The prompt with what the model adds to it, num_samples times."""
-        for record in trainer.predict(self._prompts, checkpoint_path=self.checkpoint_path, gather=True):
-            yield self.text_info.tokenizer.decode(record["tokens"])
+        import jax
+
+        tokenizer, given = self.text_info.tokenizer, len(self.prompt_tokens)
+        # Every row of a batch takes as long as a sample: as few as the devices allow.
+        devices, most = jax.device_count(), trainer.config.eval_batch_size or trainer.config.global_batch_size
+        rows = min(-(-self.num_samples // devices) * devices, most)
+        sampler = type(trainer)(self.task(), replace(trainer.config, eval_batch_size=rows))
+        for record in sampler.predict(self._prompts, checkpoint_path=self.checkpoint_path, gather=True):
+            tokens = record["tokens"].tolist()
+            end = tokens.index(tokenizer.end, given) if tokenizer.end in tokens[given:] else len(tokens)
+            yield tokenizer.decode(tokens[1:end])
 
     def _prompts(self, ctx: "InputContext") -> Iterable[Mapping[str, Any]]:
         """The prompt and the numbers of samples: rows of this host in batches of ctx.global_batch_size."""

@@ -6,7 +6,7 @@ import pty
 
 import pytest
 
-from pipeline.tools.command import Console
+from pipeline.tools.command import Console, say
 
 
 @pytest.fixture
@@ -34,3 +34,9 @@ def test_what_a_notebook_runs_redraws_nothing_although_it_has_a_pseudo_terminal(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("JPY_PARENT_PID", "1")
     assert not any(Console(file=stream).is_terminal for stream in streams)
+
+
+def test_a_line_is_printed_as_it_is():
+    console = Console(file=io.StringIO(), width=9)
+    say(console, "a[red]x :smile: and more than nine")
+    assert console.file.getvalue() == "a[red]x :smile: and more than nine\n"

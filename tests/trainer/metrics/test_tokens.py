@@ -171,7 +171,7 @@ def test_an_evaluation_that_did_not_count_what_the_dataset_states_raises(make_in
     totals = truth()[0]
     text = (
         rf"the metric 'token_accuracy' added up num_tokens={totals['num_tokens']}; the dataset states "
-        rf"{totals['num_tokens'] + 1}\. The metric leaves .* the metrics are not the split's\. Check the batches"
+        rf"{totals['num_tokens'] + 1}\. The metric left .* the metrics are not the split's\. Check the batches"
     )
     with pytest.raises(EvaluationError, match=text):
         evaluated(make_input, "concat", 7, 1, totals | {"num_tokens": totals["num_tokens"] + 1})

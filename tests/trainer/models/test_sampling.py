@@ -44,6 +44,14 @@ def test_an_end_in_the_prompt_does_not_end_it(draw):
     assert draw([[START, END, 3]], [0], 0.0).tolist() == [[2, 1, 3, 4, 5, 1, 1, 1, 1, 1]]
 
 
+def test_an_end_that_is_the_start_ends_the_text_only_after_the_prompt(draw):
+    assert draw([[END]], [0], 0.0).tolist() == [[1, 2, 3, 4, 5, 1, 1, 1, 1, 1]]
+
+
+def test_the_lowest_temperatures_take_the_likeliest_token(draw):
+    assert draw([[START]], [0], 1e-38).tolist() == draw([[START]], [0], 0.0).tolist()
+
+
 def test_a_row_follows_from_its_key_whatever_else_is_in_the_batch(draw):
     seeds = list(range(40))
     tokens = draw([[START]] * 40, seeds)
