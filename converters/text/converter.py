@@ -27,6 +27,7 @@ __all__ = ["TextConverter"]
 
 _WINDOW_BYTES = 32 * 10**6  # of text; see SLICE_BYTES
 _ROWS_AT_ONCE = 1024
+_UNKNOWN = "some text is unknown to the tokenizer and became its unknown token"
 _TOTALS = ("num_bytes", "num_tokens", "num_segments", "num_documents", "num_unknown")
 
 
@@ -146,12 +147,7 @@ class TextConverter:
         if crc32c(data) != ref.columns[CRC32C]:
             raise RawDataError(f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again.")
         totals = {name: int(ref.columns[name]) for name in _TOTALS}
-        notes = (
-            ("some text is unknown to the tokenizer and became its unknown token",)
-            if ref.columns["num_unknown"]
-            else ()
-        )
-        return Converted(data, notes=notes, totals=totals)
+        return Converted(data, notes=(_UNKNOWN,) if totals["num_unknown"] else (), totals=totals)
 
 
 def _sums(rows: Iterable[Iterable[Piece]], value: Any) -> np.ndarray:

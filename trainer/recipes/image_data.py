@@ -106,6 +106,11 @@ def _image_key(choices: Choices, schema: Schema) -> str:
     bytes_features = {key: feature for key, feature in schema.features.items() if feature.dtype == "bytes"}
     if choices.image_key is not None:
         return _known("--image-key", choices.image_key, bytes_features, "a feature of bytes")
+    if not bytes_features:
+        raise OptionError(
+            f"{choices.data_dir} has no image feature; it has {', '.join(sorted(schema.features))}. Rows of tokens are "
+            "for the recipes byte_lm and char_lm; for other data write one of your own: trainer/RECIPES.md."
+        )
     images = [key for key, feature in bytes_features.items() if feature.content == "image"]
     if not images and any(feature.content == "text" for feature in bytes_features.values()):
         raise OptionError(

@@ -62,6 +62,11 @@ def test_the_longest_documents_come_first_and_each_goes_where_it_leaves_the_leas
     assert rows == [[Piece(0, 0, 2), Piece(1, 0, 6)], [Piece(2, 0, 4), Piece(3, 0, 3)]]
 
 
+def test_of_two_rows_with_space_the_fuller_one_is_taken():
+    rows = packed_rows([5, 6, 2], 10, "documents")  # rows of 7 and 6, then a piece of 3
+    assert rows == [[Piece(1, 0, 6), Piece(2, 0, 2)], [Piece(0, 0, 5)]]
+
+
 @pytest.mark.parametrize("packing", ["documents", "concat"])
 def test_nothing_makes_no_rows(packing):
     assert packed_rows([], 8, packing) == []

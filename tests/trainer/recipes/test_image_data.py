@@ -83,6 +83,10 @@ def test_flags_decide_and_what_they_name_must_be_there():
 @pytest.mark.parametrize(
     ("features", "text"),
     [
+        (
+            {"tokens": NUMBER},
+            "has no image feature; it has tokens. Rows of tokens are for the recipes byte_lm and char_lm",
+        ),
         ({"a": IMAGE, "b": IMAGE, "label": LABEL}, "the image features are 'a', 'b'; expected exactly one. Give"),
         ({"a": Feature("bytes"), "label": LABEL}, "image features are none; expected .* Give --image-key, one of: a."),
         (
