@@ -1,0 +1,194 @@
+"""What a page consists of, and the template that turns it into one HTML file.
+
+The file needs neither a network nor scripts: its style and pictures are inside, and it asks browsers to load nothing
+else. Every text is escaped. Commands build a Page from these blocks; none writes HTML of its own."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipeline.errors import OptionError, StorageError, printable
+from pipeline.installing import how_to_install
+from pipeline.sizes import MB, format_bytes
+from pipeline.storage.schemes import open_storage
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+__all__ = [
+    "Bars",
+    "Block",
+    "Chart",
+    "Code",
+    "Matrix",
+    "Note",
+    "Page",
+    "Picture",
+    "Pictures",
+    "Section",
+    "Table",
+    "write_page",
+]
+
+MOST_BYTES = 5 * MB
+"""A page that is larger opens slowly and is hard to send; commands show fewer pictures instead."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image of `width` x `height` CSS pixels. source: a data: URI, see thumbnails. alt: what it shows, in words."""
+
+    source: str
+    alt: str
+    width: int
+    height: int
+    pixelated: bool = False
+
+
+Cell = str | int | float | Picture | None
+"""A cell of a table. Numbers are formatted and aligned; None is an empty cell."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells below named columns."""
+
+    kind: ClassVar[str] = "table"
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A horizontal bar for each named count. unit: what is counted."""
+
+    kind: ClassVar[str] = "bars"
+    rows: Sequence[tuple[str, int]]
+    unit: str
+    title: str = ""
+    note: str = ""
+
+    @property
+    def most(self) -> int:
+        """The largest count, at least 1."""
+        return max((count for _, count in self.rows), default=0) or 1
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Counts by row and column, shaded by their share of the row; the diagonal is shaded in another color."""
+
+    kind: ClassVar[str] = "matrix"
+    names: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    row_title: str
+    column_title: str
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing from pipeline.pages.charts. alt: what it shows, in words."""
+
+    kind: ClassVar[str] = "chart"
+    svg: str
+    alt: str
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A grid of pictures, each with lines of text below it."""
+
+    kind: ClassVar[str] = "pictures"
+    items: Sequence[tuple[Picture, Sequence[str]]]
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Preformatted text, such as a command."""
+
+    kind: ClassVar[str] = "code"
+    text: str
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A paragraph."""
+
+    kind: ClassVar[str] = "note"
+    text: str
+    title: str = ""
+    warning: bool = False
+
+
+Block = Table | Bars | Matrix | Chart | Pictures | Code | Note
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks below a heading, which the top of the page links to."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A title, a sentence about it, and sections. made_by: the command that wrote the page."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section] = field(default_factory=tuple)
+    made_by: str = ""
+
+    def html(self) -> str:
+        """The file's text. Raises OptionError, with the command that installs it, if jinja2 is missing."""
+        sections = [section for section in self.sections if section.blocks]
+        return _template().render(page=self, sections=sections)
+
+
+def write_page(path: str, page: Page) -> int:
+    """Writes the page to a path on a disk or gs:// and returns its size in bytes.
+
+    The file appears complete or not at all. Raises StorageError."""
+    data = page.html().encode("utf-8", "backslashreplace")
+    if len(data) > MOST_BYTES:
+        raise StorageError(f"{path} would have {format_bytes(len(data))}, more than {format_bytes(MOST_BYTES)}.")
+    with open_storage(path).publish(path) as sink:
+        sink.write(data)
+    return len(data)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+    return [printable(text) for text in texts if text]
+
+
+@cache
+def _template() -> "Template":
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ModuleNotFoundError as e:
+        raise OptionError(f"pages need {e.name}. Install it: {how_to_install('pages')}.") from e
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"shown": printable, "number": _number, "lines": _lines}
+    environment.tests["number"] = _is_number
+    return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))

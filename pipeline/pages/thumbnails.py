@@ -1,0 +1,59 @@
+"""Small copies of images, as data: URIs inside a page."""
+
+import base64
+import io
+
+import numpy as np
+from PIL import Image
+
+from pipeline.pages.page import Picture
+
+__all__ = ["thumbnail", "thumbnail_of_array"]
+
+PIXELS = 136  # of the longer side, as the page shows it
+SMALL = 64  # an image below this size is enlarged, each pixel as a square
+QUALITY = 80
+
+
+def thumbnail(data: bytes, alt: str, pixels: int = PIXELS) -> Picture | None:
+    """A picture of an encoded image; None if it cannot be decoded. About 4 KB."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.draft("RGB", (2 * pixels, 2 * pixels))  # a large JPEG is decoded at a fraction of its size
+            return _picture(image, alt, pixels)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+
+
+def thumbnail_of_array(pixels: np.ndarray, alt: str, size: int = PIXELS) -> Picture:
+    """A picture of an array [height, width] or [height, width, 1, 3 or 4].
+
+    uint8 as it is; other numbers are scaled so that their smallest is black and their largest white."""
+    array = np.asarray(pixels)
+    if array.dtype != np.uint8:
+        array = array.astype(np.float32)
+        finite = array[np.isfinite(array)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+        scaled = (np.nan_to_num(array, nan=low, posinf=high, neginf=low) - low) * (255.0 / ((high - low) or 1.0))
+        array = scaled.round().astype(np.uint8)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    return _picture(Image.fromarray(array), alt, size)
+
+
+def _picture(image: Image.Image, alt: str, pixels: int) -> Picture:
+    small = max(image.size) <= SMALL
+    kept = image.convert("RGBA" if "A" in image.mode or "transparency" in image.info else "RGB")
+    if not small:
+        kept.thumbnail((pixels, pixels))
+    sink = io.BytesIO()
+    if small or kept.mode == "RGBA":
+        kept.save(sink, "PNG", optimize=True)
+        kind = "png"
+    else:
+        kept.save(sink, "JPEG", quality=QUALITY)
+        kind = "jpeg"
+    factor = pixels / max(kept.size)
+    width, height = (max(1, round(side * factor)) for side in kept.size)
+    source = f"data:image/{kind};base64,{base64.b64encode(sink.getvalue()).decode()}"
+    return Picture(source, alt, width, height, pixelated=small)
