@@ -7,6 +7,7 @@ if __name__ == "__main__":
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline import logs
@@ -24,6 +25,7 @@ from trainer.exits import (
     end,
     is_apart,
 )
+from trainer.history.segments import Command
 from trainer.interrupts import FirstOne, Interrupts
 from trainer.user_code import JAX_NOTE, described, source_lines
 
@@ -114,7 +116,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
 
         if interrupts:
             interrupts.check()
-        run(recipe)
+        run(recipe, Command(name, list(options), str(Path.cwd())))
 
 
 def _check(recipe: "Recipe") -> None:

@@ -39,6 +39,12 @@ class FirstBatches:
         self._kept: list[Mapping[str, Any]] = []
 
     @property
+    def provenance(self) -> Mapping[str, Any] | None:
+        """That of the source, with the number of batches that are repeated."""
+        of_source = self._source.provenance
+        return None if of_source is None else {**of_source, "first_batches": self._count}
+
+    @property
     def quarantine(self) -> Sequence[Any]:
         """The bad records that the source has met so far."""
         return self._source.quarantine

@@ -13,7 +13,7 @@ from trainer.metrics.masking import masked_mean, masked_sum
 from trainer.metrics.tally import check_metrics, per_record
 from trainer.task import Batch, Task, Variables, kind_of
 
-__all__ = ["Gradients", "accumulated", "called", "gradients"]
+__all__ = ["Gradients", "accumulated", "accumulated_losses", "called", "gradients"]
 
 Mean = Callable[[jax.Array, jax.Array], jax.Array]
 """(values [b], mask [b]) -> their mean, or a microbatch's part of the batch's mean."""
@@ -71,14 +71,33 @@ def accumulated(
         sums = jax.tree.map(lambda total, grad: total + grad.astype(total.dtype), sums, made.of_params)
         return (sums, made.extra), made.means
 
-    def cut(leaf: jax.Array) -> jax.Array:
-        return leaf.reshape(leaf.shape[0] // count, count, *leaf.shape[1:]).swapaxes(0, 1)
-
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _sum_dtype(leaf)), variables.params)
-    microbatches = (jnp.arange(count), jax.tree.map(cut, dict(batch)))
+    microbatches = _microbatches(batch, count)
     (sums, extra), parts = lax.scan(add, (zeros, variables.extra), microbatches, unroll=count if unroll else 1)
     grads = jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), sums, variables.params)
     return Gradients(grads, {name: jnp.sum(values) for name, values in parts.items()}, extra)
+
+
+def accumulated_losses(task: Task, variables: Variables, batch: Batch, rng: jax.Array, count: int) -> jax.Array:
+    """[b]: the loss of each row of the batch, as `accumulated` computes it."""
+
+    def add(extra: Any, microbatch: tuple[jax.Array, Batch]) -> tuple[Any, jax.Array]:
+        number, rows = microbatch
+        key = jax.random.fold_in(rng, number)
+        losses, after, _ = called(task, Variables(variables.params, extra), rows, key, True)
+        return after.extra, losses
+
+    _, losses = lax.scan(add, variables.extra, _microbatches(batch, count))
+    return losses.swapaxes(0, 1).reshape(-1)
+
+
+def _microbatches(batch: Batch, count: int) -> tuple[jax.Array, Batch]:
+    """The numbers of the microbatches and their rows: the arrays of a batch, [count, rows, ...]."""
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        return leaf.reshape(leaf.shape[0] // count, count, *leaf.shape[1:]).swapaxes(0, 1)
+
+    return jnp.arange(count), jax.tree.map(cut, dict(batch))
 
 
 def _sum_dtype(leaf: jax.Array) -> Any:

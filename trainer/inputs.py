@@ -104,7 +104,8 @@ class CompleteInput(Input, Protocol):
     endless: whether its batches never end. on_error: "raise", "mask" or "skip"; only with "mask" may an evaluation mask
     rows of records that are due. quarantine: the bad records that this host has read so far. verify_command: the
     command that lists damaged records; None if there is none. totals: sums over all records due that the dataset
-    states, such as num_bytes of text; an evaluation compares what metrics add up under these names."""
+    states, such as num_bytes of text; an evaluation compares what metrics add up under these names. provenance: how the
+    batches came about, as JSON, for trainer.rewind: see DatasetInput; None if that is not known."""
 
     @property
     def endless(self) -> bool: ...  # noqa: D102
@@ -116,6 +117,8 @@ class CompleteInput(Input, Protocol):
     def verify_command(self) -> str | None: ...  # noqa: D102
     @property
     def totals(self) -> Mapping[str, int]: ...  # noqa: D102
+    @property
+    def provenance(self) -> Mapping[str, Any] | None: ...  # noqa: D102
 
 
 InputFn = Callable[[InputContext], Input | Iterable[Mapping[str, Any]]]
@@ -128,8 +131,8 @@ class IterableInput:
     A missing `_mask` is all ones. 64-bit values are narrowed, as JAX computes in 32 bits; integers that do not fit are
     an InputError. Arrays are copied, so the iterable may reuse its own.
 
-    spec: of the first batch. num_records, steps_per_epoch, expected_crc, start and verify_command are None, because
-    nothing is known; totals is empty and endless False; fingerprint, on_error and quarantine never change."""
+    spec: of the first batch. num_records, steps_per_epoch, expected_crc, start, verify_command and provenance are None,
+    because nothing is known; totals is empty and endless False; fingerprint, on_error and quarantine never change."""
 
     num_records = None
     steps_per_epoch = None
@@ -141,6 +144,7 @@ class IterableInput:
     quarantine = ()
     verify_command = None
     totals: Mapping[str, int] = MappingProxyType({})
+    provenance = None
 
     def __init__(self, iterable: Iterable[Mapping[str, Any]]) -> None:
         self._iterator = iter(iterable)

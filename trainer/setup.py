@@ -13,6 +13,7 @@ from trainer.batch_spec import batch_struct, check_rows, named_leaves
 from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
 from trainer.first_batches import first_batches
+from trainer.history.segments import Command
 from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, as_input
 from trainer.interruptible import Check
 from trainer.loop.dispatch_plan import Steps, steps_that_fit
@@ -47,12 +48,13 @@ class Opened:
 
 @dataclass(frozen=True)
 class Setup:
-    """A task, how to run it, and where."""
+    """A task, how to run it, and where. command: what started the process, for the history of the work directory."""
 
     task: Task
     config: TrainerConfig
     placement: Placement
     callbacks: Sequence[Callback] = ()
+    command: Command | None = None
 
     def __post_init__(self) -> None:
         """Raises OptionError for what is not a Task, for an optimizer that is not optax's, for another precision than

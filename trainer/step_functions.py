@@ -12,7 +12,7 @@ from trainer.batch_spec import named_leaves
 from trainer.checked import first_bad, squares
 from trainer.config import OnNan
 from trainer.ema import averaged
-from trainer.gradients import accumulated, called, gradients
+from trainer.gradients import accumulated, accumulated_losses, called, gradients
 from trainer.inputs import INDEX, MASK
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_sum, records
 from trainer.metrics.tally import Tally, counted, empty_tallies, per_record
@@ -32,6 +32,7 @@ __all__ = [
     "eval_step",
     "no_tallies",
     "predict_step",
+    "record_losses",
     "train_step",
 ]
 
@@ -78,6 +79,15 @@ def train_step(
         return after, scalars | {BAD_LEAF: bad}
 
     return step
+
+
+def record_losses(task: Task, state: TrainState, batch: Batch, accumulate: int = 1) -> jax.Array:
+    """float32 [b]: the loss of each record in the training step from this state, whose mean that step reports."""
+    batch = _augmented(task, blank_padding(batch))
+    rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+    if accumulate == 1:
+        return called(task, state.variables, batch, rng, True)[0].astype(jnp.float32)
+    return accumulated_losses(task, state.variables, batch, rng, accumulate).astype(jnp.float32)
 
 
 def _augmented(task: Task, batch: dict[str, Any]) -> Batch:

@@ -13,6 +13,7 @@ from trainer.callbacks import Callback
 from trainer.checkpointing.manager import WhichStep
 from trainer.config import Model, TrainerConfig, check_positive_int
 from trainer.exporting.options import PLATFORMS, ExportOptions
+from trainer.history.segments import Command
 from trainer.inputs import InputFn
 from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
@@ -23,6 +24,7 @@ from trainer.modes.goal import check_ends, goal_of
 from trainer.modes.owning import own
 from trainer.modes.prediction import check_predict, predictions
 from trainer.modes.preflight import agree_on
+from trainer.modes.replaying import ReplayedStep, replay
 from trainer.modes.session import Session, open_session
 from trainer.modes.training import train_run
 from trainer.results import EvalResult, ExportResult, TrainResult
@@ -45,7 +47,8 @@ class Trainer:
     KeyboardInterrupt, after which further calls are possible; a second one exits immediately with code 130. A program's
     own handlers of these signals are kept, and outside of the main thread none are installed.
 
-    warm_start: the arrays that a training begins with if the work directory has no checkpoint."""
+    warm_start: the arrays that a training begins with if the work directory has no checkpoint.
+    command: the recipe and options that segments.jsonl names, so that trainer.rewind can replay steps."""
 
     def __init__(
         self,
@@ -54,11 +57,12 @@ class Trainer:
         devices: Sequence[Any] | None = None,
         callbacks: Sequence[Callback] = (),
         warm_start: WarmStart | None = None,
+        command: Command | None = None,
     ) -> None:
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
             use_compilation_cache(config.compilation_cache_dir)
-        self._setup = Setup(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks))
+        self._setup = Setup(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks), command)
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
             self._setup.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
@@ -210,6 +214,18 @@ class Trainer:
         evaluate raises."""
         check_predict(self._setup.task, keys)
         return predictions(self._setup, input_fn, keys, step, checkpoint_path, gather)
+
+    def replay(self, input_fn: InputFn, *, step: int, to: int | None = None, start: int = 0) -> Iterator[ReplayedStep]:
+        """Computes the training steps `step` to `to` (default: only this one) again, with the loss of each record.
+
+        It begins with the newest checkpoint before `step`, or a new model before the first checkpoint, and trains up to
+        it as the run did; it writes nothing. start: the step after which the run that trained `step` started, as
+        segments.jsonl has it: an earlier checkpoint may be of another run. On the devices of the run, the losses have
+        its bits if training is reproducible there.
+        Raises CheckpointError if no checkpoint is left to begin with; OptionError in a run of several processes, and
+        for an input without positions."""
+        with ShortErrors():
+            yield from replay(self._setup, input_fn, range(step, (to or step) + 1), start, self._warm_start)
 
     def export(
         self,

@@ -5,6 +5,7 @@ threads."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pipeline.decoding.decode import Decoder
@@ -17,7 +18,9 @@ from pipeline.inputs.serving import Serving
 from pipeline.logs import logger
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
+from pipeline.orders.recorded import recorded_order
 from pipeline.sizes import format_bytes
+from pipeline.sources.origins import origins_of
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, totals_of
 from pipeline.stall import checked_stall_seconds
 from pipeline.tf_cpu import tf
@@ -91,6 +94,20 @@ class DatasetInput:
     def verify_command(self) -> str | None:
         """The command that lists damaged records; None for data without a manifest."""
         return self._records.verify_command
+
+    @property
+    def provenance(self) -> Mapping[str, Any] | None:
+        """How the batches of training came about, as JSON: their order, where the records are, and how bad ones are
+        treated. `python -m trainer.rewind` names the records of any step with it. None for an evaluation."""
+        if isinstance(self._order, EvalOrder):
+            return None
+        return {
+            "fingerprint": self.fingerprint,
+            "order": recorded_order(self._order),
+            "sources": [asdict(origin) for origin in origins_of(self._records)],
+            "source_starts": self._records.source_starts.tolist(),
+            "on_error": self.on_error,
+        }
 
     def advance(self, position: Position, batches: int) -> Position:
         """The position that many batches later."""

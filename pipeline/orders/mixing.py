@@ -78,8 +78,9 @@ class MixOrder:
         self.streams = shuffles[0].streams
         check_sizes(self.num_records, global_batch)
         check_streams(self.streams, global_batch, min(shuffle.num_records for shuffle in shuffles))
-        self._shuffles, self._first_ids, self._seed, self._digest = shuffles, first_ids, seed, digest
-        self._shares = Shares(shares)
+        self.shuffles, self.shares = shuffles, shares
+        self._first_ids, self._seed, self._digest = first_ids, seed, digest
+        self._rounds = Shares(shares)
         self._stream_rows = global_batch // self.streams
         self._round = functools.lru_cache(2 * self.streams)(self._mixed_round)  # 1 KB each
 
@@ -115,7 +116,7 @@ class MixOrder:
         while wanted:
             number, inside = divmod(at, SLOTS)
             sources = self._round(stream, number)
-            had = self._shares.before(number) + np.bincount(sources[:inside], minlength=len(self._shuffles))
+            had = self._rounds.before(number) + np.bincount(sources[:inside], minlength=len(self.shuffles))
             here = sources[inside : inside + wanted]
             yield self._drawn(stream, had, here)
             wanted, at = wanted - len(here), at + len(here)
@@ -124,7 +125,7 @@ class MixOrder:
         """Record ids and epochs of rows that each take the next record of their source."""
         counts, pieces = np.bincount(sources), []
         for source in np.flatnonzero(counts).tolist():
-            shuffle, first = self._shuffles[source], self._first_ids[source]
+            shuffle, first = self.shuffles[source], self._first_ids[source]
             epoch, at = divmod(int(had[source]), shuffle.length(stream))
             pieces += [(e, ids + first) for e, ids in shuffle.records(stream, epoch, at, int(counts[source]))]
         rows = np.argsort(sources, kind="stable")  # source by source, like the pieces
@@ -134,6 +135,6 @@ class MixOrder:
         return ids, epochs
 
     def _mixed_round(self, stream: int, number: int) -> np.ndarray:
-        counts = self._shares.of_round(number)
+        counts = self._rounds.of_round(number)
         sources = np.repeat(np.arange(len(counts), dtype=np.int16), counts)
         return sources[permutation(SLOTS, self._seed, MIXES, stream, number)]

@@ -98,9 +98,9 @@ class TrainOrder:
             window_records = default_window_records(block_records, streams, global_batch)
         self.block_records, self.window_records = block_records, window_records
         starts = np.arange(0, num_records, block_records) if block_starts is None else block_starts
-        self._shuffle = Shuffle(num_records, starts, seed=seed, streams=streams, window_records=window_records)
+        self.shuffle = Shuffle(num_records, starts, seed=seed, streams=streams, window_records=window_records)
         self._stream_rows = global_batch // streams
-        self._shortest = self._shuffle.shortest
+        self._shortest = self.shuffle.shortest
 
     @property
     def steps_per_epoch(self) -> int:
@@ -151,8 +151,8 @@ class TrainOrder:
     def _pieces(self, position: Position, stream: int, first: int, wanted: int) -> Iterator[tuple[int, np.ndarray]]:
         epoch, at = position.epoch, position.records + first
         if self.epochs == "span":  # streams differ in length by one, so each enters its next epoch separately
-            epoch, at = divmod(position.epoch * self._shortest + at, self._shuffle.length(stream))
-        return self._shuffle.records(stream, epoch, at, wanted)
+            epoch, at = divmod(position.epoch * self._shortest + at, self.shuffle.length(stream))
+        return self.shuffle.records(stream, epoch, at, wanted)
 
 
 def stream_rows(ranges: Iterable[range], rows_per_stream: int) -> Iterator[tuple[int, int, int]]:

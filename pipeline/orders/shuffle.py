@@ -42,11 +42,16 @@ class Shuffle:
         if window_records < 1:
             raise OptionError(f"window_records={window_records} must be at least 1.")
         self.num_records, self.streams, self.window_records = num_records, streams, window_records
-        self._seed, self._starts = seed, np.append(block_starts, num_records)
+        self.seed, self._starts = seed, np.append(block_starts, num_records)
         # Batches need the same window of a stream many times, and an epoch boundary needs the blocks of two epochs.
         # ImageNet: 2 MB of blocks per epoch, 330 KB of windows.
         self._blocks = functools.lru_cache(2)(self._permuted_blocks)
         self._window = functools.lru_cache(2 * streams + 1)(self._shuffled_window)
+
+    @property
+    def block_starts(self) -> np.ndarray:
+        """int64: the first record of each block."""
+        return self._starts[:-1]
 
     @property
     def shortest(self) -> int:
@@ -84,9 +89,9 @@ class Shuffle:
         stops[-1] -= ends[last] - (first + count)
         sizes = stops - lows
         ids = np.repeat(lows - (np.cumsum(sizes) - sizes), sizes) + np.arange(count)
-        return ids[permutation(count, self._seed, WINDOWS, epoch, stream, window)]
+        return ids[permutation(count, self.seed, WINDOWS, epoch, stream, window)]
 
     def _permuted_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The blocks in the order of an epoch, and where in its sequence each one ends."""
-        blocks = permutation(len(self._starts) - 1, self._seed, BLOCKS, epoch)
+        blocks = permutation(len(self._starts) - 1, self.seed, BLOCKS, epoch)
         return blocks, np.cumsum(np.diff(self._starts)[blocks])

@@ -12,6 +12,7 @@ from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
 from trainer.command.agreement import Agreement
 from trainer.command.shown_state import show_state
+from trainer.history.segments import Command
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, Goodput, Speed
 from trainer.trainer import Trainer
@@ -19,10 +20,18 @@ from trainer.trainer import Trainer
 __all__ = ["run"]
 
 
-def run(recipe: Recipe) -> None:
+def run(recipe: Recipe, command: Command | None = None) -> None:
     """Runs recipe.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the speed and the goodput
-    of the training to train_result.json, predictions to predictions.jsonl."""
-    trainer = Trainer(task := recipe.task(), recipe.trainer, callbacks=recipe.callbacks(), warm_start=recipe.warm_start)
+    of the training to train_result.json, predictions to predictions.jsonl.
+
+    command: what started the process, for the history of the work directory."""
+    trainer = Trainer(
+        task := recipe.task(),
+        recipe.trainer,
+        callbacks=recipe.callbacks(),
+        warm_start=recipe.warm_start,
+        command=command,
+    )
     if recipe.show_state:
         show_state(trainer, recipe)
         return

@@ -17,6 +17,7 @@ from trainer.loop.dispatching import DispatchResult
 from trainer.loop.program import Program
 from trainer.modes.alternating import Alternating
 from trainer.modes.pace import Pace
+from trainer.modes.recording import Recorder
 from trainer.modes.session import Session
 from trainer.modes.training_monitor import TrainingMonitor
 from trainer.setup import Opened, Setup
@@ -51,6 +52,7 @@ class Actions:
     spent: TimeSpent
     program: Program
     monitor: TrainingMonitor
+    recorder: Recorder
     profile: Profile
     stop_request: StopRequest
     pace: Pace | None
@@ -58,6 +60,7 @@ class Actions:
 
     def observe(self, result: DispatchResult) -> None:
         """Handles the result of a dispatch."""
+        self.recorder.reached(result.start + result.length)
         self.monitor.observe(result)
         if self.pace:
             self.pace.observe()

@@ -6,6 +6,7 @@ from pipeline.errors import NanError
 from pipeline.logs import logger
 from trainer.checked import LOSS, checked_names, finder_of_broken
 from trainer.config import OnNan
+from trainer.history.hints import Hint, no_hint
 from trainer.loop.dispatching import DispatchResult
 from trainer.mesh import Placement
 from trainer.state import TrainState
@@ -18,11 +19,11 @@ log = logger("trainer")
 
 
 class FiniteCheck:
-    """Checks the `_bad_leaf` of every step. skipped: how many steps were skipped."""
+    """Checks the `_bad_leaf` of every step. skipped: how many steps were skipped. hint: ends messages about a step."""
 
-    def __init__(self, on_nan: OnNan, state: TrainState, placement: Placement) -> None:
+    def __init__(self, on_nan: OnNan, state: TrainState, placement: Placement, hint: Hint = no_hint) -> None:
         self._broken = finder_of_broken(placement)
-        self._on_nan, self.skipped, self._in_a_row = on_nan, 0, 0
+        self._on_nan, self.skipped, self._in_a_row, self._hint = on_nan, 0, 0, hint
         self._names = checked_names(state.variables)
 
     def reported(self, bad: np.ndarray) -> int:
@@ -51,10 +52,10 @@ class FiniteCheck:
         if self._on_nan == "raise":
             raise NanError(
                 f"{said}. No checkpoint contains it; the same command resumes from the newest checkpoint. Lower the "
-                "learning rate, clip the gradient, check the records of that step (each label must be below the number "
-                "of the model's classes), or skip such steps with on_nan=skip."
+                "learning rate, clip the gradient, or skip such steps with on_nan=skip. Check the records of that step "
+                f"(each label must be below the number of the model's classes){self._hint(step)}"
             )
         self.skipped += 1
-        log.warning("%s: skipped the step (%d so far)", said, self.skipped)
+        log.warning("%s: skipped the step (%d so far)%s", said, self.skipped, self._hint(step))
         if self._in_a_row > MOST_IN_A_ROW:
             raise NanError(f"{said}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does not help here.")

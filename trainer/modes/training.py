@@ -20,6 +20,7 @@ from trainer.loop.program import Program
 from trainer.modes.alternating import Alternating
 from trainer.modes.between_dispatches import Actions, BetweenDispatches, StopRequest
 from trainer.modes.pace import Pace
+from trainer.modes.recording import Recorder
 from trainer.modes.resuming import resumed_position
 from trainer.modes.session import Session
 from trainer.modes.training_monitor import TrainingMonitor
@@ -78,6 +79,8 @@ def train_run(
     )
 
     with ExitStack() as stack:
+        recorder = stack.enter_context(Recorder(setup, opened.source, session.ownership.fence))
+        recorder.start(start, position)
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
         common = CommonEnd(session.watchdog.registry) if end is None else None
@@ -85,14 +88,19 @@ def train_run(
         feeder = stack.enter_context(setup.feeding(program, opened, position, steps, *checks, common))
         stop_request = StopRequest()
         monitor = stack.enter_context(
-            TrainingMonitor(setup, feeder, size, state, start, end, stop_request, session.ownership.fence)
+            TrainingMonitor(
+                *(setup, feeder, size, state, start, end),
+                *(stop_request, session.ownership.fence, recorder.hint),
+            )
         )
         stack.enter_context(profile)
         actions = Actions(
-            session, setup, opened, start, position, spent, program, monitor, profile, stop_request, pace, evaluating
+            *(session, setup, opened, start, position, spent, program, monitor),
+            *(recorder, profile, stop_request, pace, evaluating),
         )
         between = BetweenDispatches(actions, end)
         state, step = run(state, start, feeder, program, actions.observe, between)
+        recorder.end(between.stopped.stop or "finished")
     if bad := opened.source.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)
     stopped, saved = between.stopped.stop, step and not config.fast_dev_run

@@ -12,9 +12,11 @@ from trainer.callbacks import LoopEnd
 from trainer.events.progress import ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
 from trainer.events.sinks import Fence
+from trainer.history.hints import Hint
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.modes.finite import FiniteCheck
+from trainer.modes.spikes import LossSpikes
 from trainer.setup import Setup
 from trainer.state import TrainState
 from trainer.step_functions import BAD_LEAF
@@ -27,7 +29,7 @@ class TrainingMonitor(AbstractContextManager):
     reports.
 
     last: every scalar of the last step. productive_seconds: up to the last result, see Goodput. stop: what callbacks
-    call to end the training. fence: as in Reports."""
+    call to end the training. fence: as in Reports. hint: ends messages about a step that went wrong."""
 
     def __init__(
         self,
@@ -39,9 +41,10 @@ class TrainingMonitor(AbstractContextManager):
         end: int | None,
         stop: Callable[[str], None],
         fence: Fence,
+        hint: Hint,
     ) -> None:
         self._callbacks, self._stop = setup.callbacks, stop
-        self.check = FiniteCheck(setup.config.on_nan, state, setup.placement)
+        self.check, self._spikes = FiniteCheck(setup.config.on_nan, state, setup.placement, hint), LossSpikes(hint)
         self.last: dict[str, float] = {}
         self._feeder, self._start, self._size = feeder, start, size
         self.reports = Reports(setup.config, "train", start, fence)
@@ -54,6 +57,8 @@ class TrainingMonitor(AbstractContextManager):
         bad = result.scalars.pop(BAD_LEAF, np.full(result.length, -1))
         speed = self._write(result, self.check.reported(bad))
         self.check.observe(result, bad)
+        if self._line is not None:  # one host is enough
+            self._spikes.observe(result.start, result.scalars["loss"])
         self._seconds = time.perf_counter() - self._began - self._away
         self.productive_seconds = self._seconds - self._saving
         self.last = {name: float(values[-1]) for name, values in result.scalars.items()}

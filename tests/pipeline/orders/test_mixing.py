@@ -77,10 +77,10 @@ def test_advancing_equals_stepping_and_another_batch_goes_on_at_the_next_record(
     position = order.advance(order.advance(order.start, first), then)
     assert position == order.advance(order.start, first + then)
     twice = MixOrder(
-        order._shuffles, order._first_ids, check_weights([1] * len(order._shuffles)), 2 * order.global_batch,
+        order.shuffles, order._first_ids, check_weights([1] * len(order.shuffles)), 2 * order.global_batch,
         seed=order._seed, digest="",
     )  # fmt: skip
-    twice._shares = order._shares
+    twice._rounds = order._rounds
     rows = order.global_batch // order.streams
     wide = np.reshape(batch_ids(twice, position), (order.streams, 2, rows))
     narrow = [np.reshape(batch_ids(order, order.advance(position, t)), (order.streams, rows)) for t in range(2)]
@@ -94,7 +94,7 @@ def test_each_source_is_in_each_stream_one_permutation_of_its_records_after_anot
     rows = np.array(straight(order, steps)).reshape(steps, order.streams, -1)
     for stream in range(order.streams):
         ids = rows[:, stream].ravel()
-        for shuffle, first in zip(order._shuffles, order._first_ids, strict=True):
+        for shuffle, first in zip(order.shuffles, order._first_ids, strict=True):
             mine = ids[(ids >= first) & (ids < first + shuffle.num_records)] - first
             low, high = shuffle._bounds(stream)
             for at in range(0, len(mine) - (high - low) + 1, high - low):

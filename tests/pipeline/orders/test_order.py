@@ -107,8 +107,8 @@ def test_one_batch_of_imagenet_sorts_no_epoch_anew():
     order = TrainOrder(1_281_167, 1024, block_records=10)
     for t in range(16):  # 16 rows a stream and batch, windows of 320
         order.rows(order.advance(order.start, t), [range(1024)])
-    assert order._shuffle._blocks.cache_info().misses == 1
-    assert order._shuffle._window.cache_info().misses == 64
+    assert order.shuffle._blocks.cache_info().misses == 1
+    assert order.shuffle._window.cache_info().misses == 64
 
 
 def test_a_batch_larger_than_the_split_names_the_way_out():

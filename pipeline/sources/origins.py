@@ -1,0 +1,71 @@
+"""Where the records of an input come from, as JSON, and the records again, opened from that.
+
+A run writes origins once per start; tools that look back name records with them. Numbers and names only."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import ShardError
+from pipeline.shards.manifest import read_manifest
+from pipeline.sources.concatenated import Concatenated
+from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.records import Records
+from pipeline.storage.schemes import is_remote, open_storage
+
+__all__ = ["Origin", "origins_of", "reopened"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Consecutive records of one source: numbers first..stop-1 of it.
+
+    directory, split: of the manifest that lists the source; None for data without one. name: of the source, for
+    messages. fingerprint: identifies its data, wherever they are."""
+
+    name: str
+    fingerprint: str
+    first: int
+    stop: int
+    directory: str | None = None
+    split: str | None = None
+
+
+def origins_of(records: Records) -> list[Origin]:
+    """The origins of these records, in order: one for each part of a concatenation or mixture."""
+    return list(_origins(records, range(records.num_records)))
+
+
+def _origins(records: Records, which: range) -> Iterator[Origin]:
+    """`which`: the numbers of the records to cover."""
+    while (source := getattr(records, "source", None)) is not None:  # a Dataset, or a cache
+        records = source
+    if isinstance(records, Concatenated):
+        for part, first in zip(records.parts, records.source_starts.tolist(), strict=False):
+            low, high = (min(max(at - first, 0), len(part.which)) for at in (which.start, which.stop))
+            if low < high:
+                yield from _origins(part.records, part.which[low:high])
+    elif isinstance(records, IndexedRecords):
+        directory = records.manifest.directory
+        place = directory if is_remote(directory) else str(Path(directory).absolute())
+        yield Origin(records.name, records.fingerprint, which.start, which.stop, place, records.split)
+    else:
+        yield Origin(records.name, records.fingerprint, which.start, which.stop)
+
+
+def reopened(origin: Origin, directory: str | None = None) -> IndexedRecords:
+    """The source of an origin, opened again, in `directory` if its data have been moved.
+
+    Raises ShardError if it cannot be opened without the program that made it, or has other data now; and whatever
+    opening raises."""
+    place = directory or origin.directory
+    if place is None or origin.split is None:
+        raise ShardError(f"{origin.name} has no manifest, so it cannot be opened again to name its records.")
+    storage = open_storage(place)
+    records = IndexedRecords(read_manifest(place, storage), origin.split, storage)
+    if records.fingerprint != origin.fingerprint:
+        raise ShardError(
+            f"{records.name} has the fingerprint {records.fingerprint}; the run read {origin.fingerprint}. The data "
+            "have been converted again, or are other data. Give --data-dir with those that the run read."
+        )
+    return records

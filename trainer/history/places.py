@@ -1,0 +1,116 @@
+"""Where the records of a batch are, and what tells them apart: shard, offset, key and label.
+
+Opens the sources of a run's input again, from its history. Needs neither JAX nor TensorFlow."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import InfeedError, printable
+from pipeline.logs import logger
+from pipeline.shards.example_decoding import decode_example
+from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.keys import key_of
+from pipeline.sources.origins import Origin, reopened
+from pipeline.sources.records import Proven, fetch
+from pipeline.tools.record_checks import label_name, labels_of
+
+__all__ = ["Place", "Places"]
+
+log = logger("trainer")
+
+NAMES = ("image/filename", "file_name", "filename", "key", "id", "name")  # features that tell a record from others
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a record is. record: its number in the split; shard_record: in the shard; offset: the byte at which its
+    frame begins. key, label: as text, "" if the record has none. None: not known."""
+
+    directory: str | None = None
+    split: str | None = None
+    record: int | None = None
+    shard: str | None = None
+    shard_record: int | None = None
+    offset: int | None = None
+    key: str = ""
+    label: str = ""
+
+
+class Places:
+    """The places of an input's records by number. directory: where the data are now, if they were moved.
+
+    A source that cannot be opened is reported in the log once; its records have only the numbers that the history
+    knows."""
+
+    def __init__(self, origins: Sequence[Mapping[str, Any]], directory: str | None = None) -> None:
+        self._origins, self._directory = [Origin(**origin) for origin in origins], directory
+        self._ends = np.cumsum([origin.stop - origin.first for origin in self._origins])
+        self._opened: dict[tuple[str | None, ...], IndexedRecords | None] = {}
+
+    def of(self, record_ids: np.ndarray) -> list[Place]:
+        """The places of these records; reads the records for their keys and labels."""
+        places = [Place()] * len(record_ids)
+        owners = np.searchsorted(self._ends, record_ids, side="right")
+        for owner in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == owner)
+            origin = self._origins[owner]
+            numbers = record_ids[rows] - (self._ends[owner] - (origin.stop - origin.first)) + origin.first
+            for row, place in zip(rows.tolist(), self._within(origin, numbers), strict=True):
+                places[row] = place
+        return places
+
+    def records_of(self, record_id: int) -> tuple[IndexedRecords, int] | None:
+        """The open source of a record, and its number there; None if the source cannot be opened."""
+        owner = int(np.searchsorted(self._ends, record_id, side="right"))
+        origin = self._origins[owner]
+        source = self._source(origin)
+        number = record_id - int(self._ends[owner]) + origin.stop
+        return None if source is None else (source, number)
+
+    def _within(self, origin: Origin, numbers: np.ndarray) -> Iterator[Place]:
+        source = self._source(origin)
+        if source is None:
+            yield from (Place(origin.directory, origin.split, number) for number in numbers.tolist())
+            return
+        at = source.index.locate(numbers)
+        files = [source.entry.shards[shard].file for shard in at.shard.tolist()]
+        told = [_told(source, record) for record in fetch(source, numbers)]
+        columns = (files, at.record.tolist(), at.offset.tolist(), told)
+        for number, (file, record, offset, (key, label)) in zip(
+            numbers.tolist(), zip(*columns, strict=True), strict=True
+        ):
+            yield Place(source.manifest.directory, source.split, number, file, record, offset, key, label)
+
+    def _source(self, origin: Origin) -> IndexedRecords | None:
+        which = (origin.directory, origin.split, origin.fingerprint)
+        if which not in self._opened:
+            try:
+                self._opened[which] = reopened(origin, self._directory)
+            except InfeedError as e:
+                log.warning("the places of records are not known: %s", e)
+                self._opened[which] = None
+        return self._opened[which]
+
+
+def _told(source: IndexedRecords, record: Any) -> tuple[str, str]:
+    """The key and the label of a record, as text; of a damaged record, what is wrong."""
+    if not isinstance(record, Proven):
+        return f"(damaged: {record})", ""
+    if source.layout.opaque:
+        return "", ""
+    try:
+        values = decode_example(record.payload)
+    except InfeedError as e:
+        return f"(damaged: {e})", ""
+    key = key_of(source.manifest.name, source.split, values)
+    if key is None:
+        key = next((values[name][0] for name in NAMES if values.get(name)), b"")
+    text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
+    labels = source.labels
+    named = (
+        [f"{label} {label_name(labels, label) or ''}".strip() for label in labels_of(labels, values)] if labels else []
+    )
+    return printable(text), ", ".join(named)

@@ -1,0 +1,121 @@
+"""python -m trainer.rewind WORKDIR --step N: lists the records that a training step saw, from the run's history.
+
+The order of records is a pure function of the seed and the position, so nothing had to be stored per step. --losses
+trains up to the step once more, from the newest checkpoint before it, and adds the loss of each record; the largest
+come first, as they explain a spike. WORKDIR may be on a disk or gs://. Only --losses needs JAX and TensorFlow."""
+
+if __name__ == "__main__":
+    from pipeline.ctrl_c import leave_at_once
+
+    leave_at_once()  # before the imports: they take seconds
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from pipeline import logs
+from pipeline.errors import CheckpointError, OptionError, printable
+from pipeline.storage.schemes import is_remote
+from pipeline.storage.storage import join
+from pipeline.tools.command import Console, Parser, exit_with, say
+from trainer.__main__ import RECIPES
+from trainer.events.metrics_lines import metrics_lines
+from trainer.history.rows import SeenRecord, SeenStep, seen_steps
+from trainer.history.seen import start_of
+from trainer.history.segments import History, read_history
+
+if TYPE_CHECKING:
+    from trainer.command.replaying import Replayed
+
+__all__ = ["EXAMPLES", "main"]
+
+EXAMPLES = ("model --step=20", "model --step=20 --losses")
+ROWS, MOST_STEPS = 20, 10_000
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command. Raises InfeedError."""
+    parser = Parser("trainer.rewind", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints"))
+    parser.add_argument("workdir", metavar="WORKDIR", help="the work directory of a training, local or gs://bucket/dir")
+    parser.add_argument("--step", type=int, required=True, metavar="N", help="the training step")
+    parser.add_argument("--to", type=int, metavar="M", help="the last step (default: only step N)")
+    parser.add_argument("--losses", action="store_true", help="replay the steps and show the largest losses first")
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"records of each step in the table (default: {ROWS})")
+    parser.add_argument("--jsonl", action="store_true", help="print all records, as lines of JSON")
+    parser.add_argument("--data-dir", metavar="DIR", help="where the data are now, if they were moved")
+    args = parser.parse_args(argv)
+    steps = range(args.step, (args.step if args.to is None else args.to) + 1)
+    if not 0 < len(steps) <= MOST_STEPS:
+        raise OptionError(f"--step={args.step} --to={args.to}: give 1 to {MOST_STEPS:,} steps, the first one first.")
+    if args.rows < 1:
+        raise OptionError(f"--rows={args.rows}: must be at least 1.")
+    logs.show()
+    data_dir = (
+        args.data_dir if args.data_dir is None or is_remote(args.data_dir) else str(Path(args.data_dir).absolute())
+    )
+    history = read_history(args.workdir)
+    start_of(history, steps[0], args.workdir)
+    replayed = _replayed(args.workdir, history, steps, data_dir) if args.losses else {}
+    reported = {step: values.get("loss") for step, values in metrics_lines(join(args.workdir, "train"), steps)}
+    console = Console()
+    losses = {step: of_step.losses for step, of_step in replayed.items()}
+    most = None if args.jsonl else args.rows
+    for seen in seen_steps(history, args.workdir, steps, data_dir=data_dir, losses=losses, most=most):
+        if args.jsonl:
+            for record in seen.records:
+                print(json.dumps(record.to_json()))
+            continue
+        console.print(_table(seen, reported.get(seen.step), with_losses=seen.step in losses))
+        if seen.step in replayed:
+            say(console, replayed[seen.step].verdict)
+
+
+def _replayed(workdir: str, history: History, steps: range, data_dir: str | None) -> "Mapping[int, Replayed]":
+    """The losses of the steps; {}, with a warning, if their checkpoint is gone."""
+    from trainer.command.replaying import replayed_losses  # loads JAX
+
+    try:
+        return dict(replayed_losses(workdir, history, steps, RECIPES, data_dir))
+    except CheckpointError as e:
+        say(Console(stderr=True), f"warning: {e}")
+        return {}
+
+
+def _table(seen: SeenStep, reported: float | None, with_losses: bool) -> Table:
+    shown, records = len(seen.records), seen.records
+    loss = ", which the run has not reported" if reported is None else f", mean loss {reported:.6g}"
+    title = f"\nStep {seen.step:,}{loss}: {seen.num_rows:,} records"
+    if shown < seen.num_rows:
+        title += f", {f'the {shown} with the largest losses' if with_losses else f'the first {shown}'}"
+    columns = {
+        "loss": ["" if record.loss is None else f"{record.loss:.5g}" for record in records] if with_losses else [],
+        "row": [str(record.row) for record in records],
+        "index": [str(record.index) for record in records],
+        "epoch": [str(record.epoch) for record in records] if len({record.epoch for record in records}) > 1 else [],
+        "split": [record.place.split or "" for record in records if record.place.shard is None],
+        "shard and offset": [_where(record) for record in records],
+        "key": [record.place.key for record in records],
+        "label": [record.place.label for record in records],
+        "note": [record.note for record in records],
+    }
+    columns = {name: cells for name, cells in columns.items() if len(cells) == shown and any(cells)}
+    table = Table(box=None, title=Text(title), title_justify="left", pad_edge=False)
+    for name in columns:
+        folds = name in ("key", "label", "note")
+        table.add_column(name, overflow="fold", no_wrap=not folds, justify="right" if name == "loss" else "left")
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
+
+
+def _where(record: SeenRecord) -> str:
+    place = record.place
+    return "" if place.shard is None else f"{place.shard} @{place.offset}"
+
+
+if __name__ == "__main__":
+    exit_with(main)
