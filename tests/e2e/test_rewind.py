@@ -1,0 +1,151 @@
+"""Which records a step saw: compared with those that were recorded while it was trained."""
+
+import json
+import random
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from damage import flip_payload_bits
+
+from pipeline.datasets import mixture, open_dataset, train_dataset
+from trainer import rewind
+from trainer.config import TrainerConfig
+from trainer.history.rows import seen_steps
+from trainer.history.segments import read_history
+from trainer.task import Task, Variables
+from trainer.trainer import Trainer
+
+jax.config.update("jax_num_cpu_devices", 4)
+
+LABEL = "image/class/label"
+DAMAGED = {"train": (7, 8, 500, 1428), "validation": (0, 30)}  # 1428 is the last of its split
+
+
+def labels_task():
+    """Learns the mean label."""
+
+    def loss_fn(variables, batch, rng, train):
+        return (batch[LABEL].astype(jnp.float32) - variables.params) ** 2, variables, None
+
+    return Task(lambda rng, spec: Variables(jnp.float32(0)), loss_fn, optax.sgd(0.01))
+
+
+class Recorded:
+    """An input_fn; `seen` gets step -> the numbers of the records in the batch that the trainer was given for it."""
+
+    def __init__(self, make):
+        self.make, self.seen = make, {}
+
+    def __call__(self, ctx):
+        source = self.make({"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "keys": (LABEL,)})
+        batches = source.batches
+
+        def recording(position=None):
+            for step, batch in enumerate(batches(position), ctx.start_step + 1):
+                self.seen[step] = batch["_index"].tolist()
+                yield batch
+
+        source.batches = recording
+        return source
+
+
+@pytest.fixture(scope="module")
+def damaged(digits, tmp_path_factory):
+    directory = shutil.copytree(digits[1], tmp_path_factory.mktemp("damaged") / "data")
+    for split, numbers in DAMAGED.items():
+        flip_payload_bits(str(directory), split, *numbers)
+    return str(directory)
+
+
+def a_mixture(directory):
+    sources = [open_dataset(directory, "train[5:]"), open_dataset(directory, "validation")]
+    return lambda given: train_dataset(mixture(sources, [3, 1]), seed=3, streams=16, on_error="skip", **given)
+
+
+def across_epochs(directory):
+    """Of 200 records and another 50, so every few batches an epoch ends inside one."""
+    both = open_dataset(directory, "train[1300:]+validation[:71]")
+    return lambda given: train_dataset(both, seed=4, streams=16, epochs="span", on_error="mask", **given)
+
+
+def trained(directory, make, workdir, devices):
+    """step -> records, over three runs: the second and third resume, with batches of another size."""
+    recorded = Recorded(make(directory))
+    for batch, end in ((32, 17), (48, 40), (48, 61)):
+        settings = {"global_batch_size": batch, "iterations_per_loop": 4, "checkpoint_every_steps": 10}
+        config = TrainerConfig(workdir=str(workdir), **settings)
+        Trainer(labels_task(), config, jax.devices()[:devices]).train(recorded, max_steps=end)
+        recorded.seen = {step: records for step, records in recorded.seen.items() if step <= end}
+    assert sorted(recorded.seen) == list(range(1, 62))
+    return recorded.seen
+
+
+@pytest.fixture(scope="module")
+def run(damaged, tmp_path_factory):
+    """(work directory, what each step saw) of a run on the mixture, on one device. Do not change it."""
+    workdir = tmp_path_factory.mktemp("run")
+    return str(workdir), trained(damaged, a_mixture, workdir, 1)
+
+
+@pytest.mark.parametrize("make", [a_mixture, across_epochs], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("devices", [1, 4])
+def test_any_step_saw_the_records_that_were_recorded_while_it_was_trained(damaged, run, tmp_path, make, devices):
+    workdir, truth = (
+        run if (make, devices) == (a_mixture, 1) else (str(tmp_path), trained(damaged, make, tmp_path, devices))
+    )
+    history = read_history(workdir)
+    assert [start.step for start in history.starts] == [0, 17, 40]
+    assert {start.devices for start in history.starts} == {f"{devices} x cpu, 1 process"}
+    for step in random.Random(devices).sample(sorted(truth), 25):
+        (seen,) = seen_steps(history, workdir, range(step, step + 1))
+        assert [record.index for record in seen.records] == truth[step]
+    everything = [record for seen in seen_steps(history, workdir, range(1, 62)) for record in seen.records]
+    assert [record.index for record in everything] == [number for step in sorted(truth) for number in truth[step]]
+    special = {record.note.rpartition(" ")[0] for record in everything}
+    assert special == {"", "in place of bad record"} if make is a_mixture else {"", "left out as"}
+
+
+def test_the_place_the_key_and_the_label_are_those_of_the_record(damaged, run):
+    (seen,) = seen_steps(read_history(run[0]), run[0], range(50, 51))
+    assert {record.place.split for record in seen.records} == {"train", "validation"}
+    for record in seen.records:
+        source = open_dataset(damaged, record.place.split)
+        example = source.examples()[record.place.record]
+        at = source.source.index.locate(np.array([record.place.record]))
+        assert (record.place.shard_record, record.place.offset) == (at.record[0], at.offset[0])
+        assert record.place.shard == source.source.entry.shards[at.shard[0]].file
+        assert record.place.key.endswith(f"/{example['image/filename'].decode()}")
+        assert record.place.label.split()[0] == str(example[LABEL])
+
+
+def test_the_command_prints_a_table_or_lines_of_json(run, capsys):
+    workdir, truth = run
+    rewind.main([workdir, "--step=20", "--rows=3"])
+    printed = capsys.readouterr().out
+    assert "Step 20, mean loss " in printed
+    assert ": 48 records, the first 3" in printed
+    assert [line.split()[1] for line in printed.splitlines() if "-of-" in line] == [str(n) for n in truth[20][:3]]
+    rewind.main([workdir, "--step=20", "--to=21", "--jsonl"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["index"] for line in lines] == truth[20] + truth[21]
+    assert lines[0].keys() >= {"step", "row", "index", "epoch", "split", "shard", "offset", "key", "label"}
+
+
+def test_data_that_were_moved_are_found_with_data_dir_and_otherwise_only_numbers_are_known(
+    damaged, tmp_path, capsys, caplog
+):
+    data = str(shutil.copytree(damaged, tmp_path / "data"))
+    truth = trained(data, a_mixture, tmp_path / "run", 1)
+    shutil.move(data, tmp_path / "elsewhere")
+    rewind.main([str(tmp_path / "run"), "--step=5", "--jsonl"])
+    (lost, *_) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (lost["index"], lost["shard"], lost["key"]) == (truth[5][0], None, "")
+    assert f"the places of records are not known: {data}" in caplog.text
+    rewind.main([str(tmp_path / "run"), "--step=5", "--jsonl", f"--data-dir={tmp_path / 'elsewhere'}"])
+    (found, *_) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found["shard"]
+    assert found["directory"] == str(tmp_path / "elsewhere")
