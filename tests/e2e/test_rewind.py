@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 from damage import flip_payload_bits
 
 from pipeline.datasets import mixture, open_dataset, train_dataset
+from pipeline.errors import OptionError
 from trainer import rewind
 from trainer.config import TrainerConfig
 from trainer.history.rows import seen_steps
@@ -149,3 +151,36 @@ def test_data_that_were_moved_are_found_with_data_dir_and_otherwise_only_numbers
     (found, *_) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found["shard"]
     assert found["directory"] == str(tmp_path / "elsewhere")
+
+
+def lines_of(capsys, *arguments):
+    rewind.main([*map(str, arguments), "--jsonl"])
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_steps_of_two_runs_or_of_a_program_of_ones_own_have_no_common_replay(run, capsys):
+    with pytest.raises(
+        OptionError, match=r"belong to several runs: one started after step 17\. Replay --step=16 --to=17"
+    ):
+        rewind.main([run[0], "--step=16", "--to=18", "--losses"])
+    with pytest.raises(OptionError, match=r"started by a program of its own.* Trainer\.replay gives the losses"):
+        rewind.main([run[0], "--step=16", "--losses"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--step=5", "--to=4"], r"--step=5 --to=4: give 1 to 10,000 steps, the first one first"),
+        (["--step=5", "--rows=0"], r"--rows=0: must be at least 1"),
+        (["--step=0"], r"step 0 does not exist"),
+    ],
+)
+def test_bad_options_are_one_line(run, options, message):
+    with pytest.raises(OptionError, match=message):
+        rewind.main([run[0], *options])
+
+
+def test_it_reads_a_bucket(run, bucket, gcs_server, capsys):
+    for name in ("segments.jsonl", "train/metrics.jsonl"):
+        gcs_server.write(bucket.removeprefix("gs://"), f"run/{name}", Path(run[0], name).read_bytes())
+    assert [line["index"] for line in lines_of(capsys, f"{bucket}/run", "--step=20")] == run[1][20]

@@ -1,0 +1,115 @@
+"""A replay of a recipe's steps from the command line: a wrong label in the data is found by the loss of its record."""
+
+import json
+import shutil
+import sys
+
+import pytest
+from sklearn.datasets import load_digits
+from stages import Stages
+
+from beam_jobs import graph
+from converters import digits_raw, imagenet_to_gcs
+from trainer import rewind
+from trainer.command.flags import parsed
+from trainer.command.loading import recipe_class
+from trainer.command.running import run
+from trainer.history.segments import Command
+
+RECIPE = """
+import jax.numpy as jnp
+import optax
+from dataclasses import dataclass
+from trainer.recipe import DataRecipe, TrainerConfig, batch_options, settings
+from trainer.task import Task, Variables
+
+IMAGE, LABEL = "image", "image/class/label"
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DataRecipe):
+    rate: float = 0.01
+    trainer: TrainerConfig = settings(checkpoint_every_steps=40, iterations_per_loop=20)
+
+    def task(self):
+        def loss_fn(variables, batch, rng, train):
+            x = batch[IMAGE].reshape(len(batch[IMAGE]), -1) / 255 - 0.5
+            logits = x @ variables.params
+            return optax.softmax_cross_entropy_with_integer_labels(logits, batch[LABEL] - 1), variables, logits
+        return Task(lambda rng, spec: Variables(jnp.zeros((1024, 10))), loss_fn, optax.adam(self.rate))
+
+    def train_input(self, ctx):
+        from pipeline.datasets import train_dataset
+        from pipeline.ops import DecodeJpeg
+        ops = [DecodeJpeg("image/encoded", into=IMAGE, shape=(32, 32, 1))]
+        return train_dataset(self.train_records, ops=ops, keys=(IMAGE, LABEL), seed=ctx.seed, **batch_options(ctx))
+
+    def eval_input(self, ctx):
+        raise NotImplementedError
+"""
+
+
+WRONG = 358  # the row of a digit of sklearn's, which is in the training split
+
+
+@pytest.fixture(scope="module")
+def mislabelled(tmp_path_factory):
+    """A directory with a recipe, and its run of 80 steps on digits of which one has a wrong label."""
+    directory, found = tmp_path_factory.mktemp("mislabelled"), load_digits()
+    (directory / "linear_digits.py").write_text(RECIPE)
+    found.target[WRONG] = (found.target[WRONG] + 5) % 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sklearn.datasets.load_digits", lambda: found)
+        patch.setattr(graph, "pipeline_of", Stages)
+        patch.chdir(directory)
+        patch.syspath_prepend(directory)
+        digits_raw.write_raw(directory / "raw")
+        imagenet_to_gcs.main(["--raw_data_dir=raw", "--label_file=raw/synsets.txt", "--output=shards"])
+        options = ["--data-dir=shards", "--workdir=model", "--max-steps=80", "--mode=train"]
+        with pytest.raises(NotImplementedError):  # of the evaluation that follows
+            run(recipe_of("linear_digits", options), Command("linear_digits", options, str(directory)))
+    return directory
+
+
+def recipe_of(name, options):
+    return parsed(recipe_class(name, {}), options, "program")[0]
+
+
+def lines_of(capsys, *arguments):
+    rewind.main([*map(str, arguments), "--jsonl"])
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.fixture
+def there(mislabelled, monkeypatch):
+    """The directory, in another current one: a replay changes to where the run was started."""
+    monkeypatch.chdir(mislabelled.parent)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return mislabelled
+
+
+def test_the_record_with_the_wrong_label_comes_first_in_its_step(there, capsys):
+    model = there / "model"
+    steps = lines_of(capsys, model, "--step=41", "--to=80")
+    step = next(line["step"] for line in steps if line["key"].endswith(f"_{WRONG}.JPEG"))
+    worst, *others = lines_of(capsys, model, f"--step={step}", "--losses")
+    assert worst["key"].endswith(f"_{WRONG}.JPEG")
+    assert all(worst["loss"] > other["loss"] for other in others)
+    assert sorted(line["index"] for line in [worst, *others]) == sorted(
+        line["index"] for line in steps if line["step"] == step
+    )
+    rewind.main([str(model), f"--step={step}", "--losses", "--rows=4"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "64 records, the 4 with the largest losses loss row index " in printed
+    assert f"step {step}: mean loss " in printed
+    assert "bit by bit that of metrics.jsonl" in printed
+
+
+def test_without_the_checkpoint_it_says_so_and_still_names_the_records(there, tmp_path, capsys):
+    model = shutil.copytree(there / "model", tmp_path / "model")
+    for step in (40, 80):
+        shutil.rmtree(model / "checkpoints" / str(step))
+    lines = lines_of(capsys, model, "--step=70")
+    rewind.main([str(model), "--step=70", "--losses", "--jsonl"])
+    printed = capsys.readouterr()
+    assert [json.loads(line) for line in printed.out.splitlines()] == lines
+    assert "warning: step 70 cannot be replayed: no checkpoint is left between the start of its run" in printed.err

@@ -1,0 +1,55 @@
+"""A loss that suddenly rises is named in the log, with the command that shows the records of its step."""
+
+import numpy as np
+import pytest
+
+from trainer.history.hints import hint_of
+from trainer.modes.spikes import LossSpikes
+
+
+@pytest.fixture
+def usual():
+    return 2.0 + 0.05 * np.random.default_rng(0).standard_normal(4000)
+
+
+def test_a_spike_is_named_once_with_the_command_that_shows_its_records(usual, caplog):
+    spikes = LossSpikes(hint_of("my runs/one"))
+    usual[150] = 4.0
+    for at in range(0, 300, 10):
+        spikes.observe(at, usual[at : at + 10])
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"step 151: the loss of 4 is far above the usual {np.median(usual[:150]):.4g}: its records, by loss: "
+        "python -m trainer.rewind 'my runs/one' --step 151 --losses"
+    )
+
+
+@pytest.mark.parametrize("noise", [1.0, 4.0])
+def test_noise_a_falling_loss_and_non_finite_losses_are_no_spikes(usual, caplog, noise):
+    falling = 5 * np.exp(-np.arange(4000) / 500) + noise * (usual - 2)
+    falling[::97] = np.nan
+    spikes = LossSpikes(hint_of("run"))
+    for at in range(0, 4000, 7):
+        spikes.observe(at, falling[at : at + 7])
+    assert not caplog.records
+
+
+def test_a_dispatch_without_a_finite_loss_is_passed_over(usual, caplog):
+    spikes = LossSpikes(hint_of("run"))
+    spikes.observe(0, usual[:100])
+    spikes.observe(100, np.full(5, np.nan))
+    assert not caplog.records
+
+
+def test_a_loss_that_jumps_all_the_time_does_not_fill_the_log(usual, caplog):
+    usual[100::40] = 9.0
+    spikes = LossSpikes(hint_of("run"))
+    for at in range(0, 4000, 10):
+        spikes.observe(at, usual[at : at + 10])
+    assert 2 <= len(caplog.records) <= 5
+
+
+def test_an_early_jump_is_not_compared_with_too_few_losses(caplog):
+    spikes = LossSpikes(hint_of("run"))
+    spikes.observe(0, np.array([2.0] * 20 + [50.0]))
+    assert not caplog.records
