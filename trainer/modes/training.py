@@ -100,7 +100,7 @@ def train_run(
         )
         between = BetweenDispatches(actions, end)
         state, step = run(state, start, feeder, program, actions.observe, between)
-        recorder.end(between.stopped.stop or "finished")
+        recorder.end(between.stopped)
     if bad := opened.source.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)
     stopped, saved = between.stopped.stop, step and not config.fast_dev_run
