@@ -8,7 +8,7 @@ from trainer.events.goodput import Goodput
 from trainer.events.progress import Speed
 from trainer.state import TrainState
 
-__all__ = ["EvalResult", "ExportResult", "Goodput", "Speed", "TrainResult"]
+__all__ = ["EvalResult", "ExportResult", "Goodput", "ReplayedStep", "Speed", "TrainResult"]
 
 
 @dataclass(frozen=True)
@@ -72,3 +72,16 @@ class ExportResult:
     path: str
     step: int
     difference: float
+
+
+@dataclass(frozen=True)
+class ReplayedStep:
+    """A training step, computed again. loss: what it reports. losses: float32 [b], of each row, NaN on rows that do not
+    count. record_ids: int32 [b], `_index`; None if the input does not number its records. from_step: of the checkpoint
+    that the replay began with, 0 for a new model."""
+
+    step: int
+    loss: float
+    losses: np.ndarray
+    record_ids: np.ndarray | None
+    from_step: int

@@ -24,10 +24,10 @@ from trainer.modes.goal import check_ends, goal_of
 from trainer.modes.owning import own
 from trainer.modes.prediction import check_predict, predictions
 from trainer.modes.preflight import agree_on
-from trainer.modes.replaying import ReplayedStep, replay
+from trainer.modes.replaying import replay
 from trainer.modes.session import Session, open_session
 from trainer.modes.training import train_run
-from trainer.results import EvalResult, ExportResult, TrainResult
+from trainer.results import EvalResult, ExportResult, ReplayedStep, TrainResult
 from trainer.setup import Setup
 from trainer.task import Task
 from trainer.user_code import ShortErrors
