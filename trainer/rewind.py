@@ -10,10 +10,11 @@ if __name__ == "__main__":
     leave_at_once()  # before the imports: they take seconds
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
@@ -35,6 +36,7 @@ __all__ = ["EXAMPLES", "main"]
 
 EXAMPLES = ("model --step=20", "model --step=20 --losses")
 ROWS, MOST_STEPS = 20, 10_000
+LONG_STEPS = 10
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -64,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     losses = {step: of_step.losses for step, of_step in replayed.items()}
     most = None if args.jsonl else args.rows
-    for seen in seen_steps(history, args.workdir, steps, data_dir=data_dir, losses=losses, most=most):
+    found = seen_steps(history, args.workdir, steps, data_dir=data_dir, losses=losses, most=most)
+    for seen in _with_progress(found, len(steps)):
         if args.jsonl:
             for record in seen.records:
                 print(json.dumps(record.to_json()))
@@ -83,6 +86,13 @@ def _replayed(workdir: str, history: History, steps: range, data_dir: str | None
     except CheckpointError as e:
         say(Console(stderr=True), f"warning: {e}")
         return {}
+
+
+def _with_progress(found: Iterator[SeenStep], steps: int) -> Iterable[SeenStep]:
+    """Shows progress if it may take long, and if lines are not printed to the same terminal."""
+    console = Console(stderr=True)
+    hidden = steps < LONG_STEPS or not console.is_terminal or Console().is_terminal
+    return track(found, "reading records", steps, console=console, disable=hidden, transient=True)
 
 
 def _table(seen: SeenStep, reported: float | None, with_losses: bool) -> Table:
