@@ -109,8 +109,15 @@ def _told(source: IndexedRecords, record: Any) -> tuple[str, str]:
     if key is None:
         key = next((values[name][0] for name in NAMES if values.get(name)), b"")
     text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
-    labels = source.labels
-    named = (
-        [f"{label} {label_name(labels, label) or ''}".strip() for label in labels_of(labels, values)] if labels else []
-    )
-    return printable(text), ", ".join(named)
+    return printable(text), ", ".join(_labels(source, values))
+
+
+def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """The labels of a record, with their names; without named classes, the single integers of features called label."""
+    if source.labels:
+        for label in labels_of(source.labels, values):
+            yield f"{label} {label_name(source.labels, label) or ''}".strip()
+        return
+    for name, found in values.items():
+        if name.rpartition("/")[2] == "label" and len(found) == 1 and isinstance(found[0], int):
+            yield str(found[0])
