@@ -25,7 +25,7 @@ from trainer.modes.prediction import check_predict, predictions
 from trainer.modes.preflight import agree_on
 from trainer.modes.session import Session, open_session
 from trainer.modes.training import train_run
-from trainer.results import EvalResult, ExportResult, TrainResult
+from trainer.results import EvalResult, EvaluatedRecords, ExportResult, TrainResult
 from trainer.setup import Setup
 from trainer.task import Task
 from trainer.user_code import ShortErrors
@@ -157,6 +157,7 @@ class Trainer:
         checkpoint_path: str | None = None,
         name: str | None = None,
         check_padding: bool = False,
+        on_records: Callable[[EvaluatedRecords], None] | None = None,
     ) -> EvalResult:
         """Returns the metrics of one exact epoch.
 
@@ -169,7 +170,8 @@ class Trainer:
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
         with ShortErrors():
-            return evaluate(self._setup, input_fn, name, step, checkpoint_path, check_padding=check_padding)
+            given = (input_fn, name, step, checkpoint_path)
+            return evaluate(self._setup, *given, check_padding=check_padding, on_records=on_records)
 
     def evaluate_continuously(
         self,
