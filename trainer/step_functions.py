@@ -143,8 +143,8 @@ def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Arra
 
 
 def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
-    """(Variables, batch) -> the same variables, `_proof`, the sums of eval_step, and `_rows`: the predictions with these
-    names (None: all) and the batch's `_mask` and `_index`, each [b, ...].
+    """(Variables, batch) -> the same variables, `_proof`, the sums of eval_step, and `_rows`: the predictions with
+    these names (None: all) and the batch's `_mask` and `_index`, each [b, ...].
 
     Raises OptionError for a name that the task does not predict; InputError, which names it, for outputs without one
     row per record."""
@@ -163,7 +163,9 @@ def _predicted(predict: PredictFn, variables: Variables, batch: Batch) -> Mappin
     _check_rows(predictions, batch[MASK].shape[0], "predict_fn")
     for name in predictions:
         if not isinstance(name, str) or name.startswith("_"):
-            raise InputError(f"predict_fn names a prediction {name!r}. A name must be a str that does not start with _.")
+            raise InputError(
+                f"predict_fn names a prediction {name!r}. A name must be a str that does not start with _."
+            )
     return predictions
 
 

@@ -1,6 +1,6 @@
 """Labels and predicted classes of an evaluation's records: counts, shares and confusions, as blocks of a page."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +13,10 @@ from trainer.pages.records import shortened
 __all__ = ["Classes", "find_classes"]
 
 MATRIX_CLASSES, TABLE_CLASSES, PAIRS = 25, 1_000, 20
+TABLE_NOTE = (
+    "Recall: share of the class's records that were predicted as such. Precision: share of the records predicted as "
+    "the class that belong to it. F1: their harmonic mean, lowest first."
+)
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,16 @@ class Classes:
             recall, precision = hits / of_label, hits / of_predicted
             f1 = 2 * hits / (of_label + of_predicted)
             loss = np.bincount(self.label, self.loss, len(self.names)) / of_label
-        order = np.argsort(f1, kind="stable")[:TABLE_CLASSES]
+        shares = [_percent(share) for share in (recall, precision, f1)]
+        order = np.argsort(f1, kind="stable")[:TABLE_CLASSES].tolist()
         rows: list[list[Cell]] = [
-            [self.names[at], int(of_label[at]), *(_share(share[at]) for share in (recall, precision, f1)), _cell(loss[at])]
-            for at in order.tolist()
+            [self.names[at], int(of_label[at]), *(share[at] for share in shares), float(loss[at])] for at in order
         ]
-        cut = f" The first {TABLE_CLASSES:,} of {len(self.names):,}." if len(self.names) > TABLE_CLASSES else ""
-        note = f"Recall: share of the class's records that were predicted as such. Precision: share of the records \
-predicted as the class that belong to it. F1: their harmonic mean. Lowest F1 first.{cut}"
-        return Table(("class", "records", "recall", "precision", "F1", "mean loss"), rows, "Classes", note)
+        columns = ("class", "records", "recall, %", "precision, %", "F1, %", "mean loss")
+        note = TABLE_NOTE
+        if len(self.names) > TABLE_CLASSES:
+            note += f" The first {TABLE_CLASSES:,} of {len(self.names):,}."
+        return Table(columns, rows, "Classes", note)
 
     def _pairs(self) -> Table:
         of_label, *_ = self.counts
@@ -88,9 +93,9 @@ predicted as the class that belong to it. F1: their harmonic mean. Lowest F1 fir
         rows: list[list[Cell]] = []
         for pair, count in zip(pairs[order].tolist(), counts[order].tolist(), strict=True):
             label, predicted = divmod(pair, len(self.names))
-            rows.append([self.names[label], self.names[predicted], count, _share(count / of_label[label])])
-        note = "Share: of the records with this label."
-        return Table(("label", "predicted as", "records", "share"), rows, "Most often confused", note)
+            rows.append([self.names[label], self.names[predicted], count, 100 * count / int(of_label[label])])
+        columns = ("label", "prediction", "records", "of the label's, %")
+        return Table(columns, rows, "Most often confused")
 
 
 def find_classes(
@@ -108,15 +113,10 @@ def find_classes(
     places = [values.astype(np.int64) - base for values, base in zip(found, bases, strict=True) if values is not None]
     numbers, inverse = np.unique(np.concatenate(places), return_inverse=True)
     predicted, label = np.split(inverse, 2)
-    names = class_names.names if class_names else ()
-    base = bases[0]
-    told = (names[at] if 0 <= at < len(names) else str(at + base) for at in numbers.tolist())
-    return Classes(tuple(shortened(name, 60) for name in told), label, predicted, loss.astype(np.float64))
+    known: Sequence[str] = class_names.names if class_names else ()
+    names = [shortened(known[at], 60) if 0 <= at < len(known) else str(at + bases[0]) for at in numbers.tolist()]
+    return Classes(tuple(names), label, predicted, loss.astype(np.float64))
 
 
-def _share(share: float) -> Cell:
-    return f"{share:.2%}" if np.isfinite(share) else None
-
-
-def _cell(value: float) -> Cell:
-    return float(value) if np.isfinite(value) else str(value)
+def _percent(shares: np.ndarray) -> list[float | None]:
+    return [100 * share if np.isfinite(share) else None for share in shares.tolist()]

@@ -19,12 +19,14 @@ class Collected:
 
     def all(self) -> EvaluatedRecords:
         """The records of all calls, in order. There is at least one."""
-        first = self._parts[0]
-        index = None if first.index is None else np.concatenate([part.index for part in self._parts])
-        predictions = {
-            name: np.concatenate([part.predictions[name] for part in self._parts]) for name in first.predictions
-        }
-        return EvaluatedRecords(index, np.concatenate([part.loss for part in self._parts]), predictions)
+        parts = self._parts
+        numbered = [part.index for part in parts if part.index is not None]
+        names = parts[0].predictions
+        return EvaluatedRecords(
+            index=np.concatenate(numbered) if numbered else None,
+            loss=np.concatenate([part.loss for part in parts]),
+            predictions={name: np.concatenate([part.predictions[name] for part in parts]) for name in names},
+        )
 
 
 def worst(scores: np.ndarray, most: int, among: np.ndarray | None = None) -> np.ndarray:

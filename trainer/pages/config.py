@@ -15,9 +15,9 @@ class Pages:
     """What the pages show, and where they are written: a field of a recipe, whose fields become flags."""
 
     report: str | None = None
-    """Write a page about the evaluation to this file, such as report.html, or gs://...: metrics and their proof, mistakes
-    by class, the worst records with their pictures or texts. train: about the evaluation at its end. look: where its
-    page goes; default: <workdir>/look.html."""
+    """Write a page about the evaluation to this file, such as report.html; may be gs://... It shows metrics and their
+    proof, mistakes by class, and the worst records. train: the page of the evaluation at its end. look: where its page
+    goes; default: <workdir>/look.html."""
     look_records: int = 16
     """Records that --mode look shows, spread evenly over the training data."""
     look_draws: int = 4

@@ -1,13 +1,13 @@
 """The page of an evaluation: metrics with their proof, losses, classes and their confusions, the worst records."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from pipeline.pages.charts import histogram
-from pipeline.pages.page import Block, Cell, Note, Page, Picture, Pictures, Section, Table
+from pipeline.pages.page import Block, Cell, Note, Page, Pictures, Section, Table
 from pipeline.shards.schema import Labels
 from trainer.pages.classes import Classes, find_classes
 from trainer.pages.collected import worst
@@ -18,9 +18,7 @@ __all__ = ["About", "evaluation_page"]
 
 SHOWN, MOST_METRICS = 24, 100
 OF_CLASSES = ("class", "label", "probability")
-NO_CLASSES = (
-    "No mistakes by class: for them, predict_fn of the task must return the integers 'class' and 'label' for each record."
-)
+NO_CLASSES = "The task does not predict the integers 'class' and 'label', so mistakes by class are not known."
 
 
 @dataclass(frozen=True)
@@ -46,12 +44,13 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
         Section("Result", [_metrics(result), _proof(result, about)]),
         Section("Losses", [histogram("Loss of each record", records.loss, "loss")]),
         Section("Classes", [*classes.blocks()] if classes else [Note(NO_CLASSES)]),
-        Section("Worst records", [listed.block(worst(records.loss, SHOWN), "The largest losses first.")]),
+        Section("Worst records", [Note("The largest losses first."), listed.block(worst(records.loss, SHOWN))]),
     ]
     probability = records.predictions.get("probability")
     if classes and probability is not None and classes.wrong.any():
         places = worst(probability, SHOWN, classes.wrong)
-        sections.append(Section("Most confident mistakes", [listed.block(places, "The most probable first.")]))
+        note = Note("Wrong predictions, those with the highest probability first.")
+        sections.append(Section("Most confident mistakes", [note, listed.block(places)]))
     return Page(f"{about.recipe}: evaluation of step {result.step:,}", _lead(result), sections, about.made_by)
 
 
@@ -80,7 +79,7 @@ def _metrics(result: EvalResult) -> Table:
 
 def _proof(result: EvalResult, about: About) -> Table:
     known: dict[str, Any] = {
-        "proven": _verdict(result),
+        "verdict": _verdict(result),
         "records that counted": f"{result.records:,}",
         "records due": "unknown" if result.num_records is None else f"{result.num_records:,}",
         "bad records left out": f"{result.masked:,}",
@@ -91,7 +90,7 @@ def _proof(result: EvalResult, about: About) -> Table:
         "seconds": f"{result.seconds:.3g}",
     }
     note = "The checksums are those of the records as stored, added up modulo 2**32."
-    return Table(("", "value"), list(known.items()), "Proof", note)
+    return Table(("fact", "value"), list(known.items()), "Proof", note)
 
 
 class _Records:
@@ -100,7 +99,7 @@ class _Records:
     def __init__(self, records: EvaluatedRecords, classes: Classes | None, about: About) -> None:
         self._records, self._classes, self._show = records, classes, about.show
 
-    def block(self, places: np.ndarray, note: str) -> Block:
+    def block(self, places: np.ndarray) -> Block:
         """The records at these places."""
         index = self._records.index
         shown: Sequence[ShownRecord | None] = [None] * len(places)
@@ -108,7 +107,7 @@ class _Records:
             shown = self._show(index[places].tolist())
         rows = list(zip(map(self._told, places.tolist()), shown, strict=True))
         items = [(record.pictures[0], _caption(told, record)) for told, record in rows if record and record.pictures]
-        return Pictures(items, note=note) if items else _table(rows, note)
+        return Pictures(items) if items else _table(rows)
 
     def _told(self, at: int) -> dict[str, str]:
         """What the evaluation knows of a record, by name."""
@@ -136,7 +135,7 @@ def _caption(told: Mapping[str, str], record: ShownRecord) -> list[str]:
     return [*lines, record.name or record.where]
 
 
-def _table(rows: Sequence[tuple[Mapping[str, str], ShownRecord | None]], note: str) -> Table:
+def _table(rows: Sequence[tuple[Mapping[str, str], ShownRecord | None]]) -> Table:
     """The records in a table, with their texts and where they are, if these are known."""
     columns, cells = [*rows[0][0]], [list[Cell](told.values()) for told, _ in rows]
     if any(record and (record.texts or record.problem) for _, record in rows):
@@ -147,4 +146,4 @@ def _table(rows: Sequence[tuple[Mapping[str, str], ShownRecord | None]], note: s
         columns.append("where")
         for row, (_, record) in zip(cells, rows, strict=True):
             row.append(record and record.where)
-    return Table(columns, cells, note=note)
+    return Table(columns, cells)
