@@ -1,6 +1,6 @@
 """The results of the Trainer's methods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +9,7 @@ from trainer.events.goodput import Goodput
 from trainer.events.progress import Speed
 from trainer.state import TrainState
 
-__all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Speed", "TrainResult"]
+__all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Look", "Speed", "TrainResult"]
 
 
 @dataclass(frozen=True)
@@ -86,3 +86,16 @@ class ExportResult:
     path: str
     step: int
     difference: float
+
+
+@dataclass(frozen=True)
+class Look:
+    """Training records as the model sees them.
+
+    numbers: int64 [n], of the records; None if the input does not number them. draws: for each epoch, from the first
+    one on, name -> array [n, ...]. batch: as draws, of the complete batch that contains the records in the first
+    epoch."""
+
+    numbers: np.ndarray | None
+    draws: Sequence[Mapping[str, np.ndarray]]
+    batch: Mapping[str, np.ndarray]

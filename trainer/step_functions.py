@@ -29,6 +29,7 @@ __all__ = [
     "RECORDS",
     "ROWS",
     "EvalState",
+    "augmented",
     "chosen",
     "eval_step",
     "no_tallies",
@@ -58,7 +59,7 @@ def train_step(
     accumulate, unroll: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        batch = _augmented(task, blank_padding(batch))
+        batch = augmented(task, batch)
         # The key depends only on the step, so a resumed run draws the same numbers.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         if accumulate == 1:
@@ -82,7 +83,9 @@ def train_step(
     return step
 
 
-def _augmented(task: Task, batch: dict[str, Any]) -> Batch:
+def augmented(task: Task, batch: Batch) -> Batch:
+    """The batch as the loss sees it in training: with blank padding, and augmented."""
+    batch = blank_padding(batch)
     if task.augment is None:
         return batch
     made = task.augment(batch)

@@ -20,12 +20,13 @@ from trainer.modes.alternating import Alternating, check_name, named_inputs
 from trainer.modes.evaluating import evaluate
 from trainer.modes.following import Waits, follow
 from trainer.modes.goal import check_ends, goal_of
+from trainer.modes.looking import look
 from trainer.modes.owning import own
 from trainer.modes.prediction import check_predict, predictions
 from trainer.modes.preflight import agree_on
 from trainer.modes.session import Session, open_session
 from trainer.modes.training import train_run
-from trainer.results import EvalResult, EvaluatedRecords, ExportResult, TrainResult
+from trainer.results import EvalResult, EvaluatedRecords, ExportResult, Look, TrainResult
 from trainer.setup import Setup
 from trainer.task import Task
 from trainer.user_code import ShortErrors
@@ -212,6 +213,14 @@ class Trainer:
         evaluate raises."""
         check_predict(self._setup.task, keys)
         return predictions(self._setup, input_fn, keys, step, checkpoint_path, gather)
+
+    def look(self, input_fn: InputFn, *, records: int = 16, draws: int = 4) -> Look:
+        """Returns training records as the model sees them: after the input's ops and Task.augment, in `draws` epochs.
+
+        The records are spread over the data, at most a batch of them. An input other than pipeline's, which cannot draw
+        a record again, shows its first batch once. Trains nothing and needs no checkpoint. Call it on one host."""
+        with ShortErrors():
+            return look(self._setup, input_fn, records, draws)
 
     def export(
         self,

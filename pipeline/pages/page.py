@@ -29,6 +29,7 @@ __all__ = [
     "Picture",
     "Pictures",
     "Section",
+    "Shown",
     "Table",
     "check_page",
     "write_page",
@@ -49,7 +50,15 @@ class Picture:
     pixelated: bool = False
 
 
-Cell = str | int | float | Picture | None
+@dataclass(frozen=True)
+class Shown:
+    """A cell with pictures and, below them, lines of text."""
+
+    pictures: Sequence[Picture]
+    lines: Sequence[str] = ()
+
+
+Cell = str | int | float | Picture | Shown | None
 """A cell of a table. Numbers are formatted and aligned; None is an empty cell."""
 
 

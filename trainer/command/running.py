@@ -11,6 +11,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
 from trainer.command.agreement import Agreement
+from trainer.command.looking import write_look
 from trainer.command.reporting import Report
 from trainer.command.shown_state import show_state
 from trainer.recipe import DataRecipe, Recipe
@@ -29,6 +30,9 @@ def run(recipe: Recipe) -> None:
         return
     if recipe.mode == "sample":
         _print_samples(trainer, recipe)
+        return
+    if recipe.mode == "look":
+        write_look(trainer, recipe)
         return
     if recipe.trainer.fast_dev_run:
         _try(trainer, recipe, predicts=task.predict_fn is not None)

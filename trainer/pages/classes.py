@@ -1,6 +1,6 @@
 """Labels and predicted classes of an evaluation's records: counts, shares and confusions, as blocks of a page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,7 +113,7 @@ def find_classes(
     places = [values.astype(np.int64) - base for values, base in zip(found, bases, strict=True) if values is not None]
     numbers, inverse = np.unique(np.concatenate(places), return_inverse=True)
     predicted, label = np.split(inverse, 2)
-    known: Sequence[str] = class_names.names if class_names else ()
+    known = class_names.names if class_names else tuple[str, ...]()
     names = [shortened(known[at], 60) if 0 <= at < len(known) else str(at + bases[0]) for at in numbers.tolist()]
     return Classes(tuple(names), label, predicted, loss.astype(np.float64))
 
