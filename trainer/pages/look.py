@@ -13,10 +13,11 @@ from trainer.results import Look
 
 __all__ = ["LookedAt", "look_page"]
 
+Ranges = Mapping[str, tuple[float, float]]
 MOST_LINES, MOST_NUMBERS, SHARES = 8, 6, 3
 SAME = "The draws are all the same, so one is shown: neither the input's ops nor the augmentation is random."
 ONCE = "The input cannot draw a record again, so its first batch is shown, once."
-SCALED = "Images of other numbers than uint8 are scaled, each from its smallest number to its largest."
+SCALED = "Images of other numbers than uint8 are scaled from the smallest number in the batch, black, to the largest."
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,11 @@ def look_page(look: Look, about: LookedAt) -> Page:
     draws = look.draws[:1] if same else look.draws
     count = len(next(iter(look.draws[0].values())))
     notes = [Note(SAME)] if same else [Note(ONCE)] if len(draws) == 1 else []
-    if any(array.dtype != np.uint8 for _, array in _images(look.batch)):
+    ranges = dict(_ranges(look.batch))
+    if ranges:
         notes.append(Note(SCALED))
     columns = ["record", *["as stored"] * bool(about.stored), *_titles(draws)]
-    rows = [_row(row, look, draws, about) for row in range(count)]
+    rows = [_row(row, look, draws, ranges, about) for row in range(count)]
     sections = [
         Section("What the model sees", [*notes, Table(columns, rows)]),
         Section("Features of a batch", [_features(look.batch)]),
@@ -52,7 +54,9 @@ def _titles(draws: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
     return ["as the model sees it"] if len(draws) == 1 else [f"epoch {epoch}" for epoch in range(len(draws))]
 
 
-def _row(row: int, look: Look, draws: Sequence[Mapping[str, np.ndarray]], about: LookedAt) -> list[Cell]:
+def _row(
+    row: int, look: Look, draws: Sequence[Mapping[str, np.ndarray]], ranges: Ranges, about: LookedAt
+) -> list[Cell]:
     number = row if look.numbers is None else int(look.numbers[row])
     cells: list[Cell] = []
     if about.stored:
@@ -64,14 +68,20 @@ def _row(row: int, look: Look, draws: Sequence[Mapping[str, np.ndarray]], about:
     alt = f"record {number:,} as the model sees it"
     for draw in draws:
         features = {name: values[row] for name, values in draw.items() if not name.startswith("_")}
-        cells.append(Shown(list(_pictures(features, alt)), [*_lines(features, about)][:MOST_LINES]))
+        cells.append(Shown(list(_pictures(features, ranges, alt)), [*_lines(features, about)][:MOST_LINES]))
     return cells
 
 
-def _pictures(features: Mapping[str, np.ndarray], alt: str) -> Iterator[Picture]:
+def _pictures(features: Mapping[str, np.ndarray], ranges: Ranges, alt: str) -> Iterator[Picture]:
     for name, values in features.items():
         if _is_image(values):
-            yield thumbnail_of_array(values, f"{alt}: {name}")
+            pixels = _scaled(values, *ranges[name]) if name in ranges else values
+            yield thumbnail_of_array(pixels, f"{alt}: {name}")
+
+
+def _scaled(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    scaled = (values.astype(np.float32) - low) * (255 / ((high - low) or 1))
+    return np.nan_to_num(scaled.clip(0, 255)).round().astype(np.uint8)
 
 
 def _lines(features: Mapping[str, np.ndarray], about: LookedAt) -> Iterator[str]:
@@ -118,10 +128,13 @@ def _features(batch: Mapping[str, np.ndarray]) -> Table:
     return Table(("feature", "dtype", "shape", "least", "mean", "largest"), rows, note=note)
 
 
-def _images(features: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    for name, values in features.items():
-        if values.ndim > 1 and len(values) and _is_image(values[0]):
-            yield name, values
+def _ranges(batch: Mapping[str, np.ndarray]) -> Iterator[tuple[str, tuple[float, float]]]:
+    """The smallest and the largest number of images that are not uint8."""
+    for name, values in batch.items():
+        if values.ndim > 1 and len(values) and values.dtype != np.uint8 and _is_image(values[0]):
+            numbers = values.astype(np.float32)
+            finite = numbers[np.isfinite(numbers)]
+            yield name, (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
 
 
 def _is_image(values: np.ndarray) -> bool:

@@ -21,6 +21,7 @@ __all__ = ["ShownRecord", "TextOf", "is_picture", "label_text", "shortened", "sh
 
 MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
+OF_FILES = ("image/format", "image/colorspace")  # features that say nothing about what is seen
 LEAST_SIDE = 4  # pixels; a smaller array with the shape of an image is hardly one
 
 TextOf = Callable[[Mapping[str, Any]], str | None]
@@ -90,7 +91,7 @@ def _shown(
     alt = f"record {number:,}{f', label {label}' if label else ''}"
     name = next((_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), "")
     pictures = [made for value in values.values() if (made := _picture(value, alt, pixels))]
-    texts = list(_texts(records.layout, values))
+    texts = list(_texts(records.layout, values, label))
     if text_of and (text := text_of(values)):
         texts.append(_on_one_line(text))
     return ShownRecord(number, where, name, label, pictures, texts)
@@ -112,13 +113,16 @@ def _picture(value: Any, alt: str, pixels: int) -> Picture | None:
     return None
 
 
-def _texts(layout: Layout, values: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(layout, Schema):
-        for key, value in values.items():
-            feature = layout.features.get(key)
-            if feature and feature.content == "text" and key not in FILE_NAME_KEYS:
-                for text in np.asarray(value, object).ravel():
-                    yield _on_one_line(f"{key}: {_text(text)}")
+def _texts(layout: Layout, values: Mapping[str, Any], label: str) -> Iterator[str]:
+    """The texts of a record, without those that its label and its file already state."""
+    if not isinstance(layout, Schema):
+        return
+    for key, value in values.items():
+        feature = layout.features.get(key)
+        if feature and feature.content == "text" and key not in (*FILE_NAME_KEYS, *OF_FILES):
+            for text in map(_text, np.asarray(value, object).ravel()):
+                if text and not label.endswith(f" {text}"):
+                    yield _on_one_line(f"{key}: {text}")
 
 
 def _on_one_line(text: str) -> str:
