@@ -1,5 +1,6 @@
 """The results of the Trainer's methods."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,7 +9,7 @@ from trainer.events.goodput import Goodput
 from trainer.events.progress import Speed
 from trainer.state import TrainState
 
-__all__ = ["EvalResult", "ExportResult", "Goodput", "ReplayedStep", "Speed", "TrainResult"]
+__all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Look", "ReplayedStep", "Speed", "TrainResult"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,19 @@ class EvalResult:
         False with masked records, even if all others are accounted for: the means are not those of the split."""
         expected = (self.num_records, self.expected_crc)
         return None not in expected and expected == (self.records, self.crc)
+
+
+@dataclass(frozen=True)
+class EvaluatedRecords:
+    """Records that an evaluation counted, of all hosts, without padding and bad records.
+
+    index: int32 [n], their numbers in the dataset; None if the input does not number them. loss: float32 [n].
+    predictions: by name, those of the task's predict_fn that are one number per record, each [n]; {} if the task cannot
+    predict."""
+
+    index: np.ndarray | None
+    loss: np.ndarray
+    predictions: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -85,3 +99,16 @@ class ReplayedStep:
     losses: np.ndarray
     record_ids: np.ndarray | None
     from_step: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """Training records as the model sees them.
+
+    numbers: int64 [n], of the records; None if the input does not number them. draws: for each epoch, from the first
+    one on, name -> array [n, ...]. batch: as draws, of the complete batch that contains the records in the first
+    epoch."""
+
+    numbers: np.ndarray | None
+    draws: Sequence[Mapping[str, np.ndarray]]
+    batch: Mapping[str, np.ndarray]

@@ -1,0 +1,1 @@
+"""The pages of a recipe: about an evaluation, and about what the model sees in training."""
