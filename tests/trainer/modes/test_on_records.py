@@ -53,9 +53,9 @@ def test_the_records_are_those_that_predict_returns(trainer, predicting, of_reco
     assert np.mean(predictions["class"] == predictions["label"]) == pytest.approx(result.metrics["accuracy"])
 
 
-def test_the_metrics_keep_their_bits(run_forked, tmp_path):
+def test_the_metrics_keep_their_bits(fork_server, tmp_path):
     program = str(Path(__file__).with_name("evaluation_bits.py"))
-    code, printed = run_forked([program, str(tmp_path / "run")], timeout=120)
+    code, printed = fork_server.run([program, str(tmp_path / "run")], tmp_path / "printed", env=None, timeout=120)
     assert code == 0, printed
     found = json.loads(printed.splitlines()[-1])
     assert found["with"] == found["without"]
