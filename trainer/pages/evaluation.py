@@ -42,8 +42,10 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
     listed = _Records(records, classes, about)
     sections = [
         Section("Result", [_metrics(result), _proof(result, about)]),
-        Section("Losses", [histogram("Loss of each record", records.loss, "loss")]),
-        Section("Classes", [*classes.blocks()] if classes else [Note(NO_CLASSES)]),
+        Section(
+            "Losses", [histogram("Loss of each record", records.loss, "loss"), *[Note(NO_CLASSES)] * (not classes)]
+        ),
+        Section("Classes", [*classes.blocks()] if classes else []),
         Section("Worst records", [Note("The largest losses first."), listed.block(worst(records.loss, SHOWN))]),
     ]
     probability = records.predictions.get("probability")
