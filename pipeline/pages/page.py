@@ -148,10 +148,11 @@ Block = Table | Bars | Matrix | Chart | Pictures | Code | Note
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks below a heading, which the top of the page links to."""
+    """Blocks below a heading, which the top of the page links to. narrow: two charts side by side, if they fit."""
 
     title: str
     blocks: Sequence[Block]
+    narrow: bool = False
 
 
 @dataclass(frozen=True)

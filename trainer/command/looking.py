@@ -4,13 +4,13 @@ from typing import Any
 
 import jax
 
+from pipeline.describing.records import ShownRecord, show_records
 from pipeline.pages.page import write_page
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
 from trainer.command.reporting import command_of, name_of
 from trainer.inputs import InputContext
 from trainer.pages.look import LookedAt, look_page
-from trainer.pages.records import ShownRecord, show_records
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import Look
 from trainer.trainer import Trainer

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from pipeline.describing.records import ShownRecord, show_records
 from pipeline.pages.page import write_page
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
@@ -14,7 +15,6 @@ from trainer.checkpointing.listing import checkpoints_directory
 from trainer.inputs import InputContext
 from trainer.pages.collected import Collected
 from trainer.pages.evaluation import About, evaluation_page
-from trainer.pages.records import ShownRecord, show_records
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords
 

@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
+from pipeline.describing.records import shortened
 from pipeline.pages.page import Block, Cell, Matrix, Table
 from pipeline.shards.schema import Labels
-from trainer.pages.records import shortened
 
 __all__ = ["Classes", "find_classes"]
 

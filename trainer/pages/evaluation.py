@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.describing.records import ShownRecord
 from pipeline.pages.charts import histogram
 from pipeline.pages.page import Block, Cell, Note, Page, Pictures, Section, Table
 from pipeline.shards.schema import Labels
 from trainer.pages.classes import Classes, find_classes
 from trainer.pages.collected import worst
-from trainer.pages.records import ShownRecord
 from trainer.results import EvalResult, EvaluatedRecords
 
 __all__ = ["About", "evaluation_page"]

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.describing.records import ShownRecord, TextOf, is_picture, label_text, shortened
 from pipeline.pages.page import Cell, Note, Page, Picture, Section, Shown, Table
 from pipeline.pages.thumbnails import thumbnail_of_array
 from pipeline.shards.schema import Labels
-from trainer.pages.records import ShownRecord, TextOf, is_picture, label_text, shortened
 from trainer.results import Look
 
 __all__ = ["LookedAt", "look_page"]

@@ -48,7 +48,5 @@ def test_arrays_have_an_origin_that_cannot_be_opened():
 def test_other_data_in_the_same_place_are_an_error(digits):
     (origin,) = origins_of(open_dataset(str(digits[1]), "train"))
     other = Origin(**(asdict(origin) | {"fingerprint": "of other data"}))
-    with pytest.raises(
-        ShardError, match="the run read of other data\\. The data have been .* --data-dir"
-    ):
+    with pytest.raises(ShardError, match="the run read of other data\\. The data have been .* --data-dir"):
         reopened(other)

@@ -9,9 +9,7 @@ from trainer.pages.config import Pages
 @pytest.mark.parametrize("mode", ["predict", "export", "sample", "evaluate-continuously"])
 def test_modes_without_a_page_refuse_a_report(mode):
     Pages().check(mode)
-    with pytest.raises(
-        OptionError, match=f"'out.html' with mode={mode}: only train, evaluate, look write a page"
-    ):
+    with pytest.raises(OptionError, match=f"'out.html' with mode={mode}: only train, evaluate, look write a page"):
         Pages(report="out.html").check(mode)
 
 

@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+from pipeline.describing.records import show_records
 from pipeline.pages.page import Matrix, Note, Pictures, Table
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
 from trainer.pages.classes import find_classes
 from trainer.pages.collected import Collected, worst
 from trainer.pages.evaluation import About, evaluation_page
-from trainer.pages.records import show_records
 from trainer.results import EvalResult, EvaluatedRecords
 
 RECORDS, CLASSES = 500, 4

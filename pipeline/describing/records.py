@@ -1,6 +1,6 @@
 """Records on a page: the pictures, texts, names and labels of those with some numbers. NumPy and Pillow only.
 
-The pages of an evaluation and of --mode look use it."""
+The pages of datasets, evaluations and training steps use it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.errors import InfeedError
 from pipeline.pages.page import Picture
 from pipeline.pages.thumbnails import PIXELS, thumbnail, thumbnail_of_array
-from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.examples import ExampleParser
 from pipeline.sources.keys import FILE_NAME_KEYS
 from pipeline.sources.records import Records, fetch, intact
@@ -22,6 +22,7 @@ __all__ = ["ShownRecord", "TextOf", "is_picture", "label_text", "shortened", "sh
 MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
 OF_FILES = ("image/format", "image/colorspace")  # features that say nothing about what is seen
+MOST_NUMBERS = 16  # of a feature
 LEAST_SIDE = 4  # pixels; a smaller array with the shape of an image is hardly one
 
 TextOf = Callable[[Mapping[str, Any]], str | None]
@@ -33,7 +34,7 @@ class ShownRecord:
     """What a page shows of a record.
 
     number, where: of the record in its dataset, and of its bytes. name: of its file, or "". label: its number and name,
-    or "". pictures, texts: of its features. problem: why it cannot be shown, or ""."""
+    or "". pictures, texts, numbers: of its features. problem: why it cannot be shown, or ""."""
 
     number: int
     where: str
@@ -41,6 +42,7 @@ class ShownRecord:
     label: str = ""
     pictures: Sequence[Picture] = ()
     texts: Sequence[str] = ()
+    numbers: Sequence[str] = ()
     problem: str = ""
 
 
@@ -94,7 +96,7 @@ def _shown(
     texts = list(_texts(records.layout, values, label))
     if text_of and (text := text_of(values)):
         texts.append(_on_one_line(text))
-    return ShownRecord(number, where, name, label, pictures, texts)
+    return ShownRecord(number, where, name, label, pictures, texts, list(_numbers(records, values)))
 
 
 def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
@@ -123,6 +125,24 @@ def _texts(layout: Layout, values: Mapping[str, Any], label: str) -> Iterator[st
             for text in map(_text, np.asarray(value, object).ravel()):
                 if text and not label.endswith(f" {text}"):
                     yield _on_one_line(f"{key}: {text}")
+
+
+def _numbers(records: Records, values: Mapping[str, Any]) -> Iterator[str]:
+    """Short numeric features, and the beginning of bytes that are neither image nor text."""
+    features = records.layout.features if isinstance(records.layout, Schema) else {}
+    for key, value in values.items():
+        if isinstance(value, bytes) and not value.startswith(_IMAGE_FILES) and _is_raw(features.get(key)):
+            yield f"{key}: {value[:8].hex(' ')}{' ...' * (len(value) > 8)} ({len(value):,} bytes)"
+        elif not (records.labels and key == records.labels.key) and _is_short(value):
+            yield f"{key}: {', '.join(f'{number:.6g}' for number in np.asarray(value).ravel().tolist())}"
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "iuf" and value.size <= MOST_NUMBERS
+
+
+def _is_raw(feature: Feature | None) -> bool:
+    return feature is None or feature.content == "raw"
 
 
 def _on_one_line(text: str) -> str:
