@@ -17,7 +17,12 @@ def rewind_page(
     """A page with a section per step. told: a sentence about each step. with_losses: whether losses were computed."""
     sections = [Section(f"Step {seen.step:,}", list(_blocks(seen, told[seen.step], with_losses))) for seen in steps]
     order = "Those with the largest losses come first." if with_losses else "They are in the order of the batch."
-    return Page(f"What {workdir} saw", f"The records of {len(sections)} training steps. {order}", sections, made_by)
+    return Page(
+        f"What the training in {workdir} saw",
+        f"The records of {len(sections)} training steps. {order}",
+        sections,
+        made_by,
+    )
 
 
 def _blocks(seen: SeenStep, told: str, with_losses: bool) -> Iterable[Block]:
@@ -40,7 +45,7 @@ def _table(pairs: list[tuple[SeenRecord, ShownRecord | None]], with_losses: bool
     rows: list[list[Cell]] = []
     for record, shown in pairs:
         place = record.place
-        content = "" if shown is None else shown.problem or " · ".join([*shown.texts, *shown.numbers])
+        content = "" if shown is None or shown.pictures else shown.problem or " · ".join([*shown.texts, *shown.numbers])
         cells: list[Cell] = [record.row, record.index, record.epoch, place.label, place.key]
         cells += [place.split, place.shard, place.offset, record.note, content]
         rows.append([*([record.loss] if with_losses else []), *cells])
