@@ -1,0 +1,1 @@
+"""The pages of training: about runs, about an evaluation, and about what the model sees."""
