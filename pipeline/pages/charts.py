@@ -81,9 +81,9 @@ def lines(
             for kind, places in line.marks.items():
                 for at in places:
                     axes.axvline(at, color=SERIES[number % len(SERIES)], linewidth=0.8, linestyle=styles[kind][1])
-            for at in itertools.chain(*line.ticks.values()):
-                place = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-                axes.plot(at, 0, marker="^", markersize=4, color=SERIES[number % len(SERIES)], **place)
+            for places in line.ticks.values():
+                place = {"transform": axes.get_xaxis_transform(), "clip_on": False, "linestyle": "none"}
+                axes.plot(places, np.zeros(len(places)), "^", markersize=4, color=SERIES[number % len(SERIES)], **place)
         finite = [line.y[np.isfinite(line.y)] for line in of]
         if log and all((y > 0).all() for y in finite) and any(len(y) for y in finite):
             axes.set_yscale("log")

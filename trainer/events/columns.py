@@ -34,7 +34,10 @@ def read_columns(directory: str, progress: Progress = ignored) -> Mapping[str, C
                 column = found[name] = (array("q"), array("d"))
             column[0].append(step)
             column[1].append(value)
-    return {name: _column(np.frombuffer(steps, np.int64), np.frombuffer(values)) for name, (steps, values) in sorted(found.items())}
+    return {
+        name: _column(np.frombuffer(steps, np.int64), np.frombuffer(values))
+        for name, (steps, values) in sorted(found.items())
+    }
 
 
 def _column(steps: np.ndarray, values: np.ndarray) -> Column:
