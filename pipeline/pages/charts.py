@@ -4,8 +4,9 @@ The drawings contain no colors of their own: placeholders become the page's CSS 
 its own, without pyplot and its global state."""
 
 import io
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ __all__ = ["Line", "histogram", "lines"]
 INCHES = (7.6, 2.7)
 MOST_POINTS = 2_000  # per line: more than a screen has pixels
 BINS = 40
+MARKS = {"Dashed lines": "--", "Dotted lines": ":", "Dash-dotted lines": "-.", "Solid lines": "-"}
+MOST_NAMED = 8  # marks of a kind, in the alternative text
 INK, GRID = "#010101", "#020202"
 SERIES = [f"#0a0a0{number}" for number in range(6)]
 CSS = {INK: "currentColor", GRID: "var(--line)"} | {color: f"var(--series-{n})" for n, color in enumerate(SERIES)}
@@ -45,27 +48,42 @@ STYLE: Mapping[Any, Any] = {
 class Line:
     """A line of a chart through points x [n], y [n]; non-finite values of y are gaps. name: in the legend.
 
-    marks: x -> what happened there, such as a restart: dashed vertical lines in the color of the line."""
+    trend: points (x, y) of the same values smoothed: drawn on top, with the line thin behind it.
+    marks: what happened -> at which x, such as {"restarted": [150]}: vertical lines in the color of the line, in a
+    style for each kind. ticks: the same as small triangles on the axis, for what happens often."""
 
     name: str
     x: np.ndarray
     y: np.ndarray
-    marks: Mapping[float, str] = field(default_factory=dict)
+    marks: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ticks: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    trend: tuple[np.ndarray, np.ndarray] | None = None
 
 
-def lines(title: str, of: Sequence[Line], x_label: str, y_label: str, *, log: bool = False, note: str = "") -> Chart:
-    """A chart of lines. log: a logarithmic y axis, if all values are positive.
+def lines(
+    title: str,
+    of: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    *,
+    log: bool = False,
+    note: str = "",
+    most_points: int = MOST_POINTS,
+) -> Chart:
+    """A chart of lines. log: a logarithmic y axis, if all values are positive. most_points: of each line.
 
-    A long line is reduced to the smallest and the largest value of each of a thousand stretches, so that no peak is
-    lost."""
+    A long line is reduced to the smallest and the largest value of each of many stretches, so that no peak is lost;
+    nor is a gap. The note explains the marks."""
+    styles = dict(zip(_kinds(line.marks for line in of), itertools.cycle(MARKS.items())))
     with _figure() as (figure, axes):
         for number, line in enumerate(of):
-            color = SERIES[number % len(SERIES)]
-            x, y = _reduced(np.asarray(line.x, np.float64), np.asarray(line.y, np.float64))
-            marker = "o" if len(x) <= 60 else None
-            axes.plot(x, y, color=color, linewidth=1.2, marker=marker, markersize=2.5, label=printable(line.name))
-            for at in line.marks:
-                axes.axvline(at, color=color, linewidth=0.8, linestyle="--")
+            _draw(axes, line, SERIES[number % len(SERIES)], number // len(SERIES), most_points)
+            for kind, places in line.marks.items():
+                for at in places:
+                    axes.axvline(at, color=SERIES[number % len(SERIES)], linewidth=0.8, linestyle=styles[kind][1])
+            for places in line.ticks.values():
+                place = {"transform": axes.get_xaxis_transform(), "clip_on": False, "linestyle": "none"}
+                axes.plot(places, np.zeros(len(places)), "^", markersize=4, color=SERIES[number % len(SERIES)], **place)
         finite = [line.y[np.isfinite(line.y)] for line in of]
         if log and all((y > 0).all() for y in finite) and any(len(y) for y in finite):
             axes.set_yscale("log")
@@ -76,7 +94,24 @@ def lines(title: str, of: Sequence[Line], x_label: str, y_label: str, *, log: bo
         if len(of) > 1:
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         svg = _svg(figure)
-    return Chart(svg, f"{title}: {'; '.join(map(_in_words, of))}", title, note)
+    told = [f"{style[0]}: {kind}." for kind, style in styles.items()]
+    told += [f"Triangles: {kind}." for kind in _kinds(line.ticks for line in of)]
+    return Chart(svg, f"{title}: {'; '.join(map(_in_words, of))}", title, " ".join(filter(None, [*told, note])))
+
+
+def _kinds(marked: Iterable[Mapping[str, Sequence[float]]]) -> list[str]:
+    """The kinds of marks that several lines have, each once."""
+    return list(dict.fromkeys(kind for marks in marked for kind, places in marks.items() if len(places)))
+
+
+def _draw(axes: Any, line: Line, color: str, cycle: int, most_points: int) -> None:
+    x, y = _reduced(np.asarray(line.x, np.float64), np.asarray(line.y, np.float64), most_points)
+    style = {"color": color, "linestyle": ("-", "--", ":")[cycle % 3], "label": printable(line.name)}
+    if line.trend is not None:
+        axes.plot(x, y, linewidth=0.5, alpha=0.45, **style | {"label": None})
+        axes.plot(*line.trend, linewidth=1.5, **style)
+    else:
+        axes.plot(x, y, linewidth=1.2, marker="o" if len(x) <= 60 else None, markersize=2.5, **style)
 
 
 def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "records", *, note: str = "") -> Chart:
@@ -133,17 +168,19 @@ def _svg(figure: Any) -> str:
     return text
 
 
-def _reduced(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most MOST_POINTS of the points: of each stretch those with the smallest and the largest y."""
-    if len(x) <= MOST_POINTS:
+def _reduced(x: np.ndarray, y: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """About `most` of the points: of each stretch those with the smallest and the largest y, and its first gap."""
+    if len(x) <= most:
         return x, y
     kept = []
-    for part in np.array_split(np.arange(len(x)), MOST_POINTS // 2):
+    for part in np.array_split(np.arange(len(x)), most // 2):
         values = y[part]
-        if np.isfinite(values).any():
-            kept += sorted({part[np.nanargmin(values)], part[np.nanargmax(values)]})
-        else:
-            kept.append(part[0])
+        finite = np.isfinite(values)
+        if finite.any():
+            kept += {part[finite][values[finite].argmin()], part[finite][values[finite].argmax()]}
+        if not finite.all():
+            kept.append(part[~finite][0])
+    kept = np.sort(kept)
     return x[kept], y[kept]
 
 
@@ -152,4 +189,11 @@ def _in_words(line: Line) -> str:
     if not len(finite):
         return f"{line.name}, no values"
     first, last = line.y[finite[[0, -1]]]
-    return f"{line.name}, from {first:.4g} to {last:.4g}, lowest {line.y[finite].min():.4g}"
+    told = f"{line.name}, from {first:.4g} to {last:.4g}, lowest {line.y[finite].min():.4g}"
+    return ", ".join([told, *(_marks_in_words(kind, places) for kind, places in {**line.marks, **line.ticks}.items())])
+
+
+def _marks_in_words(kind: str, places: Sequence[float]) -> str:
+    more = len(places) - MOST_NAMED
+    named = ", ".join(f"{at:,.6g}" for at in places[:MOST_NAMED])
+    return f"{kind} at {named}{f' and {more:,} more' if more > 0 else ''}"

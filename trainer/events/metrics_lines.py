@@ -1,34 +1,44 @@
 """Reads metrics.jsonl back: the scalars of a run by step, from a disk or a bucket. Needs no JAX."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+import msgspec
+
+from trainer.events.growing_files import Progress, ignored, matching, pieces
 from trainer.events.metrics_file import NAME, STEP
 
 __all__ = ["metrics_lines"]
 
-NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+NON_FINITE: Mapping[Any, float] = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_DECODER = msgspec.json.Decoder(dict[str, float | int | str])
 
 
-def metrics_lines(directory: str, steps: range | None = None) -> Iterator[tuple[int, Mapping[str, float]]]:
+def metrics_lines(
+    directory: str, steps: range | None = None, progress: Progress = ignored
+) -> Iterator[tuple[int, dict[str, float]]]:
     """Yields (step, scalars) of each line, in the order written: of a step that has several, the last one counts.
 
     steps: only these; other lines are not parsed. An incomplete or damaged line, as a killed process may leave, is
-    skipped. Nothing if there is no file."""
-    storage = open_storage(directory)
-    names = [name for name in storage.list(directory) if name == NAME or name.startswith(f"{NAME}.")]
-    for name in names:
-        for line in storage.read(join(directory, name)).splitlines():
+    skipped. Nothing if there is no file. Memory is a few pieces of the file."""
+    for name, size in matching(directory, NAME).items():
+        for line in _lines(pieces(directory, name, size, progress)):
             found = STEP.match(line)
             if found is None or (steps is not None and int(found[1]) not in steps):
                 continue
             try:
-                values = json.loads(line)
-            except ValueError:
+                values: dict[str, Any] = _DECODER.decode(line)
+            except msgspec.DecodeError:
                 continue
-            yield (
-                values.pop("step"),
-                {name: NON_FINITE[value] if isinstance(value, str) else value for name, value in values.items()},
-            )
+            step = values.pop("step")
+            if b'N"' in line or b'Infinity"' in line:
+                values = {key: NON_FINITE[value] if isinstance(value, str) else value for key, value in values.items()}
+            yield step, values
+
+
+def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for part in parts:
+        *complete, rest = (rest + part).split(b"\n")
+        yield from complete
+    yield rest

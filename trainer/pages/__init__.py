@@ -1,1 +1,1 @@
-"""The pages of a recipe: about an evaluation, and about what the model sees in training."""
+"""The pages of training: about runs, about an evaluation, about what the model sees, and what a step saw."""

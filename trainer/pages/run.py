@@ -1,0 +1,95 @@
+"""The page about training runs: what happened in one work directory, or several of them compared."""
+
+import shlex
+from collections.abc import Sequence
+
+from pipeline.pages.page import Block, Code, Note, Page, Section
+from pipeline.tools.program import program
+from trainer.history.segments import NAME, Command
+from trainer.pages import run_tables
+from trainer.pages.run_charts import SPEEDS, charts
+from trainer.pages.run_files import Run
+from trainer.pages.run_times import Clock
+
+__all__ = ["run_page"]
+
+
+def run_page(runs: Sequence[Run], made_by: str = "") -> Page:
+    """The page. made_by: the command that wrote it."""
+    clock = Clock.of_runs(runs)
+    names = _names(runs)
+    losses = [name for name in names if "loss" in name]
+    others = [name for name in names if name not in losses]
+    speeds = [name for name in SPEEDS if any(name in run.train.columns for run in runs)]
+    several = len(runs) > 1
+    differing = run_tables.differing(runs)
+    sections = [
+        Section("Results", [*_notes(runs), run_tables.results(runs)]),
+        Section("What differs", [differing if differing.rows else Note("No setting differs.")] if several else []),
+        Section("Loss", charts(runs, losses, clock)),
+        Section("Metrics", charts(runs, others, clock)),
+        Section("Speed", charts(runs, speeds, clock)),
+        *(Section(f"Run {run.name}" if several else "Processes and checkpoints", _course(run)) for run in runs),
+        Section("Bad records", [] if several or not runs[0].bad_records else [run_tables.bad_records(runs[0])]),
+        Section("Settings", [] if several else [run_tables.settings(runs[0])]),
+        Section("Versions", [table] if (table := run_tables.versions(runs)).rows else []),
+    ]
+    title = (
+        f"{len(runs)} training runs: {', '.join(run.name for run in runs)}"
+        if several
+        else f"Training run {runs[0].name}"
+    )
+    return Page(title, _lead(runs), sections, made_by)
+
+
+def _lead(runs: Sequence[Run]) -> str:
+    if len(runs) > 1:
+        return "; ".join(f"{run.name}: {run.workdir}, {run.last_step:,} steps" for run in runs) + "."
+    return f"{runs[0].workdir}: {runs[0].last_step:,} steps of training."
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Of the scalars other than the speed: those that are evaluated first."""
+    evaluated = (name for run in runs for each in run.evaluations.values() for name in each.columns)
+    trained = (name for run in runs for name in run.train.columns)
+    return [name for name in dict.fromkeys([*evaluated, *trained]) if name not in SPEEDS]
+
+
+def _notes(runs: Sequence[Run]) -> list[Block]:
+    """What the work directories do not tell."""
+    found: list[Block] = []
+    for run in runs:
+        if not run.history.starts:
+            found.append(
+                Note(
+                    f"{run.workdir} has no {NAME}: an earlier infeed trained there. Settings and versions are those of "
+                    "the newest checkpoint. How processes ended and what started them is not known.",
+                    warning=True,
+                )
+            )
+        if run.train.columns and not len(run.train.times.steps):
+            found.append(
+                Note(f"{run.workdir} has no TensorBoard events, so no values over time are known.", warning=True)
+            )
+        if damaged := [step for step, page in run.checkpoints.items() if "damage" in page]:
+            found.append(
+                Note(f"Checkpoints of {run.workdir} are damaged: {', '.join(map(str, damaged))}.", warning=True)
+            )
+    return found
+
+
+def _course(run: Run) -> list[Block]:
+    found: list[Block] = []
+    if run.command is not None:
+        note = "An earlier process may have had other options." if len(run.history.starts) > 1 else ""
+        found.append(Code(_line_of(run.command), "Command", note))
+    if run.attempts:
+        found.append(run_tables.processes(run))
+    if run.checkpoints:
+        found.append(run_tables.checkpoints(run))
+    return found
+
+
+def _line_of(command: Command) -> str:
+    words = shlex.join([command.recipe, *command.options])
+    return f"cd {shlex.quote(command.directory)}\n{program('trainer')} {words}"

@@ -1,0 +1,156 @@
+"""The charts of runs: each scalar over the steps and over the time, with restarts and checkpoints marked."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.pages.charts import Line, lines
+from pipeline.pages.page import Block, Note
+from trainer.events.columns import Column
+from trainer.pages.run_files import Run, Scalars
+from trainer.pages.run_times import Clock
+
+__all__ = ["SPEEDS", "Drawn", "charts"]
+
+TRAINING = "training"
+SPEEDS = {
+    "speed/examples_per_second": "examples per second",
+    "speed/steps_per_second": "steps per second",
+    "speed/mfu": "share of the devices' peak (MFU)",
+    "speed/tflops_per_second": "TFLOP/s of all devices",
+    "speed/input_wait": "share of the time waiting for the input",
+}
+MOST_LINES = 240  # of a page, which has to stay below 5 MB
+ALL_POINTS, FEWEST_POINTS, MOST_POINTS = 100_000, 120, 2_000
+NOISY, BLOCKS = 400, 200  # a line of more points gets a trend: the medians of that many blocks
+MOST_NAMED, LABEL = 10, 28
+LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A line to draw: the scalars of a run, named in the legend."""
+
+    label: str
+    run: Run
+    scalars: Scalars
+    column: Column
+    trained: bool
+
+
+def charts(runs: Sequence[Run], names: Sequence[str], clock: Clock, most_lines: int = MOST_LINES) -> list[Block]:
+    """Two charts of each named scalar, as many as fit a page; a note names the others."""
+    groups = [(name, title, drawn) for name in names for title, drawn in _groups(runs, name)]
+    shown, total = 0, 0
+    while shown < len(groups) and (not shown or total + 2 * len(groups[shown][2]) <= most_lines):
+        total += 2 * len(groups[shown][2])
+        shown += 1
+    points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // max(total, 1)))
+    blocks = [block for name, title, drawn in groups[:shown] for block in _pair(name, title, drawn, clock, points)]
+    if left := list(dict.fromkeys(name for name, _, _ in groups[shown:])):
+        blocks.append(Note(f"Not shown, because the page would be too large: {', '.join(left)}."))
+    return blocks
+
+
+def _groups(runs: Sequence[Run], name: str) -> Iterator[tuple[str, list[Drawn]]]:
+    """(title, lines) of the charts of a scalar: of one run, a chart with all its evaluations; of several, one chart
+    for the training and for each evaluation, with a line per run."""
+    title = SPEEDS.get(name, name)
+    every = dict.fromkeys(source for run in runs for source in run.evaluations)
+    found = {source: list(_of_source(runs, name, source)) for source in (TRAINING, *every)}
+    if len(runs) == 1:
+        joined = [drawn for of_source in found.values() for drawn in of_source]
+        found = {"": joined}
+    for source, drawn in found.items():
+        if drawn:
+            yield (f"{title}, {source}" if source and name not in SPEEDS else title), drawn
+
+
+def _of_source(runs: Sequence[Run], name: str, source: str) -> Iterator[Drawn]:
+    for run in runs:
+        scalars = run.train if source == TRAINING else run.evaluations.get(source)
+        if scalars is not None and name in scalars.columns:
+            label = source if len(runs) == 1 else run.name if len(run.name) <= LABEL else f"…{run.name[1 - LABEL :]}"
+            yield Drawn(label, run, scalars, scalars.columns[name], source == TRAINING)
+
+
+def _pair(name: str, title: str, of: Sequence[Drawn], clock: Clock, points: int) -> Iterator[Block]:
+    values = np.concatenate([drawn.column.values for drawn in of])
+    finite = values[np.isfinite(values)]
+    log = "loss" in name and len(finite) > 0 and finite.min() > 0 and finite.max() > LOG_RATIO * finite.min()
+    over_steps = [_over_steps(drawn) for drawn in of]
+    note = " ".join([*_trend_note(over_steps), *filter(None, map(_not_finite, of))])
+    yield lines(f"{title}, over steps", over_steps, "step", title, log=log, note=note, most_points=points)
+    over_time = [line for line in (_over_time(drawn, clock) for drawn in of) if line is not None]
+    if over_time:
+        x_label = f"{clock.unit} since training began"
+        yield lines(f"{title}, over time", over_time, x_label, title, log=log, most_points=points)
+
+
+def _over_steps(drawn: Drawn) -> Line:
+    x, y = drawn.column.steps.astype(np.float64), drawn.column.values
+    marks = Clock.resumed_steps(drawn.run) if drawn.trained else {}
+    ticks = {"checkpoints": sorted(drawn.run.checkpoints)} if drawn.trained else {}
+    return Line(drawn.label, x, y, marks, ticks, _trend([(x, y)]))
+
+
+def _over_time(drawn: Drawn, clock: Clock) -> Line | None:
+    """None if the times are not known. Between two processes the line has a gap."""
+    x, y = clock.of(drawn.run, drawn.scalars.times.of(drawn.column.steps)), drawn.column.values
+    known = np.isfinite(x)
+    if not known.any():
+        return None
+    parts = clock.parts(drawn.run, x[known], y[known]) if drawn.trained else [(x[known], y[known])]
+    marks = clock.marks(drawn.run) if drawn.trained else {}
+    ticks = {"checkpoints": clock.saved(drawn.run)} if drawn.trained else {}
+    return Line(drawn.label, *_joined(parts), marks, ticks, _trend(parts))
+
+
+Points = tuple[np.ndarray, np.ndarray]
+
+
+def _joined(parts: Sequence[Points]) -> Points:
+    """One line with a gap, a NaN, between the parts."""
+    gap = np.array([np.nan])
+    xs = [piece for x, _ in parts for piece in (x, x[-1:])][:-1]
+    ys = [piece for _, y in parts for piece in (y, gap)][:-1]
+    return np.concatenate(xs), np.concatenate(ys)
+
+
+def _trend(parts: Sequence[Points]) -> Points | None:
+    """The medians of blocks of steps; None if there are few points."""
+    total = sum(len(x) for x, _ in parts)
+    if total <= NOISY:
+        return None
+    medians = []
+    for x, y in parts:
+        blocks = np.array_split(np.arange(len(x)), max(1, round(BLOCKS * len(x) / total)))
+        medians.append(
+            (np.array([x[block].mean() for block in blocks]), np.array([_median(y[block]) for block in blocks]))
+        )
+    return _joined(medians)
+
+
+def _median(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else np.nan
+
+
+def _trend_note(of: Sequence[Line]) -> list[str]:
+    if not any(line.trend for line in of):
+        return []
+    return [
+        f"Thick lines are medians, each of 1/{BLOCKS} of the values; thin lines reach from the lowest to the highest."
+    ]
+
+
+def _not_finite(drawn: Drawn) -> str:
+    bad = np.flatnonzero(~np.isfinite(drawn.column.values))
+    if not len(bad):
+        return ""
+    steps, more = drawn.column.steps[bad[:MOST_NAMED]].tolist(), len(bad) - MOST_NAMED
+    named = ", ".join(f"{step:,}" for step in steps) + (f" and {more:,} more" if more > 0 else "")
+    return (
+        f"Not finite, {drawn.label}: {len(bad):,} value{'s' * (len(bad) > 1)}, at step{'s' * (len(bad) > 1)} {named}."
+    )
