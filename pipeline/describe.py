@@ -10,8 +10,11 @@ if __name__ == "__main__":
 
 import io
 import itertools
-from collections import Counter
-from collections.abc import Sequence
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,55 +24,96 @@ from rich.progress import track
 from rich.table import Column, Table
 from rich.text import Text
 
+from pipeline.describing.facts import Facts, gathered, sample, spread
+from pipeline.describing.page import SplitFacts, dataset_page, label_rows
+from pipeline.describing.records import show_records
+from pipeline.describing.rejects import read_rejects
 from pipeline.errors import OptionError, StorageError, printable
-from pipeline.orders.hashing import splitmix64
+from pipeline.pages.page import check_page, write_page
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
+from pipeline.shards.naming import summary_file
 from pipeline.shards.schema import Feature, Labels
 from pipeline.sizes import format_bytes
 from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.records import fetch, intact, weighed
+from pipeline.sources.records import fetch, intact
 from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
 from pipeline.tokenizers import TextInfo
-from pipeline.tools.command import Console, Parser, exit_with
+from pipeline.tools.command import Console, Parser, exit_with, say
 from pipeline.tools.packed_text import TOTALS, find_text_info, row_text, text_totals
+from pipeline.tools.program import program
 from pipeline.tools.record_checks import label_name, labels_of
 
 __all__ = ["EXAMPLES", "main"]
 
-EXAMPLES = ("shards", "shards --all --samples=5")
+EXAMPLES = ("shards --all --samples=5", "shards --html=shards.html")
 
 SAMPLED_RECORDS = 200  # per split: ~22 MB of ImageNet
-_RECORDS_PER_READ = 64
+SAMPLES, PAGE_SAMPLES, MOST_PAGE_SAMPLES = 2, 24, 400
 _BINS, _BAR_WIDTH, _MAX_BARS, _MAX_TEXT, _MAX_ROW_TEXT = 8, 32, 20, 60, 600
 _ALIKE = 1.02  # shards within 2 % count as equally large
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints the description. Raises InfeedError."""
+    """Prints the description, or writes it as a page. Raises InfeedError."""
     parser = Parser("pipeline.describe", __doc__, EXAMPLES, ("pipeline.verify", "pipeline.index"))
     parser.add_argument("directory", metavar="DIR", help="a converted dataset: the directory of manifest.json")
-    parser.add_argument("--all", action="store_true", help=f"count the labels of all records, not of {SAMPLED_RECORDS}")
-    parser.add_argument("--samples", type=int, default=2, help="number of records to show per split (default: 2)")
+    parser.add_argument(
+        "--all", action="store_true", help=f"look at all records, not at {SAMPLED_RECORDS} of each split"
+    )
+    told = f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
+    parser.add_argument("--samples", type=int, help=told)
+    parser.add_argument("--html", metavar="FILE", help="write a page, with pictures and charts, instead of printing")
     args = parser.parse_args(argv)
-    if args.samples < 0:
-        raise OptionError(f"--samples={args.samples}: must be at least 0.")
-    console = Console()
+    samples = args.samples if args.samples is not None else PAGE_SAMPLES if args.html else SAMPLES
+    if samples < 0 or (args.html and samples > MOST_PAGE_SAMPLES):
+        most = f", and at most {MOST_PAGE_SAMPLES} on a page" if args.html else ""
+        raise OptionError(f"--samples={samples}: must be at least 0{most}.")
+    if args.html:
+        check_page(args.html)
     manifest = read_manifest(args.directory)
     text = _text_info(manifest)
+    if args.html:
+        command = f"{program('pipeline.describe')} {shlex.join(sys.argv[1:] if argv is None else argv)}"
+        splits = [_split_facts(manifest, split, text, samples, args.all) for split in sorted(manifest.splits)]
+        size = write_page(args.html, dataset_page(manifest, splits, text, command))
+        say(Console(), f"{args.html}: {format_bytes(size)}")
+    else:
+        _print(manifest, text, samples, args.all)
+
+
+def _print(manifest: Manifest, text: TextInfo | None, samples: int, every: bool) -> None:
+    console = Console()
     console.print(_schema_table(manifest), _splits_table(manifest))
     if text:
         console.print(_text_table(manifest, text))
     for split, entry in sorted(manifest.splits.items()):
         identity = f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}"
         console.print(identity, markup=False, highlight=False, soft_wrap=True)
-        console.print(_shard_bars(split, [shard.bytes for shard in entry.shards]))
+        console.print(_bars(f"{split}: shards by size", _shard_sizes(manifest, split), "shards"))
         if entry.num_records:
-            reader = IndexedRecords(manifest, split, open_storage(args.directory))
+            reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
             if manifest.labels:
-                console.print(_label_bars(reader, manifest.labels, args.all))
-            for number in _spread(reader.num_records, args.samples).tolist():
+                console.print(_label_bars(reader, every))
+            for number in spread(reader.num_records, samples).tolist():
                 console.print(_record_table(reader, number, text))
+
+
+def _split_facts(manifest: Manifest, split: str, text: TextInfo | None, samples: int, every: bool) -> SplitFacts:
+    """What the page shows of a split."""
+    storage, entry = open_storage(manifest.directory), manifest.splits[split]
+    facts, whose, shown = Facts(), "no records", []
+    if entry.num_records:
+        reader = IndexedRecords(manifest, split, storage)
+        ids, whose = _looked_at(reader, every)
+        facts = Facts() if manifest.schema.opaque else gathered(reader, ids, _tracked)
+        text_of = None if text is None else partial(row_text, text)
+        shown = show_records(reader, spread(reader.num_records, samples), text_of)
+    summary = join(manifest.directory, summary_file(split))
+    converted = json.loads(storage.read(summary)) if storage.exists(summary) else {}
+    rejects = read_rejects(storage, manifest.directory, split)
+    return SplitFacts(split, facts, whose, shown, _shard_sizes(manifest, split), rejects, converted)
 
 
 def _schema_table(manifest: Manifest) -> Table:
@@ -117,38 +161,37 @@ def _add(table: Table, *cells: str) -> None:
     table.add_row(*(Text(printable(cell)) for cell in cells))
 
 
-def _shard_bars(split: str, sizes: Sequence[int]) -> Group:
+def _shard_sizes(manifest: Manifest, split: str) -> list[tuple[str, int]]:
+    """(range of sizes, number of shards)."""
+    sizes = [shard.bytes for shard in manifest.splits[split].shards]
     low, high = min(sizes), max(sizes)
     alike = high <= _ALIKE * low
     counts, edges = np.histogram(sizes, bins=1 if alike else _BINS, range=(low, high))
     names = [f"{format_bytes(a)} to {format_bytes(b)}" for a, b in itertools.pairwise(edges)]
-    return _bars(f"{split}: shards by size", list(zip(names, counts.tolist(), strict=True)), "shards")
+    return list(zip(names, counts.tolist(), strict=True))
 
 
-def _label_bars(reader: IndexedRecords, labels: Labels, every: bool) -> Group:
+def _looked_at(reader: IndexedRecords, every: bool) -> tuple[np.ndarray, str]:
+    """The numbers of the records to look at, and which they are, in words."""
     total = reader.num_records
-    ids = np.arange(total) if every else _sample(total, SAMPLED_RECORDS)
-    counts = _count_labels(reader, labels, ids)
-    ranked = counts.most_common()
+    ids = np.arange(total) if every else sample(total, SAMPLED_RECORDS)
     whose = f"all {total:,} records" if len(ids) == total else f"a sample of {len(ids):,} of {total:,} records"
-    title = f"{reader.split}: labels of {whose}; {len(ranked):,} of {len(labels.names):,} classes occur"
-    if len(ranked) > _MAX_BARS:
-        half = _MAX_BARS // 2
-        ranked = ranked[:half] + ranked[-half:]
-        title += f"; shown are the {half} most and the {half} least frequent"
-    else:
-        ranked.sort()
-    return _bars(title, [(_label(labels, label), count) for label, count in ranked], "records")
+    return ids, whose
 
 
-def _count_labels(reader: IndexedRecords, labels: Labels, ids: np.ndarray) -> Counter[int]:
-    console, counts = Console(stderr=True), Counter()
-    groups = [ids[at : at + _RECORDS_PER_READ] for at in range(0, len(ids), _RECORDS_PER_READ)]
-    found, hidden = reader.read(weighed(reader, groups)), not console.is_terminal
-    for records in track(found, "reading", len(groups), console=console, disable=hidden, transient=True):
-        for record in records:
-            counts.update(labels_of(labels, decode_example(intact(record).payload)))
-    return counts
+def _label_bars(reader: IndexedRecords, every: bool) -> Group:
+    manifest = reader.manifest
+    assert manifest.labels
+    ids, whose = _looked_at(reader, every)
+    counts = gathered(reader, ids, _tracked, only_labels=True).labels
+    title = f"{reader.split}: labels of {whose}; {len(counts):,} of {len(manifest.labels.names):,} classes occur"
+    rows, told = label_rows(counts, _MAX_BARS, partial(_label, manifest.labels))
+    return _bars(f"{title}; shown are {told}" if told else title, rows, "records")
+
+
+def _tracked(found: Iterable[Any], count: int) -> Iterable[Any]:
+    console = Console(stderr=True)
+    return track(found, "reading", count, console=console, disable=not console.is_terminal, transient=True)
 
 
 def _label(labels: Labels, label: int) -> str:
@@ -162,17 +205,6 @@ def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
     for name, count in rows:
         _add(table, name, f"{count:,}", "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else ""))
     return Group(Text(f"\n{title}"), table)  # a table would wrap its own title to its width
-
-
-def _spread(total: int, wanted: int) -> np.ndarray:
-    """Record numbers (all, if there are no more), spread evenly over the split."""
-    return np.arange(min(wanted, total)) * total // max(1, min(wanted, total))
-
-
-def _sample(total: int, wanted: int) -> np.ndarray:
-    """Like _spread, but random within each step, in case labels are periodic. The same numbers in every run."""
-    starts = _spread(total, wanted)
-    return starts + (splitmix64(starts.astype(np.uint64)) % np.diff(starts, append=total).astype(np.uint64)).astype(int)
 
 
 def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:

@@ -140,7 +140,7 @@ def examples_of(shown):
     return [shlex.split(line) for line in lines[:2]], lines[3].removeprefix("see also: ").split(", ")
 
 
-@pytest.mark.parametrize("words", [words for words in PURPOSES if words not in ("train", "checkpoints")])
+@pytest.mark.parametrize("words", [words for words in PURPOSES if words not in ("train", "checkpoints", "rewind")])
 def test_the_help_of_a_command_says_its_purpose_first_and_both_of_its_examples_work(infeed, work, words):
     status, shown, _ = infeed(*words.split(), "--help")
     assert status == 0
@@ -183,12 +183,15 @@ def train_help(monkeypatch, capsys):
     return shown
 
 
-def test_the_help_of_the_trainer_and_of_checkpoints_ends_with_examples_that_ci_runs(train_help, infeed):
+def test_the_help_of_the_trainer_and_of_its_tools_ends_with_examples_that_ci_runs(train_help, infeed):
     """`.ci/run` runs them: a training takes ten seconds of CPU time."""
     of_recipes = [example for recipe in RECIPES for example in examples_of(train_help(recipe, "--help"))[0]]
     assert all(example[:2] == ["infeed", "train"] for example in of_recipes)
     assert all(example in of_recipes for example in examples_of(train_help("--help"))[0])
-    assert examples_of(infeed("checkpoints", "--help")[1])[0][0] == ["infeed", "checkpoints", "model"]
+    for words in ("checkpoints", "rewind"):
+        shown = infeed(words, "--help")[1]
+        assert shown.split("\n\n")[1] == PURPOSES[words]
+        assert examples_of(shown)[0][0][:3] == ["infeed", words, "model"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -84,6 +84,8 @@ COMMAND_LINES = {
     "train images --data-dir shards --workdir file --max-steps 1": r"A file has this name; choose another place",
     "train digits --data-dir texts --workdir work": r"no feature 'image/encoded'.* use the images recipe",
     "checkpoints nowhere": r"nowhere",
+    "rewind nowhere --step 3": r"nowhere has no segments\.jsonl, so no step can be traced\. .* give the --workdir of",
+    "rewind nowhere --step three": r"invalid int value: 'three'\. See infeed rewind --help",
 }
 
 

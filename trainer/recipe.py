@@ -6,14 +6,16 @@ and reports wrong flags immediately."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
 from trainer.exporting.config import Export
 from trainer.optimizers.config import OptimizerConfig, Run
+from trainer.pages.config import Pages
+from trainer.settings import settings
 from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ __all__ = [
     "DataRecipe",
     "Export",
     "OptimizerConfig",
+    "Pages",
     "Recipe",
     "TrainerConfig",
     "WarmStart",
@@ -40,33 +43,19 @@ TINY_STEPS, TINY_BATCH = 20, 32
 NEEDS_DATA = "the directory with the shards as --data-dir, or try the recipe without data: --tiny."
 
 
-def settings(**values: Any) -> TrainerConfig:
-    """A TrainerConfig with these values: the defaults of a recipe's flags.
-
-    Without workdir, --workdir is a required flag. global_batch_size is 64 unless given. OptionError for an unknown name
-    or a value that is not allowed."""
-    import tyro
-
-    known = [setting.name for setting in fields(TrainerConfig)]
-    for name in values:
-        if name not in known:
-            raise OptionError(f"settings: {name!r} is not a setting of TrainerConfig.{did_you_mean(name, known)}")
-    return replace(TrainerConfig(workdir=tyro.MISSING, global_batch_size=64), **values)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
     """A Task, its inputs and its flags. A subclass adds fields, which become flags with their docstrings as help.
 
-    The fields of warm_start, export and trainer are flags, too: see WarmStart, Export and TrainerConfig.
+    The fields of warm_start, export, pages and trainer are flags, too: see WarmStart, Export, Pages and TrainerConfig.
     For other defaults of the trainer's flags, a subclass repeats its last field:
     trainer: TrainerConfig = settings(max_steps=600)."""
 
-    mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample"] = "train"
+    mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample", "look"] = "train"
     """train: train, then evaluate. evaluate: only evaluate the newest checkpoint. evaluate-continuously: evaluate new
     checkpoints as another process saves them. predict: write <workdir>/predictions.jsonl, a line per record of the
     validation split. export: publish a SavedModel, verified with records of that split. sample: print texts that a
-    language model generates."""
+    language model generates. look: write a page of training records as the model sees them; trains nothing."""
     follow_seconds: float = 3600.0
     """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that of max_steps."""
     show_state: bool = False
@@ -79,6 +68,7 @@ class Recipe(ABC):
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are bit-identical."""
     warm_start: WarmStart = field(default_factory=WarmStart)
     export: Export = field(default_factory=Export)
+    pages: Pages = field(default_factory=Pages)
     trainer: TrainerConfig = field(default_factory=settings)
 
     def __post_init__(self) -> None:
@@ -135,9 +125,14 @@ class Recipe(ABC):
         return ()
 
     def class_names(self) -> "Mapping[str, Labels]":
-        """The class names of predictions, for exports: those of "class" become the prediction "class_name". Default:
-        none."""
+        """The class names of predictions, for exports and pages: those of "class" become the prediction "class_name".
+        Default: none."""
         return {}
+
+    def record_text(self, features: Mapping[str, Any]) -> str | None:
+        """The text that pages show for the features of a record, such as its tokens. Default: none."""
+        del features
+        return None
 
     def check(self) -> None:
         """Checks the work directory, before JAX is imported. A subclass may check more, after super().check().
@@ -148,6 +143,7 @@ class Recipe(ABC):
         from trainer.workdir import check_checkpoint
 
         workdir, trains = self.trainer.workdir, self.mode == "train"
+        self.pages.check(self.mode)
         if self.mode == "sample" and type(self).samples is Recipe.samples:
             raise OptionError(
                 "mode=sample: this recipe generates nothing. The recipes char_lm and byte_lm do, and so does one of "
@@ -162,7 +158,8 @@ class Recipe(ABC):
                 )
             _ = self.trained_in
             return
-        if not self.trainer.fast_dev_run and self.mode != "evaluate-continuously":  # it waits for the first checkpoint
+        # evaluate-continuously waits for the first checkpoint.
+        if not self.trainer.fast_dev_run and self.mode not in ("evaluate-continuously", "look"):
             check_checkpoint(workdir, self.trainer.restore_step if trains else None, required=not trains)
 
     def _check_warm_start(self) -> None:
@@ -240,7 +237,7 @@ class DataRecipe(Recipe):
         if self.mode == "train" and self.trainer.max_steps is None and self.trainer.fast_dev_run is None:
             raise OptionError("max_steps=None: the training needs an end. Give --max-steps.")
         super().check()
-        if self.mode == "train":
+        if self.mode in ("train", "look"):
             _ = self.train_records
         _ = self.eval_records
 

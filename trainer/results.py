@@ -1,5 +1,6 @@
 """The results of the Trainer's methods."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,7 +9,7 @@ from trainer.events.goodput import Goodput
 from trainer.events.progress import Speed
 from trainer.state import TrainState
 
-__all__ = ["EvalResult", "ExportResult", "Goodput", "Speed", "TrainResult"]
+__all__ = ["EvalResult", "EvaluatedRecords", "ExportResult", "Goodput", "Look", "ReplayedStep", "Speed", "TrainResult"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,19 @@ class EvalResult:
 
 
 @dataclass(frozen=True)
+class EvaluatedRecords:
+    """Records that an evaluation counted, of all hosts, without padding and bad records.
+
+    index: int32 [n], their numbers in the dataset; None if the input does not number them. loss: float32 [n].
+    predictions: by name, those of the task's predict_fn that are one number per record, each [n]; {} if the task cannot
+    predict."""
+
+    index: np.ndarray | None
+    loss: np.ndarray
+    predictions: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
 class TrainResult:
     """A call of train, from `start_step` to `step`, with the metrics of the last step.
 
@@ -72,3 +86,29 @@ class ExportResult:
     path: str
     step: int
     difference: float
+
+
+@dataclass(frozen=True)
+class ReplayedStep:
+    """A training step, computed again. loss: what it reports. losses: float32 [b], of each row, NaN on rows that do not
+    count. record_ids: int32 [b], `_index`; None if the input does not number its records. from_step: of the checkpoint
+    that the replay began with, 0 for a new model."""
+
+    step: int
+    loss: float
+    losses: np.ndarray
+    record_ids: np.ndarray | None
+    from_step: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """Training records as the model sees them.
+
+    numbers: int64 [n], of the records; None if the input does not number them. draws: for each epoch, from the first
+    one on, name -> array [n, ...]. batch: as draws, of the complete batch that contains the records in the first
+    epoch."""
+
+    numbers: np.ndarray | None
+    draws: Sequence[Mapping[str, np.ndarray]]
+    batch: Mapping[str, np.ndarray]

@@ -10,23 +10,30 @@ if __name__ == "__main__":
     leave_at_once()  # before the imports: they take seconds
 
 import json
-from collections.abc import Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
 from pipeline import logs
 from pipeline.errors import CheckpointError, OptionError, printable
+from pipeline.pages.page import check_page, write_page
+from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say
+from pipeline.tools.program import program
 from trainer.__main__ import RECIPES
 from trainer.events.metrics_lines import metrics_lines
 from trainer.history.rows import SeenRecord, SeenStep, seen_steps
 from trainer.history.seen import start_of
 from trainer.history.segments import History, read_history
+from trainer.pages.rewind import rewind_page
 
 if TYPE_CHECKING:
     from trainer.command.replaying import Replayed
@@ -35,6 +42,8 @@ __all__ = ["EXAMPLES", "main"]
 
 EXAMPLES = ("model --step=20", "model --step=20 --losses")
 ROWS, MOST_STEPS = 20, 10_000
+LONG_STEPS = 10
+MOST_ON_PAGE = 500  # records: about 3 MB of pictures
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -44,8 +53,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--step", type=int, required=True, metavar="N", help="the training step")
     parser.add_argument("--to", type=int, metavar="M", help="the last step (default: only step N)")
     parser.add_argument("--losses", action="store_true", help="replay the steps and show the largest losses first")
-    parser.add_argument("--rows", type=int, default=ROWS, help=f"records of each step in the table (default: {ROWS})")
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"records of each step to show (default: {ROWS})")
     parser.add_argument("--jsonl", action="store_true", help="print all records, as lines of JSON")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the records' pictures or texts")
     parser.add_argument("--data-dir", metavar="DIR", help="where the data are now, if they were moved")
     args = parser.parse_args(argv)
     steps = range(args.step, (args.step if args.to is None else args.to) + 1)
@@ -53,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise OptionError(f"--step={args.step} --to={args.to}: give 1 to {MOST_STEPS:,} steps, the first one first.")
     if args.rows < 1:
         raise OptionError(f"--rows={args.rows}: must be at least 1.")
+    if args.html:
+        _check_html(args.html, args.jsonl, len(steps), args.rows)
     logs.show()
     data_dir = (
         args.data_dir if args.data_dir is None or is_remote(args.data_dir) else str(Path(args.data_dir).absolute())
@@ -61,17 +73,46 @@ def main(argv: Sequence[str] | None = None) -> None:
     start_of(history, steps[0], args.workdir)
     replayed = _replayed(args.workdir, history, steps, data_dir) if args.losses else {}
     reported = {step: values.get("loss") for step, values in metrics_lines(join(args.workdir, "train"), steps)}
-    console = Console()
     losses = {step: of_step.losses for step, of_step in replayed.items()}
     most = None if args.jsonl else args.rows
-    for seen in seen_steps(history, args.workdir, steps, data_dir=data_dir, losses=losses, most=most):
-        if args.jsonl:
-            for record in seen.records:
-                print(json.dumps(record.to_json()))
-            continue
-        console.print(_table(seen, reported.get(seen.step), with_losses=seen.step in losses))
-        if seen.step in replayed:
-            say(console, replayed[seen.step].verdict)
+    found = seen_steps(history, args.workdir, steps, data_dir=data_dir, losses=losses, most=most)
+    found = _with_progress(found, len(steps))
+    if args.html:
+        told = {step: _told(step, reported.get(step), replayed.get(step)) for step in steps}
+        command = f"{program('trainer.rewind')} {shlex.join(sys.argv[1:] if argv is None else argv)}"
+        size = write_page(args.html, rewind_page(args.workdir, found, told, bool(losses), command))
+        say(Console(), f"{args.html}: {format_bytes(size)}")
+    else:
+        for seen in found:
+            _print(seen, reported.get(seen.step), replayed.get(seen.step), as_json=args.jsonl)
+
+
+def _check_html(path: str, jsonl: bool, steps: int, rows: int) -> None:
+    check_page(path)
+    if jsonl:
+        raise OptionError("--html and --jsonl are both given. Give one.")
+    if steps * rows > MOST_ON_PAGE:
+        raise OptionError(
+            f"--html with {steps} steps of --rows={rows}: a page has at most {MOST_ON_PAGE} records. Give fewer steps "
+            f"or --rows={max(1, MOST_ON_PAGE // steps)}."
+        )
+
+
+def _told(step: int, reported: float | None, replayed: "Replayed | None") -> str:
+    if replayed:
+        return f"{replayed.verdict[0].upper()}{replayed.verdict[1:]}."
+    return f"Step {step} has not been reported." if reported is None else f"Mean loss {reported:.6g}."
+
+
+def _print(seen: SeenStep, reported: float | None, replayed: "Replayed | None", *, as_json: bool) -> None:
+    if as_json:
+        for record in seen.records:
+            print(json.dumps(record.to_json()))
+        return
+    console = Console()
+    console.print(_table(seen, reported, with_losses=replayed is not None))
+    if replayed:
+        say(console, replayed.verdict)
 
 
 def _replayed(workdir: str, history: History, steps: range, data_dir: str | None) -> "Mapping[int, Replayed]":
@@ -83,6 +124,13 @@ def _replayed(workdir: str, history: History, steps: range, data_dir: str | None
     except CheckpointError as e:
         say(Console(stderr=True), f"warning: {e}")
         return {}
+
+
+def _with_progress(found: Iterator[SeenStep], steps: int) -> Iterable[SeenStep]:
+    """Shows progress if it may take long, and if lines are not printed to the same terminal."""
+    console = Console(stderr=True)
+    hidden = steps < LONG_STEPS or not console.is_terminal or Console().is_terminal
+    return track(found, "reading records", steps, console=console, disable=hidden, transient=True)
 
 
 def _table(seen: SeenStep, reported: float | None, with_losses: bool) -> Table:

@@ -15,19 +15,21 @@ from trainer.ema import averaged
 from trainer.gradients import accumulated, accumulated_losses, called, gradients
 from trainer.inputs import INDEX, MASK
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_sum, records
-from trainer.metrics.tally import Tally, counted, empty_tallies, per_record
+from trainer.metrics.tally import LOSSES, Tally, counted, empty_tallies, per_record
 from trainer.state import TrainState
-from trainer.task import Batch, Step, Task, Variables, kind_of
+from trainer.task import Batch, PredictFn, Step, Task, Variables, kind_of
 
 __all__ = [
     "BAD_LEAF",
     "BAD_ROWS",
     "CRC_SUM",
+    "PREDICTIONS",
     "PROOF",
     "PROOF_SUMS",
     "RECORDS",
     "ROWS",
     "EvalState",
+    "augmented",
     "chosen",
     "eval_step",
     "no_tallies",
@@ -38,7 +40,8 @@ __all__ = [
 
 BAD_LEAF, RECORDS, BAD_ROWS, CRC_SUM = "_bad_leaf", "_records", "_bad_rows", "_crc_sum"
 PROOF_SUMS = (RECORDS, BAD_ROWS, CRC_SUM)
-PROOF, ROWS = "proof", "rows"  # the outputs of a prediction step
+PROOF, ROWS = "_proof", "_rows"  # what a step returns besides metrics, whose names do not start with _
+PREDICTIONS = "_predictions"  # in the rows of an evaluation step
 
 
 def train_step(
@@ -57,7 +60,7 @@ def train_step(
     accumulate, unroll: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        batch = _augmented(task, blank_padding(batch))
+        batch = augmented(task, batch)
         # The key depends only on the step, so a resumed run draws the same numbers.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         if accumulate == 1:
@@ -83,14 +86,16 @@ def train_step(
 
 def record_losses(task: Task, state: TrainState, batch: Batch, accumulate: int = 1) -> jax.Array:
     """float32 [b]: the loss of each record in the training step from this state, whose mean that step reports."""
-    batch = _augmented(task, blank_padding(batch))
+    batch = augmented(task, batch)
     rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
     if accumulate == 1:
         return called(task, state.variables, batch, rng, True)[0].astype(jnp.float32)
     return accumulated_losses(task, state.variables, batch, rng, accumulate).astype(jnp.float32)
 
 
-def _augmented(task: Task, batch: dict[str, Any]) -> Batch:
+def augmented(task: Task, batch: Batch) -> Batch:
+    """The batch as the loss sees it in training: with blank padding, and augmented."""
+    batch = blank_padding(batch)
     if task.augment is None:
         return batch
     made = task.augment(batch)
@@ -108,20 +113,35 @@ class EvalState(NamedTuple):
     tallies: dict[str, Tally]
 
 
-def eval_step(task: Task) -> Step:
+def eval_step(task: Task, *, with_rows: bool = False) -> Step:
     """(EvalState, batch) -> the next state and masked sums: loss, every metric with a value per record, and `_records`,
-    `_bad_rows` and `_crc_sum` for the exact epoch. A donated state is not copied."""
+    `_bad_rows` and `_crc_sum` for the exact epoch. A donated state is not copied.
 
-    def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, jax.Array]]:
+    with_rows: also `_rows`: the batch's `_mask` and `_index`, the losses, and by name the predictions that are one
+    number per record, each [b]."""
+
+    def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, Any]]:
         proof = _proof(batch)
         batch = blank_padding(batch, state.padding)
         losses, outputs = _evaluated(task, state.variables, batch)
         values = per_record(losses, outputs, batch, task.metrics)
         tallies = counted(state.tallies, losses, outputs, batch, task.metrics)
         sums = {name: masked_sum(value, batch["_mask"]) for name, value in values.items()}
-        return state._replace(tallies=tallies), sums | proof
+        rows = {ROWS: _rows(task, state.variables, batch)} if with_rows else {}
+        return state._replace(tallies=tallies), sums | proof | rows
 
     return step
+
+
+def _rows(task: Task, variables: Variables, batch: Batch) -> dict[str, Any]:
+    # Computed apart: sharing the model with the sums would save up to half of the time on a device, but fuse the sums
+    # in another way, and so change the last bits of the metrics.
+    variables, batch = jax.lax.optimization_barrier((variables, batch))
+    losses, _ = _evaluated(task, variables, batch)
+    predictions = {} if task.predict_fn is None else _predicted(task.predict_fn, variables, batch)
+    numbers = {name: leaf for name, leaf in predictions.items() if getattr(leaf, "shape", None) == losses.shape}
+    rows = {key: batch[key] for key in (MASK, INDEX) if key in batch}
+    return rows | {LOSSES: losses.astype(jnp.float32), PREDICTIONS: numbers}
 
 
 def no_tallies(task: Task, variables: Variables, batch_spec: Any) -> tuple[dict[str, Tally], dict[str, jax.Array]]:
@@ -136,26 +156,30 @@ def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Arra
 
 
 def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
-    """(Variables, batch) -> the same variables, `proof`, the sums of eval_step, and `rows`: the predictions with these
-    names (None: all) and the batch's `_mask` and `_index`, each [b, ...].
+    """(Variables, batch) -> the same variables, `_proof`, the sums of eval_step, and `_rows`: the predictions with
+    these names (None: all) and the batch's `_mask` and `_index`, each [b, ...].
 
     Raises OptionError for a name that the task does not predict; InputError, which names it, for outputs without one
     row per record."""
 
     def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
         assert task.predict_fn is not None
-        predictions = task.predict_fn(variables, blank_padding(batch))
-        _check_rows(predictions, batch[MASK].shape[0], "predict_fn")
-        for name in predictions:
-            if not isinstance(name, str) or name.startswith("_"):
-                raise InputError(
-                    f"predict_fn names a prediction {name!r}. A name must be a str that does not start with _."
-                )
-        rows = chosen(predictions, keys)
+        rows = chosen(_predicted(task.predict_fn, variables, blank_padding(batch)), keys)
         rows |= {key: batch[key] for key in (MASK, INDEX) if key in batch}
         return variables, {PROOF: _proof(batch), ROWS: rows}
 
     return step
+
+
+def _predicted(predict: PredictFn, variables: Variables, batch: Batch) -> Mapping[str, Any]:
+    predictions = predict(variables, batch)
+    _check_rows(predictions, batch[MASK].shape[0], "predict_fn")
+    for name in predictions:
+        if not isinstance(name, str) or name.startswith("_"):
+            raise InputError(
+                f"predict_fn names a prediction {name!r}. A name must be a str that does not start with _."
+            )
+    return predictions
 
 
 def chosen(predictions: Mapping[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The Trainer, the package's main class: trains and evaluates a Task and predicts with it, from any input."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -20,14 +19,13 @@ from trainer.mesh import Placement
 from trainer.modes.alternating import Alternating, check_name, named_inputs
 from trainer.modes.evaluating import evaluate
 from trainer.modes.following import Waits, follow
-from trainer.modes.goal import check_ends, goal_of
-from trainer.modes.owning import own
+from trainer.modes.goal import goal_of
+from trainer.modes.looking import look
 from trainer.modes.prediction import check_predict, predictions
-from trainer.modes.preflight import agree_on
-from trainer.modes.replaying import ReplayedStep, replay
-from trainer.modes.session import Session, open_session
-from trainer.modes.training import train_run
-from trainer.results import EvalResult, ExportResult, TrainResult
+from trainer.modes.replaying import replay
+from trainer.modes.session import Session
+from trainer.modes.training import train
+from trainer.results import EvalResult, EvaluatedRecords, ExportResult, Look, ReplayedStep, TrainResult
 from trainer.setup import Setup
 from trainer.task import Task
 from trainer.user_code import ShortErrors
@@ -83,7 +81,7 @@ class Trainer:
         for an input that ends early or changes its shapes; OwnerError, before anything is written, if another training
         run owns the work directory."""
         with ShortErrors():
-            return self._train(input_fn, goal_of(steps, max_steps, self.config))
+            return train(self._setup, input_fn, goal_of(steps, max_steps, self.config), self._warm_start)
 
     def train_and_evaluate(
         self,
@@ -110,41 +108,8 @@ class Trainer:
             return Alternating(session, self._setup, inputs, every)
 
         with ShortErrors():
-            return self._train(train_input_fn, goal_of(steps, max_steps, self.config), alternating)
-
-    def _train(
-        self,
-        input_fn: InputFn,
-        goal: Callable[[int], int | None],
-        alternating: Callable[[Session], Alternating] | None = None,
-    ) -> TrainResult:
-        with open_session(self.config, saves=not self.config.fast_dev_run) as session:
-            with session.preemption.leavable():
-                own(session, self.config)
-                start = 0 if self.config.fast_dev_run else session.checkpoints.resume_step()
-                end = self.config.fast_dev_run or goal(start)
-                training = self._setup.open("train", input_fn, start) if end is None or start < end else None
-                check_ends(training and training.source, end)
-                evaluating = alternating(session) if alternating else None
-            inputs = [*([training] if training else []), *(evaluating.opened.values() if evaluating else [])]
-            every = evaluating and evaluating.every_steps
-            agree_on(
-                session.watchdog,
-                self._setup,
-                inputs,
-                start,
-                end,
-                eval_every_steps=every,
-                warm_start=str(self._warm_start),
-            )
-            if evaluating and start:
-                evaluating.make_up(start, end)
-            if training:
-                result = train_run(session, self._setup, training, start, end, evaluating, self._warm_start)
-            else:
-                log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
-                result = TrainResult(start, start, None, {}, None, 0)
-            return replace(result, evaluations=tuple(evaluating.results)) if evaluating else result
+            goal = goal_of(steps, max_steps, self.config)
+            return train(self._setup, train_input_fn, goal, self._warm_start, alternating)
 
     def state_arrays(self, input_fn: InputFn) -> dict[str, jax.ShapeDtypeStruct]:
         """Name -> shape, dtype and sharding of each array of the training's state; computes nothing.
@@ -161,6 +126,7 @@ class Trainer:
         checkpoint_path: str | None = None,
         name: str | None = None,
         check_padding: bool = False,
+        on_records: Callable[[EvaluatedRecords], None] | None = None,
     ) -> EvalResult:
         """Returns the metrics of one exact epoch.
 
@@ -173,7 +139,8 @@ class Trainer:
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
         with ShortErrors():
-            return evaluate(self._setup, input_fn, name, step, checkpoint_path, check_padding=check_padding)
+            given = (input_fn, name, step, checkpoint_path)
+            return evaluate(self._setup, *given, check_padding=check_padding, on_records=on_records)
 
     def evaluate_continuously(
         self,
@@ -226,6 +193,14 @@ class Trainer:
         for an input without positions."""
         with ShortErrors():
             yield from replay(self._setup, input_fn, range(step, (to or step) + 1), start, self._warm_start)
+
+    def look(self, input_fn: InputFn, *, records: int = 16, draws: int = 4) -> Look:
+        """Returns training records as the model sees them: after the input's ops and Task.augment, in `draws` epochs.
+
+        The records are spread over the data, at most a batch of them. An input other than pipeline's, which cannot draw
+        a record again, shows its first batch once. Trains nothing and needs no checkpoint. Call it on one host."""
+        with ShortErrors():
+            return look(self._setup, input_fn, records, draws)
 
     def export(
         self,

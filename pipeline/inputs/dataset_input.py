@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from pipeline.decoding.decode import Decoder
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.inputs.assembly import Assembly
 from pipeline.inputs.bad_records import BadRecord, Quarantine
-from pipeline.inputs.batches import DECODING, Batches
-from pipeline.inputs.delivery import read_ahead
+from pipeline.inputs.batches import DECODING, Batch, Batches
+from pipeline.inputs.delivery import Delivery, read_ahead
 from pipeline.inputs.serving import Serving
 from pipeline.logs import logger
 from pipeline.orders.mixing import MixOrder
@@ -21,7 +23,7 @@ from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
 from pipeline.orders.recorded import recorded_order
 from pipeline.sizes import format_bytes
 from pipeline.sources.origins import origins_of
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, totals_of
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch, totals_of
 from pipeline.stall import checked_stall_seconds
 from pipeline.tf_cpu import tf
 
@@ -136,6 +138,17 @@ class DatasetInput:
         the record that cannot be parsed or decoded, or BadRecordsError."""
         reading = read_ahead(self._records, self._planned(position), self.read_ahead_bytes)
         return Batches(reading, self._assembly, self._stall_seconds)
+
+    def draw(self, record_ids: np.ndarray, epochs: np.ndarray) -> Batch:
+        """A batch of these records, int64 [n], drawn as in these epochs [n]; its other rows are padding.
+
+        In training a record has the same bits in a batch of that epoch. n is at most the host batch. Raises as the
+        batches do."""
+        rows = self.spec["_index"].shape[0]
+        ids, given = np.full(rows, -1), np.zeros(rows, np.int64)
+        ids[: len(record_ids)], given[: len(epochs)] = record_ids, epochs
+        drawn = Rows(ids, given, int(self._order.settings.get("seed", 0)))
+        return self._assembly(Delivery(drawn, fetch(self._records, ids[ids >= 0])))
 
     def serving(self, keys: Sequence[str]) -> Serving:
         """What an exported model needs to decode records to these features of the batch, by their flat keys."""

@@ -6,6 +6,7 @@ else. Every text is escaped. Commands build a Page from these blocks; none write
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,7 +29,9 @@ __all__ = [
     "Picture",
     "Pictures",
     "Section",
+    "Shown",
     "Table",
+    "check_page",
     "write_page",
 ]
 
@@ -47,7 +50,15 @@ class Picture:
     pixelated: bool = False
 
 
-Cell = str | int | float | Picture | None
+@dataclass(frozen=True)
+class Shown:
+    """A cell with pictures and, below them, lines of text."""
+
+    pictures: Sequence[Picture]
+    lines: Sequence[str] = ()
+
+
+Cell = str | int | float | Picture | Shown | None
 """A cell of a table. Numbers are formatted and aligned; None is an empty cell."""
 
 
@@ -137,10 +148,11 @@ Block = Table | Bars | Matrix | Chart | Pictures | Code | Note
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks below a heading, which the top of the page links to."""
+    """Blocks below a heading, which the top of the page links to. narrow: two charts side by side, if they fit."""
 
     title: str
     blocks: Sequence[Block]
+    narrow: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,6 +180,18 @@ def write_page(path: str, page: Page) -> int:
     with open_storage(path).publish(path) as sink:
         sink.write(data)
     return len(data)
+
+
+def check_page(path: str | None) -> None:
+    """Raises OptionError now for what would prevent writing a page to this path later: a directory in its place, a
+    package that is missing. None: a path that is not known yet."""
+    if path is not None:
+        open_storage(path)
+        if path.endswith("/") or Path(path).is_dir():
+            raise OptionError(f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html.")
+    for package in ("jinja2", "matplotlib"):
+        if find_spec(package) is None:
+            raise OptionError(f"pages need {package}. Install it: {how_to_install('pages')}.")
 
 
 def _number(value: float) -> str:

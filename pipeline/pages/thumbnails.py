@@ -20,6 +20,8 @@ def thumbnail(data: bytes, alt: str, pixels: int = PIXELS) -> Picture | None:
     try:
         with Image.open(io.BytesIO(data)) as image:
             image.draft("RGB", (2 * pixels, 2 * pixels))  # a large JPEG is decoded at a fraction of its size
+            if image.mode[0] in "IF":  # 16 or 32 bits, of which 8 would be cut off
+                return thumbnail_of_array(np.asarray(image), alt, pixels)
             return _picture(image, alt, pixels)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None

@@ -1,10 +1,12 @@
 """The recipe `images` on shards of a converter: every mode, with every augmentation there is."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.errors import OptionError
@@ -12,6 +14,7 @@ from pipeline.shards.manifest import update_manifest
 from pipeline.storage.schemes import open_storage
 from trainer.command.running import run
 from trainer.config import TrainerConfig
+from trainer.pages.config import Pages
 from trainer.recipes.images import Config
 
 CHANGES = {"color_jitter": 0.4, "random_erasing": 0.5, "mixup": 0.2, "cutmix": 1.0, "label_smoothing": 0.1}
@@ -67,6 +70,23 @@ def test_predictions_name_the_classes_and_agree_with_the_evaluation(trained, cap
     assert f"368 predictions written to {trained.trainer.workdir}/predictions.jsonl: {right} agree" in heard(capsys)
     files = [example["image/filename"] for example in trained.eval_records.examples(["image/filename"])]
     assert [line["file"].encode() for line in lines] == files
+
+
+def test_the_page_of_an_evaluation_agrees_with_the_predictions(trained, tmp_path):
+    path = tmp_path / "pages" / "report.html"
+    run(replace(trained, mode="evaluate", pages=Pages(report=str(path))))
+    run(replace(trained, mode="predict"))
+    lines = (Path(trained.trainer.workdir) / "predictions.jsonl").read_text().splitlines()
+    label, predicted = np.array([(each["label"], each["class"]) for each in map(json.loads, lines)]).T
+    names = sorted({*label.tolist(), *predicted.tolist()})
+    html = path.read_text()
+    matrix = html[html.index('<table class="matrix">') : html.index("</table>", html.index('<table class="matrix">'))]
+    counts = [re.findall("<td[^>]*>([0-9,]*)</td>", row) for row in matrix.split("<tr>")[2:]]
+    expected = [[np.sum((label == row) & (predicted == column)) for column in names] for row in names]
+    assert [[int(count or 0) for count in row] for row in counts] == expected
+    assert "368 of 368 records were evaluated; proven: every record" in html
+    assert f"{result_of(trained)['crc']:08x}" in html
+    assert html.count("<img ") == 48  # the worst records, and the most confident mistakes
 
 
 def test_an_evaluation_of_another_part_is_of_the_model_as_it_is(trained, capsys):

@@ -13,7 +13,7 @@ import pytest
 from damage import flip_payload_bits
 
 from pipeline.datasets import mixture, open_dataset, train_dataset
-from pipeline.errors import OptionError
+from pipeline.errors import NanError, OptionError
 from trainer import rewind
 from trainer.config import TrainerConfig
 from trainer.history.rows import seen_steps
@@ -114,14 +114,38 @@ def test_any_step_saw_the_records_that_were_recorded_while_it_was_trained(damage
 def test_the_place_the_key_and_the_label_are_those_of_the_record(damaged, run):
     (seen,) = seen_steps(read_history(run[0]), run[0], range(50, 51))
     assert {record.place.split for record in seen.records} == {"train", "validation"}
+    mixed = [open_dataset(damaged, "train[5:]"), open_dataset(damaged, "validation")]
     for record in seen.records:
         source = open_dataset(damaged, record.place.split)
         example = source.examples()[record.place.record]
+        first = len(mixed[0])
+        known = mixed[record.index >= first].examples()[record.index - first * (record.index >= first)]
+        assert known["image/filename"] == example["image/filename"]
         at = source.source.index.locate(np.array([record.place.record]))
         assert (record.place.shard_record, record.place.offset) == (at.record[0], at.offset[0])
         assert record.place.shard == source.source.entry.shards[at.shard[0]].file
         assert record.place.key.endswith(f"/{example['image/filename'].decode()}")
         assert record.place.label.split()[0] == str(example[LABEL])
+
+
+def test_batches_that_are_repeated_have_the_same_records_again(damaged, tmp_path):
+    recorded = Recorded(lambda given: train_dataset(damaged, streams=16, on_error="skip", **given))
+    config = TrainerConfig(workdir=str(tmp_path), global_batch_size=32, overfit_batches=2)
+    for end in (3, 7):
+        Trainer(labels_task(), config).train(recorded, max_steps=end)
+    steps = seen_steps(read_history(str(tmp_path)), str(tmp_path), range(1, 8))
+    seen = [[record.index for record in step.records] for step in steps]
+    assert seen == [recorded.seen[1], recorded.seen[2]] * 3 + [recorded.seen[1]]
+
+
+def test_the_error_of_a_step_that_is_not_finite_names_the_command(damaged, tmp_path):
+    def loss_fn(variables, batch, rng, train):
+        return jnp.log(variables.params - jnp.zeros(32)), variables, None
+
+    broken = Task(lambda rng, spec: Variables(jnp.float32(-1)), loss_fn, optax.sgd(0.1))
+    config = TrainerConfig(workdir=str(tmp_path), global_batch_size=32)
+    with pytest.raises(NanError, match=rf": python -m trainer\.rewind {tmp_path} --step 1 --losses$"):
+        Trainer(broken, config).train(Recorded(across_epochs(damaged)), max_steps=2)
 
 
 def test_the_command_prints_a_table_or_lines_of_json(run, capsys):

@@ -137,10 +137,10 @@ def open_browser(directory):
     read_end, to_browser = os.pipe()
     from_browser, write_end = os.pipe()
     command = [
-        "sh",
+        "bash",
         "-c",
         f'exec "$@" 3<&{read_end} 4>&{write_end}',
-        "sh",
+        "bash",
         path,
         *FLAGS,
         f"--user-data-dir={directory}",

@@ -132,8 +132,8 @@ def test_all_frames_are_shown_to_those_who_ask(written, tmp_path, monkeypatch):
     with pytest.raises(KeyError) as caught:
         main(["mine", "--workdir", "w"])
     names = [frame.name for frame in traceback.extract_tb(caught.tb)]
-    assert [name for name in names if name in ("train_run", "program", "loss_fn")] == [
-        "train_run",
+    assert [name for name in names if name in ("_train_run", "program", "loss_fn")] == [
+        "_train_run",
         "program",
         "loss_fn",
     ]
@@ -144,4 +144,4 @@ def test_an_error_without_a_frame_of_the_user_is_ours_and_keeps_its_traceback(wr
     monkeypatch.setattr("trainer.setup.as_input", None)
     with pytest.raises(TypeError, match="'NoneType' object is not callable") as caught:
         main(["mine", "--workdir", "w"])
-    assert [frame.name for frame in traceback.extract_tb(caught.tb)][-2:] == ["_train", "open"]
+    assert [frame.name for frame in traceback.extract_tb(caught.tb)][-2:] == ["train", "open"]

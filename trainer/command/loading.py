@@ -16,6 +16,7 @@ from pipeline.user_frames import keeps_all_frames
 from trainer.cluster.devices import Devices
 from trainer.cluster.distributed import Distributed
 from trainer.config import TrainerConfig
+from trainer.pages.config import Pages
 from trainer.recipe import DataRecipe, Recipe
 from trainer.user_code import described, source_lines
 
@@ -118,7 +119,7 @@ def _check_class(found: Any, where: str) -> None:
         raise OptionError(f"{where} lacks the methods {', '.join(missing)}. trainer/RECIPES.md has examples.")
     inherited = fields(DataRecipe if issubclass(found, DataRecipe) else Recipe)
     own = {each.name for each in fields(found)} - {each.name for each in inherited}
-    for settings in (TrainerConfig, Devices, Distributed):
+    for settings in (TrainerConfig, Devices, Distributed, Pages):
         if taken := own & {each.name for each in fields(settings)}:
             name = min(taken)
             instead = f"use self.trainer.{name}, or rename it" if settings is TrainerConfig else "rename it"

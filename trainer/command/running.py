@@ -11,6 +11,8 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
 from trainer.command.agreement import Agreement
+from trainer.command.looking import write_look
+from trainer.command.reporting import Report
 from trainer.command.shown_state import show_state
 from trainer.history.segments import Command
 from trainer.recipe import DataRecipe, Recipe
@@ -38,6 +40,9 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     if recipe.mode == "sample":
         _print_samples(trainer, recipe)
         return
+    if recipe.mode == "look":
+        write_look(trainer, recipe)
+        return
     if recipe.trainer.fast_dev_run:
         _try(trainer, recipe, predicts=task.predict_fn is not None)
         return
@@ -52,8 +57,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
         _export(trainer, recipe)
         return
     trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
-    given = {"checkpoint_path": recipe.checkpoint_path, "check_padding": recipe.check_padding}
-    _tell(recipe, trainer.evaluate(recipe.eval_input, **given))
+    _evaluate(trainer, recipe)
     if trained and trained.speed and jax.process_index() == 0:
         _publish(recipe.trainer.workdir, "train_result.json", _measured(trained.speed, trained.goodput))
     if trained and recipe.export.export_path:
@@ -64,12 +68,25 @@ def _try(trainer: Trainer, recipe: Recipe, predicts: bool) -> None:
     """Every mode for a moment, with results that nobody reads."""
     if recipe.mode == "train":
         trainer.train(recipe.train_input)
-    trainer.evaluate(recipe.eval_input, check_padding=recipe.check_padding)
+    _evaluate(trainer, recipe)
     predicts = predicts or recipe.mode == "predict"  # which states the remedy
     for line in _lines(trainer, recipe) if predicts else ():
         json.dumps(line)
     if jax.process_index() == 0:
         say(Console(), f"fast_dev_run: everything works{', predictions too' if predicts else ''}. Nothing was written.")
+
+
+def _evaluate(trainer: Trainer, recipe: Recipe) -> None:
+    given = {"checkpoint_path": recipe.checkpoint_path, "check_padding": recipe.check_padding}
+    report = Report(recipe) if recipe.pages.report else None
+    if report:
+        result = trainer.evaluate(report.input_fn, on_records=report.on_records, **given)
+    else:
+        result = trainer.evaluate(recipe.eval_input, **given)
+    if not recipe.trainer.fast_dev_run:
+        _tell(recipe, result)
+    if report:
+        report.write(result)
 
 
 def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:

@@ -4,10 +4,12 @@ Opens the sources of a run's input again, from its history. Needs neither JAX no
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from pipeline.describing.records import ShownRecord, show_records
 from pipeline.errors import InfeedError, printable
 from pipeline.logs import logger
 from pipeline.shards.example_decoding import decode_example
@@ -15,6 +17,7 @@ from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.keys import key_of
 from pipeline.sources.origins import Origin, reopened
 from pipeline.sources.records import Proven, fetch
+from pipeline.tools.packed_text import find_text_info, row_text
 from pipeline.tools.record_checks import label_name, labels_of
 
 __all__ = ["Place", "Places"]
@@ -53,22 +56,28 @@ class Places:
     def of(self, record_ids: np.ndarray) -> list[Place]:
         """The places of these records; reads the records for their keys and labels."""
         places = [Place()] * len(record_ids)
-        owners = np.searchsorted(self._ends, record_ids, side="right")
-        for owner in np.unique(owners).tolist():
-            rows = np.flatnonzero(owners == owner)
-            origin = self._origins[owner]
-            numbers = record_ids[rows] - (self._ends[owner] - (origin.stop - origin.first)) + origin.first
+        for origin, rows, numbers in self._by_origin(record_ids):
             for row, place in zip(rows.tolist(), self._within(origin, numbers), strict=True):
                 places[row] = place
         return places
 
-    def records_of(self, record_id: int) -> tuple[IndexedRecords, int] | None:
-        """The open source of a record, and its number there; None if the source cannot be opened."""
-        owner = int(np.searchsorted(self._ends, record_id, side="right"))
-        origin = self._origins[owner]
-        source = self._source(origin)
-        number = record_id - int(self._ends[owner]) + origin.stop
-        return None if source is None else (source, number)
+    def shown(self, record_ids: np.ndarray) -> list[ShownRecord | None]:
+        """The same records with their pictures and texts; None where the source cannot be opened."""
+        shown: list[ShownRecord | None] = [None] * len(record_ids)
+        for origin, rows, numbers in self._by_origin(record_ids):
+            if source := self._source(origin):
+                info = find_text_info(source.manifest)
+                found = show_records(source, numbers, None if info is None else partial(row_text, info))
+                for row, record in zip(rows.tolist(), found, strict=True):
+                    shown[row] = record
+        return shown
+
+    def _by_origin(self, record_ids: np.ndarray) -> Iterator[tuple[Origin, np.ndarray, np.ndarray]]:
+        """(origin, rows of record_ids, their numbers in the origin's source)."""
+        owners = np.searchsorted(self._ends, record_ids, side="right")
+        for owner in np.unique(owners).tolist():
+            rows, origin = np.flatnonzero(owners == owner), self._origins[owner]
+            yield origin, rows, record_ids[rows] - self._ends[owner] + origin.stop
 
     def _within(self, origin: Origin, numbers: np.ndarray) -> Iterator[Place]:
         source = self._source(origin)
@@ -109,8 +118,15 @@ def _told(source: IndexedRecords, record: Any) -> tuple[str, str]:
     if key is None:
         key = next((values[name][0] for name in NAMES if values.get(name)), b"")
     text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
-    labels = source.labels
-    named = (
-        [f"{label} {label_name(labels, label) or ''}".strip() for label in labels_of(labels, values)] if labels else []
-    )
-    return printable(text), ", ".join(named)
+    return printable(text), ", ".join(_labels(source, values))
+
+
+def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """The labels of a record, with their names; without named classes, the single integers of features called label."""
+    if source.labels:
+        for label in labels_of(source.labels, values):
+            yield f"{label} {label_name(source.labels, label) or ''}".strip()
+        return
+    for name, found in values.items():
+        if name.rpartition("/")[2] == "label" and len(found) == 1 and isinstance(found[0], int):
+            yield str(found[0])

@@ -48,11 +48,14 @@ class SeenRecord:
 
 @dataclass(frozen=True)
 class SeenStep:
-    """The records of one step: all in row order; or those with the largest losses first, if losses are known."""
+    """The records of one step: all in row order; or those with the largest losses first, if losses are known.
+
+    places: opens the records, for their pictures and texts."""
 
     step: int
     num_rows: int
     records: list[SeenRecord]
+    places: Places
 
 
 def seen_steps(
@@ -76,7 +79,7 @@ def seen_steps(
         of_step = (losses or {}).get(batch.step)
         rows = np.arange(len(batch.record_ids)) if of_step is None else _worst_first(of_step, batch.masked)
         records = _records(batch, rows[:most], places[id(batch.start)], of_step)
-        yield SeenStep(batch.step, len(batch.record_ids), records)
+        yield SeenStep(batch.step, len(batch.record_ids), records, places[id(batch.start)])
 
 
 def _worst_first(losses: np.ndarray, masked: np.ndarray) -> np.ndarray:

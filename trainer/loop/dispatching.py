@@ -18,11 +18,13 @@ __all__ = ["Between", "DispatchResult", "run"]
 
 @dataclass(frozen=True)
 class DispatchResult:
-    """The result of one dispatch: scalars by name, each [length], of the steps start, start + 1, ..."""
+    """The result of one dispatch: scalars by name, each [length], of the steps start, start + 1, ...
+
+    Outputs that are trees of other arrays have the same first dimension."""
 
     start: int
     length: int
-    scalars: dict[str, np.ndarray]
+    scalars: dict[str, Any]
 
 
 class Between(Protocol):
@@ -87,5 +89,5 @@ def _reported(pending: tuple[Chunk, Any] | None, on_result: Callable[[DispatchRe
 
 def _read(chunk: Chunk, scalars: list[dict[str, Any]]) -> DispatchResult:
     host = jax.device_get(scalars)
-    stacked = host[0] if chunk.stacked else {name: np.stack([one[name] for one in host]) for name in host[0]}
+    stacked = host[0] if chunk.stacked else jax.tree.map(lambda *steps: np.stack(steps), *host)
     return DispatchResult(chunk.start, chunk.length, stacked)

@@ -3,7 +3,7 @@
 from trainer.checkpointing.manager import WhichStep
 from trainer.inputs import InputFn
 from trainer.modes.evaluated import Evaluated
-from trainer.modes.evaluation import Evaluation, compare_paddings
+from trainer.modes.evaluation import Evaluation, OnRecords, compare_paddings
 from trainer.modes.preflight import agree_on
 from trainer.modes.session import open_session
 from trainer.results import EvalResult
@@ -20,6 +20,7 @@ def evaluate(
     checkpoint_path: str | None,
     *,
     check_padding: bool,
+    on_records: OnRecords | None,
 ) -> EvalResult:
     """See Trainer.evaluate."""
     with open_session(setup.config) as session:
@@ -27,10 +28,11 @@ def evaluate(
             reading, step = session.reading(setup.config, step, checkpoint_path)
             opened = setup.open("eval", input_fn)
         facts = {"check_padding": check_padding, "checkpoint_path": checkpoint_path}
+        facts["on_records"] = "given" if on_records else "not given"
         agree_on(session.watchdog, setup, [opened], step, step, **facts)
         with session.preemption.leavable():
             state = reading.state(setup, opened, step)
-            evaluation = Evaluation(session, setup, opened, state, step, input_fn)
+            evaluation = Evaluation(session, setup, opened, state, step, input_fn, on_records)
         result = evaluation.epoch()
         if check_padding:
             compare_paddings(evaluation, result)

@@ -13,22 +13,24 @@ from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
 from trainer.config import PARAMS, Model
 from trainer.ema import model_of, with_model
-from trainer.inputs import CompleteInput, InputFn
+from trainer.inputs import INDEX, MASK, CompleteInput, InputFn
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import DispatchResult, run
 from trainer.metrics.masking import PADDINGS
-from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
+from trainer.metrics.tally import LOSSES, Tally, computed, mergeable, totals_counted
 from trainer.modes.exact_epoch import ExactEpoch
 from trainer.modes.session import Session
-from trainer.results import EvalResult
+from trainer.results import EvalResult, EvaluatedRecords
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
-from trainer.step_functions import PROOF_SUMS, EvalState, eval_step, no_tallies
+from trainer.step_functions import PREDICTIONS, PROOF_SUMS, ROWS, EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
-__all__ = ["Evaluation", "compare_paddings"]
+__all__ = ["Evaluation", "OnRecords", "compare_paddings"]
 
 log = logger("trainer")
+
+OnRecords = Callable[[EvaluatedRecords], None]
 
 NOT_THE_SPLITS = "the metrics are not the split's"
 
@@ -36,12 +38,20 @@ NOT_THE_SPLITS = "the metrics are not the split's"
 class Evaluation:
     """Exact epochs with the models of one state, and one program. Their arrays are donated: continue with `state`.
 
-    padding_rows: rows of the last epoch that did not count, over all hosts."""
+    padding_rows: rows of the last epoch that did not count, over all hosts. on_records: see Trainer.evaluate."""
 
     def __init__(
-        self, session: Session, setup: Setup, opened: Opened, state: TrainState, step: int, input_fn: InputFn
+        self,
+        session: Session,
+        setup: Setup,
+        opened: Opened,
+        state: TrainState,
+        step: int,
+        input_fn: InputFn,
+        on_records: OnRecords | None = None,
     ) -> None:
         self.state = state
+        self._on_records = on_records
         self._session, self._setup, self._step = session, setup, step
         self._given = self._opened = opened
         self._input_fn, self._exhausted = input_fn, False
@@ -52,7 +62,8 @@ class Evaluation:
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
         self._tallies = _maker_of_tallies(setup, opened, state.variables)
         carry = EvalState(state.variables, setup.placement.scalar(np.int32(0)), self._tallies())
-        self._program = setup.program(eval_step(setup.task), carry, opened, k)
+        rows = on_records is not None  # a few bytes per record: dispatches are as long as without them
+        self._program = setup.program(eval_step(setup.task, with_rows=rows), carry, opened, k)
 
     @classmethod
     def of(
@@ -85,6 +96,7 @@ class Evaluation:
     def epoch(self, padding: int = 0) -> EvalResult:
         """Runs over the input once per model, with PADDINGS[padding] in rows that do not count.
 
+        The first epoch of all passes its records to on_records.
         EvaluationError unless every record counted exactly once, or was left out as bad."""
         first, *others = [self._epoch(model, padding) for model in self._setup.config.evaluated_models]
         for other in others:
@@ -101,7 +113,7 @@ class Evaluation:
         opened = self._source()
         padding_kind = self._setup.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
-        sums = _Totals(opened.source)
+        sums, self._on_records = _Totals(opened.source, self._on_records), None
         with self._setup.feeding(
             self._program, opened, opened.source.start, self._steps, self._session.check
         ) as feeder:
@@ -134,6 +146,14 @@ class Evaluation:
             self._opened = self._setup.open("eval", self._input_fn)
         self._exhausted = True
         return self._opened
+
+
+def _counted(rows: Mapping[str, Any]) -> EvaluatedRecords:
+    """The rows [steps, b] of a dispatch that count."""
+    counts = rows[MASK] > 0
+    index = rows.get(INDEX)
+    predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
+    return EvaluatedRecords(None if index is None else index[counts], rows[LOSSES][counts], predictions)
 
 
 def _prefixed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,12 +237,16 @@ def _changed(first: EvalResult, second: EvalResult) -> str:
 class _Totals:
     """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays exact."""
 
-    def __init__(self, source: CompleteInput) -> None:
+    def __init__(self, source: CompleteInput, on_records: OnRecords | None) -> None:
         self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
+        self._on_records = on_records
 
     def add(self, result: DispatchResult) -> None:
         self.steps += result.length
         self.epoch.add(result.scalars)
+        rows = result.scalars.pop(ROWS, None)
+        if self._on_records and rows:
+            self._on_records(_counted(rows))
         for name, values in result.scalars.items():
             if name not in PROOF_SUMS:
                 self.sums[name] += float(values.sum(dtype=np.float64))

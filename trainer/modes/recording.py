@@ -10,7 +10,8 @@ import jax
 
 from pipeline.errors import InfeedError
 from trainer.checkpointing.contents import versions
-from trainer.exits import Ending
+from trainer.cluster.shared_decisions import Decision
+from trainer.exits import Interrupted, Preempted
 from trainer.history.hints import Hint, hint_of, no_hint
 from trainer.history.segments import BadRecords, End, Line, Start, append
 from trainer.inputs import CompleteInput
@@ -60,8 +61,12 @@ class Recorder(AbstractContextManager):
             BadRecords(self._provenance["fingerprint"], {str(number): why for number, why in new.items()}),
         )
 
-    def end(self, reason: str) -> None:
-        """Writes the end of the run."""
+    def end(self, stopped: Decision) -> None:
+        """Writes the end of the run. stopped: what ended it early, if anything."""
+        how = "interrupted: " if stopped.interrupted else "preempted: " if stopped.preempted else ""
+        self._end(f"{how}{stopped.stop}" or "finished")
+
+    def _end(self, reason: str) -> None:
         self._write(End(self._step, _now(), reason[:MOST_REASON]))
 
     def _write(self, line: Line) -> None:
@@ -73,7 +78,8 @@ class Recorder(AbstractContextManager):
         if error is None:
             return
         with contextlib.suppress(InfeedError):  # of the disk, or of a new owner: `error` says more
-            self.end(f"{'preempted: ' if isinstance(error, Ending) else ''}{error}" or type(error).__name__)
+            how = {Interrupted: "interrupted: ", Preempted: "preempted: "}.get(type(error), "")
+            self._end(f"{how}{error}" or type(error).__name__)
 
 
 def _now() -> str:

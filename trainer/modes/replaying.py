@@ -1,7 +1,6 @@
 """Training steps once more, from a checkpoint that was kept, with the loss of every record. Writes nothing."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -14,28 +13,16 @@ from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
 from trainer.modes.resuming import resumed_position
 from trainer.modes.session import Session, open_session
+from trainer.results import ReplayedStep
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 from trainer.step_functions import BAD_LEAF, record_losses, train_step
 from trainer.warm_start.config import WarmStart
 from trainer.warm_start.loading import plan_loading
 
-__all__ = ["ReplayedStep", "replay"]
+__all__ = ["replay"]
 
 log = logger("trainer")
-
-
-@dataclass(frozen=True)
-class ReplayedStep:
-    """A training step, computed again. loss: what it reports. losses: float32 [b], of each row, NaN on rows that do not
-    count. record_ids: int32 [b], `_index`; None if the input does not number its records. from_step: of the checkpoint
-    that the replay began with, 0 for a new model."""
-
-    step: int
-    loss: float
-    losses: np.ndarray
-    record_ids: np.ndarray | None
-    from_step: int
 
 
 def replay(

@@ -1,7 +1,9 @@
 """One run of training, from the newest checkpoint to its end."""
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,16 +15,20 @@ from trainer.events.goodput import TimeSpent, first_began
 from trainer.events.profile import Profile
 from trainer.events.progress import StepSize
 from trainer.exits import ending
+from trainer.inputs import InputFn
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
 from trainer.loop.flops import peak_tflops
 from trainer.loop.program import Program
 from trainer.modes.alternating import Alternating
 from trainer.modes.between_dispatches import Actions, BetweenDispatches, StopRequest
+from trainer.modes.goal import check_ends
+from trainer.modes.owning import own
 from trainer.modes.pace import Pace
+from trainer.modes.preflight import agree_on
 from trainer.modes.recording import Recorder
 from trainer.modes.resuming import resumed_position
-from trainer.modes.session import Session
+from trainer.modes.session import Session, open_session
 from trainer.modes.training_monitor import TrainingMonitor
 from trainer.results import TrainResult
 from trainer.setup import Opened, Setup
@@ -31,20 +37,50 @@ from trainer.step_functions import train_step
 from trainer.warm_start.config import WarmStart
 from trainer.warm_start.loading import plan_loading
 
-__all__ = ["train_run"]
+__all__ = ["train"]
 
 log = logger("trainer")
-COLD = WarmStart()
 
 
-def train_run(
+def train(
+    setup: Setup,
+    input_fn: InputFn,
+    goal: Callable[[int], int | None],
+    warm_start: WarmStart,
+    alternating: Callable[[Session], Alternating] | None = None,
+) -> TrainResult:
+    """See Trainer.train. goal: the step of the newest checkpoint -> the last step to train; None for that of the input.
+    alternating: makes the evaluations in between."""
+    config = setup.config
+    with open_session(config, saves=not config.fast_dev_run) as session:
+        with session.preemption.leavable():
+            own(session, config)
+            start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
+            end = config.fast_dev_run or goal(start)
+            opened = setup.open("train", input_fn, start) if end is None or start < end else None
+            check_ends(opened and opened.source, end)
+            evaluating = alternating(session) if alternating else None
+        inputs = [*([opened] if opened else []), *(evaluating.opened.values() if evaluating else [])]
+        facts = {"eval_every_steps": evaluating and evaluating.every_steps, "warm_start": str(warm_start)}
+        agree_on(session.watchdog, setup, inputs, start, end, **facts)
+        if evaluating and start:
+            evaluating.make_up(start, end)
+        if opened:
+            result = _train_run(session, setup, opened, start, end, evaluating, warm_start)
+        else:
+            log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
+            result = TrainResult(start, start, None, {}, None, 0)
+        return replace(result, evaluations=tuple(evaluating.results)) if evaluating else result
+
+
+def _train_run(
     session: Session,
     setup: Setup,
     opened: Opened,
     start: int,
     end: int | None,
-    evaluating: Alternating | None = None,
-    warm_start: WarmStart = COLD,
+    evaluating: Alternating | None,
+    warm_start: WarmStart,
 ) -> TrainResult:
     """Trains steps start..end, from the checkpoint of `start` if above 0. end: None for that of the input. Raises an
     Ending, with all progress saved."""
@@ -100,7 +136,7 @@ def train_run(
         )
         between = BetweenDispatches(actions, end)
         state, step = run(state, start, feeder, program, actions.observe, between)
-        recorder.end(between.stopped.stop or "finished")
+        recorder.end(between.stopped)
     if bad := opened.source.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)
     stopped, saved = between.stopped.stop, step and not config.fast_dev_run

@@ -1,1 +1,1 @@
-"""The pages of training: about runs, about an evaluation, and about what the model sees."""
+"""The pages of training: about runs, an evaluation, what the model sees, and what a step saw."""

@@ -4,18 +4,18 @@ import numpy as np
 
 from pipeline.shards.example_decoding import decode_features
 from pipeline.shards.schema import Schema
+from pipeline.sources.keys import FILE_NAME_KEYS
 from pipeline.sources.records import Proven, Record, Records, fetch
 
 __all__ = ["FileNames", "file_name_key"]
 
 BLOCK_BYTES = 16 << 20
-KEYS = ("image/filename", "file_name")  # of infeed's schemas, and of TFDS
 
 
 def file_name_key(schema: Schema) -> str | None:
     """The feature that holds the name of an image's file; None if there is none."""
     features = schema.features
-    return next((key for key in KEYS if key in features and features[key].dtype == "bytes"), None)
+    return next((key for key in FILE_NAME_KEYS if key in features and features[key].dtype == "bytes"), None)
 
 
 class FileNames:

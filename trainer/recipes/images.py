@@ -118,7 +118,8 @@ class Config(DataRecipe):
         """See find_image_data."""
         workdir = self.trained_in
         choices = Choices(self.data_name, self.image_key, self.label_key, self.num_classes)
-        trained = None if self.mode == "train" or self.trainer.fast_dev_run else trained_classes(workdir)
+        trains = self.mode in ("train", "look") or self.trainer.fast_dev_run
+        trained = None if trains else trained_classes(workdir)
         found = find_image_data(choices, self.eval_records, trained)
         if trained and self.mode != "predict":
             found.check_labels(self.data_name, workdir)
@@ -139,7 +140,8 @@ class Config(DataRecipe):
         from pipeline.datasets import train_dataset
         from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
 
-        if ctx.hosts.index == 0 and not (self.trainer.fast_dev_run or self.show_state):  # the run owns the directory
+        writes = self.mode == "train" and not (self.trainer.fast_dev_run or self.show_state)
+        if writes and ctx.hosts.index == 0:  # the run owns the directory
             keep_classes(self.trainer.workdir, self.image_data.classes, replace=ctx.start_step == 0)
         crop = DecodeRandomResizedCrop(
             self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self.decoded()

@@ -170,6 +170,12 @@ class PackedText(DataRecipe):
         size = values["num_bytes"]
         return values | {"bits_per_byte": values["nats"] / math.log(2) / size if size else None}
 
+    def record_text(self, features: Mapping[str, Any]) -> str | None:
+        """The text of a row."""
+        from pipeline.tools.packed_text import row_text
+
+        return row_text(self.text_info, {key: features[key].tolist() for key in ("segment_ids", "tokens")})
+
     def samples(self, trainer: "Trainer") -> Iterator[str]:
         """The prompt with what the model adds to it, num_samples times."""
         import jax

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.errors import InputError
 from trainer.command.running import run
+from trainer.pages.config import Pages
 from trainer.recipe import Recipe
 
 
@@ -51,3 +52,25 @@ def test_a_fast_dev_run_finds_a_prediction_that_json_cannot_hold(recipe, monkeyp
     monkeypatch.setattr(Vectors, "prediction", lambda self, values: {"sum": {values["sum"]}})
     with pytest.raises(TypeError, match="set is not JSON serializable"):
         run(recipe(lambda x: {"sum": x.sum(1)}, mode="evaluate"))
+
+
+def test_a_page_is_written_by_look_and_by_report_but_not_in_a_fast_dev_run(recipe, capsys, tmp_path):
+    path = tmp_path / "page.html"
+    pages = Pages(report=str(path))
+    for mode in ("evaluate", "look"):
+        tried = recipe(lambda x: {"sum": x.sum(1)}, mode=mode, pages=pages)
+        run(tried)
+        assert "Nothing was written." in capsys.readouterr().out
+        assert not path.exists()
+    looked = replace(tried, trainer=replace(tried.trainer, fast_dev_run=None))
+    run(looked)
+    assert capsys.readouterr().out == f"the page of what the model sees is {path}\n"
+    html = path.read_text()
+    assert "16 training records" in html
+    assert "cannot draw a record again" in html
+
+
+def test_without_report_the_page_of_look_is_in_the_work_directory(recipe):
+    tried = recipe(lambda x: {"sum": x.sum(1)}, mode="look")
+    run(replace(tried, trainer=replace(tried.trainer, fast_dev_run=None)))
+    assert [path.name for path in Path(tried.trainer.workdir).iterdir()] == ["look.html"]

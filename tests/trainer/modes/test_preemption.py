@@ -17,6 +17,7 @@ from trainer.checkpointing.manager import CheckpointManager
 from trainer.cluster import preemption
 from trainer.config import TrainerConfig
 from trainer.exits import EXIT_PREEMPTED, Preempted
+from trainer.history.segments import read_history
 from trainer.interruptible import interruptible
 from trainer.trainer import Trainer
 
@@ -129,6 +130,8 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     before = handlers()
     with pytest.raises(BaseException) as ended:
         Trainer(dense_task, settings, callbacks=callbacks).train_and_evaluate(input_fn, input_fn, max_steps=STEPS)
+    last = read_history(settings.workdir).lines[-1]
+    assert last.reason.startswith("preempted: SIGTERM" if number == signal.SIGTERM else "interrupted: SIGINT")
     if number == signal.SIGTERM:
         assert isinstance(ended.value, SystemExit)
         assert ended.value.code == EXIT_PREEMPTED == 75

@@ -62,8 +62,10 @@ def test_its_records_are_those_of_the_batch(run, vectors, make_input):
         inputs.append(make_input(vectors, ctx))
         return inputs[-1]
 
+    (last,) = run.replay(keeping, step=12)
+    assert last.from_step == 10
     (step,) = run.replay(keeping, step=8)
-    assert step.record_ids.tolist() == inputs[0].given[2].tolist()  # the third after the checkpoint of step 5
+    assert step.record_ids.tolist() == inputs[1].given[2].tolist()  # the third after the checkpoint of step 5
 
 
 def test_a_record_with_a_wrong_label_has_the_largest_loss_of_its_step(vectors, dense_task, make_input, config):

@@ -1,0 +1,1 @@
+"""What describe tells of a dataset: facts from a sample of its records, and the page that shows them."""

@@ -1,0 +1,49 @@
+"""A dataset whose names, labels and texts look like markup."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from pipeline.shards.example import encode_example
+from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
+from pipeline.shards.naming import index_file, shard_file
+from pipeline.shards.record import crc32c, frame
+from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.split_index import encode_index
+from pipeline.storage.schemes import open_storage
+
+__all__ = ["MARKUP", "dataset_with_markup"]
+
+MARKUP = "<script>alert(1)</script><b>bold</b> {{ 7 * 7 }} $x$ &amp;"
+RECORDS = 12
+
+
+def dataset_with_markup(directory):
+    """Twelve records with an image, a text, a label and a number each, all named by MARKUP; returns the directory."""
+    features = {
+        "image": Feature("bytes", content="image"),
+        MARKUP: Feature("bytes", content="text", doc=MARKUP),
+        "file_name": Feature("bytes", content="text"),
+        "label": Feature("int64"),
+        "height": Feature("float32"),
+    }
+    schema, rng = Schema("marked", features), np.random.default_rng(0)
+    payloads = []
+    for number in range(RECORDS):
+        image = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (40, 90 + number, 3)).astype(np.uint8)).save(image, "JPEG")
+        values = {"image": image.getvalue(), MARKUP: MARKUP.encode(), "file_name": f"{number}{MARKUP}".encode()}
+        payloads.append(encode_example(schema, values | {"label": number % 2, "height": float(rng.normal())}))
+    name, data = shard_file("train", 0, 1), b"".join(map(frame, payloads))
+    (directory / name).write_bytes(data)
+    index = encode_index(np.array([(len(payload), crc32c(payload)) for payload in payloads], np.uint32))
+    storage = open_storage(str(directory))
+    with storage.publish(f"{directory}/{index_file('train')}") as sink:
+        sink.write(index)
+    shard = ShardEntry(name, RECORDS, len(data), crc32c(data))
+    split = SplitEntry((shard,), crc32c(index), "0" * 32, "0" * 32, seed=0)
+    labels = Labels("label", 0, (MARKUP, "plain"))
+    made = Manifest(MARKUP, schema, {"train": split}, labels, MARKUP)
+    update_manifest(storage, str(directory), lambda _: made)
+    return str(directory)

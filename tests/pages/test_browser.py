@@ -1,0 +1,101 @@
+"""Every kind of page in a browser: wide and narrow, light and dark, with names that look like markup."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import find_browser, open_browser
+from odd_names import MARKUP, dataset_with_markup
+
+from pipeline import describe
+from pipeline.datasets import train_dataset
+from pipeline.describing.records import show_records
+from pipeline.pages.page import write_page
+from pipeline.shards.schema import Labels
+from pipeline.sources.open_dataset import open_dataset
+from trainer import rewind
+from trainer.history.segments import Start, append
+from trainer.pages.evaluation import About, evaluation_page
+from trainer.pages.look import LookedAt, look_page
+from trainer.results import EvalResult, EvaluatedRecords, Look
+
+NAMES = Labels("label", 0, (MARKUP, "plain"))
+
+pytestmark = pytest.mark.skipif(
+    find_browser() is None and "CI" not in os.environ, reason="needs chromium; CI fails without it"
+)
+
+
+def dataset(directory, data):
+    describe.main([data, f"--html={directory}/page.html"])
+
+
+def run_rewind(directory, data):
+    source = train_dataset(data, global_batch=4, keys=["label"])
+    start = Start(0, "now", source.state(source.start), source.provenance, {}, None, {}, "1 x cpu, 1 process")
+    append(str(directory), start)
+    (directory / "train").mkdir()
+    (directory / "train/metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 0.5}) + "\n")
+    rewind.main([str(directory), "--step=1", "--to=2", f"--html={directory}/page.html"])
+
+
+def evaluation(directory, data):
+    records = open_dataset(data)
+    rng = np.random.default_rng(0)
+    label, predicted = rng.integers(0, 2, (2, 8))
+    probability = rng.random(8).astype(np.float32)
+    predictions = {"class": predicted, "label": label, "probability": probability}
+    evaluated = EvaluatedRecords(np.arange(8), rng.exponential(size=8).astype(np.float32), predictions)
+    result = EvalResult(3, {MARKUP: 0.5, "loss": 0.25}, 8, 0, 8, 7, 7, 1.0)
+    about = About(MARKUP, {"data": MARKUP}, NAMES, NAMES, lambda ids: show_records(records, ids), MARKUP)
+    write_page(f"{directory}/page.html", evaluation_page(result, evaluated, about))
+
+
+def look(directory, data):
+    stored = show_records(open_dataset(data), [0, 1])
+    image = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+    draw = {"image": image, MARKUP: np.array([1, 0]), "label": np.array([0, 1]), "_mask": np.ones(2, np.float32)}
+    page = look_page(Look(np.array([0, 1]), [draw, draw], draw), LookedAt(MARKUP, stored, NAMES))
+    write_page(f"{directory}/page.html", replace(page, made_by=MARKUP))
+
+
+PAGES = {"dataset": dataset, "rewind": run_rewind, "evaluation": evaluation, "look": look}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """name -> the page's file."""
+    data = dataset_with_markup(tmp_path_factory.mktemp("data"))
+    files = {}
+    for name, make in PAGES.items():
+        directory = tmp_path_factory.mktemp(name)
+        make(directory, data)
+        files[name] = Path(directory, "page.html")
+    return files
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_any_window_loads_nothing_and_shows_markup_as_text(pages, browser, name):
+    grounds = set()
+    for width in (1200, 390):
+        for dark in (False, True):
+            view = browser.show(pages[name], width, dark)
+            assert view.problems == []
+            assert view.overflow <= 0
+            grounds.add(view.ground)
+    assert len(grounds) == 2  # light and dark
+    assert view.count("script") == view.count("b") == view.count("iframe") == 0
+    assert MARKUP in view.text
+    assert view.count("img") > 0
+    assert view.broken_images == []
+    assert view.count("h1") == 1
+    assert pages[name].stat().st_size < 5e6

@@ -1,0 +1,57 @@
+"""Charts: the same data are the same bytes, colors are the page's, and no peak or gap is lost."""
+
+import re
+
+import numpy as np
+import pytest
+
+from pipeline.pages.charts import Line, histogram, lines
+
+STEPS = np.arange(10)
+
+
+def test_colors_are_those_of_the_page_and_the_same_data_are_the_same_bytes():
+    made = [lines("loss", [Line("a", STEPS, STEPS + 1.0), Line("b", STEPS, STEPS)], "step", "loss") for _ in range(2)]
+    assert made[0] == made[1]
+    assert set(re.findall(r"(?:stroke|fill): ([^;\"]+)", made[0].svg)) <= {
+        *("none", "currentColor", "var(--line)", "var(--series-0)", "var(--series-1)"),
+    }
+    assert not re.search(r"#[0-9a-f]{6}", made[0].svg.partition("</defs>")[2])
+
+
+def test_labels_are_text_and_escaped():
+    chart = lines("<b>", [Line("<i>$x$", STEPS, STEPS), Line("\x1b", STEPS, STEPS)], "$step", "a & b")
+    assert "&lt;i&gt;$x$" in chart.svg
+    assert "$step" in chart.svg
+    assert "a &amp; b" in chart.svg
+    assert "<i>" not in chart.svg
+
+
+def test_a_long_line_keeps_its_peaks():
+    y = np.zeros(100_000)
+    y[54_321] = 7.0
+    chart = lines("loss", [Line("a", np.arange(len(y)), y)], "step", "loss")
+    assert len(chart.svg) < 200_000
+    assert ">7<" in chart.svg  # a tick of the axis, which reaches as far as the peak
+
+
+def test_its_words_state_the_first_last_and_lowest_value():
+    values = np.array([np.nan, 3.0, 1.0, 2.0, np.inf])
+    assert lines("loss", [Line("run", np.arange(5), values)], "step", "loss").alt == (
+        "loss: run, from 3 to 2, lowest 1"
+    )
+    assert lines("loss", [Line("run", STEPS, np.full(10, np.nan))], "step", "loss").alt == "loss: run, no values"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([3, 1, 2, 2], "4 values from 1 to 3, median 2"),
+        ([0.5, np.nan, np.inf, 1.5], "2 values from 0.5 to 1.5, median 1. 2 values are not finite and not shown."),
+        ([], "no values"),
+        ([7.0], "1 values from 7 to 7, median 7"),
+    ],
+)
+def test_a_histogram_states_how_many_values_it_has_and_which_it_leaves_out(values, told):
+    chart = histogram("sizes", np.array(values), "bytes")
+    assert told in (chart.note or chart.alt)

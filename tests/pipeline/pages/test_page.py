@@ -1,0 +1,72 @@
+"""What a page consists of: escaped text, no network, no scripts, one file."""
+
+import builtins
+
+import pytest
+
+from pipeline.errors import OptionError, StorageError
+from pipeline.pages import page as pages
+from pipeline.pages.page import Bars, Code, Matrix, Note, Page, Picture, Pictures, Section, Table, write_page
+
+ODD = "<b onload=x>\"'&{{ 1 }}{% raw %}\x1b[31m\u202eabc"
+SHOWN = "&lt;b onload=x&gt;&#34;&#39;&amp;{{ 1 }}{% raw %}\\x1b[31m\\u202eabc"
+PIXEL = Picture("data:image/png;base64,AA==", ODD, 1, 1)
+
+BLOCKS = [
+    Table((ODD,), [(ODD,), (PIXEL,), (None,), (1.5,), (12345,)], ODD, ODD),
+    Bars([(ODD, 3), (ODD, 0)], ODD, ODD, ODD),
+    Bars([], "records"),
+    Matrix([ODD, "b"], [[1, 0], [0, 0]], ODD, ODD, ODD, ODD),
+    Pictures([(PIXEL, [ODD, "", ODD])], ODD, ODD),
+    Note(ODD, ODD, warning=True),
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.kind)
+def test_every_text_is_escaped_and_controls_are_visible(block):
+    html = Page(ODD, ODD, [Section(ODD, [block])], ODD).html()
+    assert "<b onload" not in html
+    assert "\x1b" not in html
+    assert "\u202e" not in html
+    assert SHOWN in html
+
+
+def test_code_keeps_its_lines_and_is_escaped():
+    html = Page("page", "", [Section("code", [Code("a <b>\n  c")])]).html()
+    assert "a &lt;b&gt;\n  c</pre>" in html
+
+
+def test_numbers_are_formatted_and_an_empty_section_is_left_out():
+    html = Page("page", "", [Section("numbers", [BLOCKS[0]]), Section("nothing", [])]).html()
+    assert '<td class="number">12,345</td>' in html
+    assert '<td class="number">1.5</td>' in html
+    assert "nothing" not in html
+
+
+def test_a_page_appears_completely_on_a_disk_and_in_a_bucket(tmp_path, bucket, gcs_server):
+    page = Page("page", "of one sentence")
+    for path in (f"{tmp_path}/new/page.html", f"{bucket}/page.html"):
+        assert write_page(path, page) == len(page.html())
+    assert (tmp_path / "new/page.html").read_text() == page.html()
+    assert gcs_server.read(bucket.removeprefix("gs://"), "page.html").decode() == page.html()
+
+
+def test_a_page_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "MOST_BYTES", 100)
+    with pytest.raises(StorageError, match=r"page\.html would have .* more than 100 B"):
+        write_page(f"{tmp_path}/page.html", Page("page", ""))
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_jinja2_the_error_names_the_command_that_installs_it(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "jinja2":
+            raise ModuleNotFoundError("No module named 'jinja2'", name="jinja2")
+        return real(name, *args, **kwargs)
+
+    pages._template.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(OptionError, match=r"pages need jinja2\. Install it: pip install 'jinja2>=3\.1' 'matplotlib"):
+        Page("page", "").html()

@@ -1,0 +1,70 @@
+"""Thumbnails of images of every kind, and of arrays."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.pages.thumbnails import thumbnail, thumbnail_of_array
+
+
+def image_of(picture):
+    return Image.open(io.BytesIO(base64.b64decode(picture.source.partition(",")[2])))
+
+
+def encoded(image, kind="PNG"):
+    sink = io.BytesIO()
+    image.save(sink, kind)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_a_large_image_of_any_mode_becomes_a_small_one(mode):
+    picture = thumbnail(encoded(Image.new(mode, (400, 200))), "an image")
+    assert picture is not None
+    assert (picture.width, picture.height, picture.pixelated) == (136, 68, False)
+    assert image_of(picture).size == (136, 68)
+    assert len(picture.source) < 8_000
+
+
+def test_cmyk_and_large_jpegs_are_decoded():
+    for mode in ("CMYK", "RGB"):
+        picture = thumbnail(encoded(Image.new(mode, (3000, 1500)), "JPEG"), "a photograph")
+        assert picture is not None
+        assert image_of(picture).format == "JPEG"
+
+
+def test_a_tiny_image_keeps_its_pixels_and_is_enlarged():
+    pixels = np.arange(28 * 28, dtype=np.uint8).reshape(28, 28)
+    picture = thumbnail(encoded(Image.fromarray(pixels)), "a digit")
+    assert picture is not None
+    assert picture.pixelated
+    np.testing.assert_array_equal(np.asarray(image_of(picture).convert("L")), pixels)
+
+
+def test_16_bits_are_scaled_to_what_is_in_the_image():
+    pixels = np.linspace(1000, 5000, 100 * 100).astype(np.uint16).reshape(100, 100)
+    picture = thumbnail(encoded(Image.fromarray(pixels)), "a scan")
+    assert picture is not None
+    shown = np.asarray(image_of(picture).convert("L"))
+    assert shown.min() < 10
+    assert 100 < shown.mean() < 155
+    assert shown.max() > 245
+
+
+@pytest.mark.parametrize("data", [b"", b"no image", encoded(Image.new("RGB", (90, 90)))[:-30]], ids=["", "text", "cut"])
+def test_what_cannot_be_decoded_is_none(data):
+    assert thumbnail(data, "nothing") is None
+
+
+def test_floats_are_scaled_from_black_to_white():
+    array = np.array([[[-1.0], [0.0]], [[1.0], [np.nan]]], np.float32).repeat(4, 0).repeat(4, 1)
+    shown = np.asarray(image_of(thumbnail_of_array(array, "floats")).convert("L"))
+    assert shown[::4, ::4].tolist() == [[0, 128], [255, 0]]
+
+
+@pytest.mark.parametrize("array", [np.zeros((5, 5)), np.full((5, 5, 3), np.nan), np.zeros((5, 5, 1), np.int64)])
+def test_constant_and_non_finite_arrays_are_black(array):
+    assert np.asarray(image_of(thumbnail_of_array(array, "black"))).max(initial=0) in (0, 255)  # 255: alpha
