@@ -140,7 +140,9 @@ def examples_of(shown):
     return [shlex.split(line) for line in lines[:2]], lines[3].removeprefix("see also: ").split(", ")
 
 
-@pytest.mark.parametrize("words", [words for words in PURPOSES if words not in ("train", "checkpoints", "report", "rewind")])
+@pytest.mark.parametrize(
+    "words", [words for words in PURPOSES if words not in ("train", "checkpoints", "report", "rewind")]
+)
 def test_the_help_of_a_command_says_its_purpose_first_and_both_of_its_examples_work(infeed, work, words):
     status, shown, _ = infeed(*words.split(), "--help")
     assert status == 0

@@ -64,14 +64,8 @@ def _table(runs: Sequence[Run]) -> Table:
     shown = results(runs)
     table = Table(*(Column(Text(name), overflow="fold") for name in shown.columns), box=None, pad_edge=False)
     for row in shown.rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(Text(str(value)) for value in row))
     return table
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,10 @@ def lines(
         if log and all((y > 0).all() for y in finite) and any(len(y) for y in finite):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")  # the default is a formula
-            axes.yaxis.set_minor_formatter("")
+            decades = np.ptp(np.log10([y for part in finite for y in (part.min(), part.max()) if len(part)]))
+            axes.yaxis.set_minor_formatter("{x:g}" if decades < 2 else "")
+            axes.tick_params(axis="y", which="minor", labelsize=6.5)
+        axes.xaxis.set_major_formatter("{x:,.10g}")  # the default may put a factor of 1e6 in a corner
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if len(of) > 1:

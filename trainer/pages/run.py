@@ -20,7 +20,7 @@ def run_page(runs: Sequence[Run], made_by: str = "") -> Page:
     names = _names(runs)
     losses = [name for name in names if "loss" in name]
     others = [name for name in names if name not in losses]
-    speeds = [name for name in SPEEDS if any(name in run.train.columns for run in runs)]
+    speeds = [name for name in SPEEDS if name != "speed/tflops_per_second"]  # that has the shape of the others
     several = len(runs) > 1
     differing = run_tables.differing(runs)
     sections = [
@@ -31,7 +31,7 @@ def run_page(runs: Sequence[Run], made_by: str = "") -> Page:
         Section("Speed", charts(runs, speeds, clock)),
         *(Section(f"Run {run.name}" if several else "Processes and checkpoints", _course(run)) for run in runs),
         Section("Bad records", [] if several or not runs[0].bad_records else [run_tables.bad_records(runs[0])]),
-        Section("Settings", [] if several else [run_tables.settings(runs[0])]),
+        Section("Settings", [table] if not several and (table := run_tables.settings(runs[0])).rows else []),
         Section("Versions", [table] if (table := run_tables.versions(runs)).rows else []),
     ]
     title = (

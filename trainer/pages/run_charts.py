@@ -63,7 +63,7 @@ def _groups(runs: Sequence[Run], name: str) -> Iterator[tuple[str, list[Drawn]]]
         joined = [drawn for of_source in found.values() for drawn in of_source]
         found = {"": joined}
     for source, drawn in found.items():
-        if drawn:
+        if any(len(each.column.steps) > 1 for each in drawn):  # the table of results has a single value
             yield (f"{title}, {source}" if source and name not in SPEEDS else title), drawn
 
 
@@ -81,11 +81,11 @@ def _pair(name: str, title: str, of: Sequence[Drawn], clock: Clock, points: int)
     log = "loss" in name and len(finite) > 0 and finite.min() > 0 and finite.max() > LOG_RATIO * finite.min()
     over_steps = [_over_steps(drawn) for drawn in of]
     note = " ".join([*_trend_note(over_steps), *filter(None, map(_not_finite, of))])
-    yield lines(f"{title}, over steps", over_steps, "step", title, log=log, note=note, most_points=points)
+    yield lines(f"{title}, over steps", over_steps, "step", "", log=log, note=note, most_points=points)
     over_time = [line for line in (_over_time(drawn, clock) for drawn in of) if line is not None]
     if over_time:
         x_label = f"{clock.unit} since training began"
-        yield lines(f"{title}, over time", over_time, x_label, title, log=log, most_points=points)
+        yield lines(f"{title}, over time", over_time, x_label, "", log=log, most_points=points)
 
 
 def _over_steps(drawn: Drawn) -> Line:

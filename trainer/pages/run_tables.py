@@ -1,7 +1,8 @@
 """The tables of a page about runs: results, processes, checkpoints, settings, versions, bad records."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipeline.pages.page import Table
@@ -13,7 +14,7 @@ from trainer.pages.run_times import duration, utc
 
 __all__ = ["bad_records", "checkpoints", "differing", "processes", "results", "settings", "versions"]
 
-Value = str | int | float | None
+Value = str | int | float | bool | None
 MOST_ROWS = 100
 PROOF = {
     "step": "evaluated step",
@@ -35,7 +36,7 @@ GOODPUT = {
 def results(runs: Sequence[Run]) -> Table:
     """The newest values, a column per run."""
     found = [dict(_results(run)) for run in runs]
-    return Table(("", *(run.name for run in runs)), _rows(found))
+    return _beside(runs, found)
 
 
 def _results(run: Run) -> Iterator[tuple[str, Value]]:
@@ -53,7 +54,7 @@ def _results(run: Run) -> Iterator[tuple[str, Value]]:
     ended = {title: run.train_result.get(name.removeprefix("speed/")) for name, title in SPEEDS.items()}
     yield from (speeds | {title: value for title, value in ended.items() if value is not None}).items()
     for name, title in GOODPUT.items():
-        yield title, _shown(run.train_result.get(name))
+        yield title, run.train_result.get(name)
     yield "time, with pauses", duration(run) if run.attempts else None
     yield "restarts", max(0, len(run.attempts) - 1)
     yield "preemptions", sum(attempt.how == "preempted" for attempt in run.attempts)
@@ -66,9 +67,9 @@ def _evaluated(run: Run) -> Iterator[tuple[str, Value]]:
     told, known = run.eval_result, run.evaluations[EVALUATION].columns if EVALUATION in run.evaluations else {}
     for name, value in told.items():
         if name not in PROOF and name not in INTERNAL and name not in known:
-            yield f"{name}, {EVALUATION}", _shown(value)
+            yield f"{name}, {EVALUATION}", value
     for name, title in PROOF.items():
-        yield title, _shown(told.get(name))
+        yield title, told.get(name)
 
 
 def _last(columns: Mapping[str, Column]) -> Iterator[tuple[str, float]]:
@@ -123,17 +124,18 @@ def checkpoints(run: Run) -> Table:
 
 def settings(run: Run) -> Table:
     """All settings of the newest process."""
-    return Table(("setting", "value"), list(_settings(run).items()), "All settings")
+    return Table(("setting", "value"), [(name, _text(value)) for name, value in _settings(run).items()], "All settings")
 
 
 def differing(runs: Sequence[Run]) -> Table:
     """The settings, options, data, devices and versions that are not the same in all runs; a column per run."""
-    return _table_of(runs, lambda run: {**_settings(run), **run.versions, **_devices(run)}, only_differing=True)
+    table = _beside(runs, [{**_settings(run), **run.versions, **_devices(run)} for run in runs])
+    return replace(table, rows=[row for row in table.rows if len({*row[1:]}) > 1])
 
 
 def versions(runs: Sequence[Run]) -> Table:
     """Of the newest process of each run."""
-    return _table_of(runs, lambda run: run.versions, only_differing=False)
+    return _beside(runs, [run.versions for run in runs])
 
 
 def bad_records(run: Run) -> Table:
@@ -142,22 +144,16 @@ def bad_records(run: Run) -> Table:
     return _shortened(("record", "reason"), rows, "", "Numbers are those of the input.", "last")
 
 
-def _table_of(runs: Sequence[Run], told: Callable[[Run], Mapping[str, Any]], *, only_differing: bool) -> Table:
-    rows = _rows([told(run) for run in runs])
-    rows = [row for row in rows if not only_differing or len({*map(repr, row[1:])}) > 1]
+def _beside(runs: Sequence[Run], told: Sequence[Mapping[str, Value]]) -> Table:
+    """A column per run, a row for each name that one of them has a value of."""
+    names = dict.fromkeys(name for each in told for name, value in each.items() if value is not None)
+    rows = [(name, *(_text(each.get(name)) for each in told)) for name in names]
     return Table(("", *(run.name for run in runs)), rows)
 
 
-def _rows(told: Sequence[Mapping[str, Value]]) -> list[tuple[Value, ...]]:
-    """A row for each name that a mapping has a value of, in their order."""
-    names = dict.fromkeys(name for each in told for name in each)
-    rows = [(name, *(each.get(name) for each in told)) for name in names]
-    return [row for row in rows if any(value is not None for value in row[1:])]
-
-
-def _settings(run: Run) -> dict[str, Value]:
+def _settings(run: Run) -> dict[str, Any]:
     """The TrainerConfig's without the work directory, the other options of the command, and the data."""
-    settings = {name: _shown(value) for name, value in run.settings.items() if name != "workdir"}
+    settings = {name: value for name, value in run.settings.items() if name != "workdir"}
     if run.command is not None:
         settings = {"recipe": run.command.recipe} | settings
         options = _options(run.command.options)
@@ -189,12 +185,15 @@ def _devices(run: Run) -> Mapping[str, str]:
     return {"devices": run.history.starts[-1].devices} if run.history.starts else {}
 
 
-def _shown(value: Any) -> Value:
+def _text(value: Any) -> str:
+    """A value to read: numbers of one column may have different units, so they are not aligned."""
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return json.dumps(value)
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str, note: str, which: str) -> Table:
