@@ -31,6 +31,7 @@ from pipeline.storage.schemes import open_storage
 # What tests compile runs for milliseconds: neither LLVM's optimizations nor an MLIR pipeline for each fusion pay. Where
 # bits of training are compared, processes of the fork server compile as a user's do.
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+XLA_FLAGS += " --xla_cpu_parallel_codegen_split_count=1"  # not up to 32 LLVM modules: a seventh of the CPU of a training
 if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
     XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"  # newer ones do not know it, and end the process
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
