@@ -15,6 +15,7 @@ from pipeline.errors import HostError, InfeedError, printable
 from pipeline.installing import how_to_install
 from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
 from pipeline.user_frames import keeps_all_frames
+from trainer.command.names import RECIPES
 from trainer.exits import (
     EXIT_HOST_FAILED,
     EXIT_INTERRUPTED,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from trainer.recipe import Recipe
 
 NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
-NAMES = ("digits", "mnist", "fashion_mnist", "cifar10", "images", "imagenet_resnet50", "char_lm", "byte_lm")
-RECIPES = {name: f"trainer.recipes.{name}:Config" for name in NAMES}
 
 
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:

@@ -28,7 +28,7 @@ from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say
 from pipeline.tools.program import program
-from trainer.__main__ import RECIPES
+from trainer.command.names import RECIPES
 from trainer.events.metrics_lines import metrics_lines
 from trainer.history.rows import SeenRecord, SeenStep, seen_steps
 from trainer.history.seen import start_of
