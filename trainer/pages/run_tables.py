@@ -129,7 +129,7 @@ def settings(run: Run) -> Table:
 
 def differing(runs: Sequence[Run]) -> Table:
     """The settings, options, data, devices and versions that are not the same in all runs; a column per run."""
-    table = _beside(runs, [_settings(run) | run.versions | _devices(run) for run in runs])
+    table = _beside(runs, [{**_settings(run), **run.versions, **_devices(run)} for run in runs])
     return replace(table, rows=[row for row in table.rows if len({*row[1:]}) > 1])
 
 
