@@ -16,7 +16,7 @@ from pathlib import Path
 import fork_server as forks
 import pytest
 from fake_gcs.server import start
-from program_cache import keep_programs, shared_cache
+from program_cache import compile_all_alike, keep_programs, shared_cache
 from raw_data.folders import RawImageFolder
 from raw_data.imagenet import RawImagenet, imagenet_with_a_bad_image
 from raw_data.pixels import RawCifar, RawMnist
@@ -31,6 +31,7 @@ from pipeline.storage.schemes import open_storage
 # What tests compile runs for milliseconds: neither LLVM's optimizations nor an MLIR pipeline for each fusion pay. Where
 # bits of training are compared, processes of the fork server compile as a user's do.
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+XLA_FLAGS += " --xla_cpu_parallel_codegen_split_count=1"  # up to 32 LLVM modules cost a seventh of a short training
 if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
     XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"  # newer ones do not know it, and end the process
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
@@ -80,6 +81,7 @@ def _as_quiet_as_before():
 @pytest.fixture(scope="session")
 def kept_programs(tmp_path_factory):
     """What jax has compiled once in this process, it finds again: most tests of the trainer compile the same step."""
+    compile_all_alike()
     keep_programs(str(tmp_path_factory.mktemp("programs")))
 
 

@@ -24,6 +24,7 @@ from trainer.__main__ import main as trainer_main
 
 PURPOSES = {command.words: command.purpose for group in COMMANDS.values() for command in group}
 SYNSETS = ["n01440764", "n01443537", "n01484850"]  # of ILSVRC2012
+NEED_A_TRAINING = ("train", "checkpoints", "report", "rewind")
 IN = f"import os, sys\nos.chdir(sys.argv.pop(1))\n{SCRIPT}"
 NOT_READ = """
 import os, sys, warnings
@@ -140,7 +141,9 @@ def examples_of(shown):
     return [shlex.split(line) for line in lines[:2]], lines[3].removeprefix("see also: ").split(", ")
 
 
-@pytest.mark.parametrize("words", [words for words in PURPOSES if words not in ("train", "checkpoints", "rewind")])
+@pytest.mark.parametrize(
+    "words", [words for words in PURPOSES if words not in ("train", "checkpoints", "report", "rewind")]
+)
 def test_the_help_of_a_command_says_its_purpose_first_and_both_of_its_examples_work(infeed, work, words):
     status, shown, _ = infeed(*words.split(), "--help")
     assert status == 0
@@ -188,7 +191,7 @@ def test_the_help_of_the_trainer_and_of_its_tools_ends_with_examples_that_ci_run
     of_recipes = [example for recipe in RECIPES for example in examples_of(train_help(recipe, "--help"))[0]]
     assert all(example[:2] == ["infeed", "train"] for example in of_recipes)
     assert all(example in of_recipes for example in examples_of(train_help("--help"))[0])
-    for words in ("checkpoints", "rewind"):
+    for words in NEED_A_TRAINING[1:]:
         shown = infeed(words, "--help")[1]
         assert shown.split("\n\n")[1] == PURPOSES[words]
         assert examples_of(shown)[0][0][:3] == ["infeed", words, "model"]

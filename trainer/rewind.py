@@ -110,7 +110,11 @@ def _print(seen: SeenStep, reported: float | None, replayed: "Replayed | None", 
             print(json.dumps(record.to_json()))
         return
     console = Console()
-    console.print(_table(seen, reported, with_losses=replayed is not None))
+    loss = ", which the run has not reported" if reported is None else f", mean loss {reported:.6g}"
+    shown, first = len(seen.records), "the {} with the largest losses" if replayed else "the first {}"
+    part = f", {first.format(shown)}" if shown < seen.num_rows else ""
+    say(console, f"Step {seen.step:,}{loss}: {seen.num_rows:,} records{part}")
+    console.print(_table(seen.records, with_losses=replayed is not None))
     if replayed:
         say(console, replayed.verdict)
 
@@ -133,12 +137,7 @@ def _with_progress(found: Iterator[SeenStep], steps: int) -> Iterable[SeenStep]:
     return track(found, "reading records", steps, console=console, disable=hidden, transient=True)
 
 
-def _table(seen: SeenStep, reported: float | None, with_losses: bool) -> Table:
-    shown, records = len(seen.records), seen.records
-    loss = ", which the run has not reported" if reported is None else f", mean loss {reported:.6g}"
-    title = f"\nStep {seen.step:,}{loss}: {seen.num_rows:,} records"
-    if shown < seen.num_rows:
-        title += f", {f'the {shown} with the largest losses' if with_losses else f'the first {shown}'}"
+def _table(records: Sequence[SeenRecord], with_losses: bool) -> Table:
     columns = {
         "loss": ["" if record.loss is None else f"{record.loss:.5g}" for record in records] if with_losses else [],
         "row": [str(record.row) for record in records],
@@ -150,8 +149,8 @@ def _table(seen: SeenStep, reported: float | None, with_losses: bool) -> Table:
         "label": [record.place.label for record in records],
         "note": [record.note for record in records],
     }
-    columns = {name: cells for name, cells in columns.items() if len(cells) == shown and any(cells)}
-    table = Table(box=None, title=Text(title), title_justify="left", pad_edge=False)
+    columns = {name: cells for name, cells in columns.items() if len(cells) == len(records) and any(cells)}
+    table = Table(box=None, pad_edge=False)
     for name in columns:
         folds = name in ("key", "label", "note")
         table.add_column(name, overflow="fold", no_wrap=not folds, justify="right" if name == "loss" else "left")

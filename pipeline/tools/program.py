@@ -63,7 +63,7 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
     "Train": (
         Command("train", "trainer", "Runs a recipe: trains, evaluates or predicts."),
         Command("checkpoints", "trainer.checkpoints", "Lists the checkpoints of a work directory."),
-        Command("report", "trainer.report", "Shows a training, or compares several: on a page, or as a table."),
+        Command("report", "trainer.report", "Shows a training, or compares several, on a page."),
         Command("rewind", "trainer.rewind", "Lists the records that a training step saw."),
         Command("flops", "trainer.flops", "Measures the speed of a device: FLOPs, memory, transfers."),
     ),

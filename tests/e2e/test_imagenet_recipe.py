@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from raw_data.imagenet import RawImagenet
+from stages import without_beam
 
 from pipeline.ops import DecodeCentralCrop
 from trainer.command.flags import parsed
@@ -27,7 +28,9 @@ def _narrow():
 @pytest.fixture(scope="module")
 def imagenet(tmp_path_factory):
     directory = tmp_path_factory.mktemp("imagenet")
-    RawImagenet(directory / "raw", train=(6, 5, 7), validation=5).write().convert(directory / "shards")
+    raw = RawImagenet(directory / "raw", train=(6, 5, 7), validation=5).write()
+    with without_beam():
+        raw.convert(directory / "shards")
     return directory / "shards"
 
 

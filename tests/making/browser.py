@@ -47,11 +47,10 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def screenshot(self, path):
-        """Saves the complete page as a PNG."""
-        height = self.evaluate("document.documentElement.scrollHeight")
-        width = self.evaluate("window.innerWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": min(height, 12000), "scale": 1}
+    def screenshot(self, path, top=0, height=12_000):
+        """Saves the page as a PNG: from pixel `top` on, at most this high."""
+        height = min(height, self.evaluate("document.documentElement.scrollHeight") - top)
+        clip = {"x": 0, "y": top, "width": self.evaluate("window.innerWidth"), "height": height, "scale": 1}
         data = self._call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]
         Path(path).write_bytes(base64.b64decode(data))
 

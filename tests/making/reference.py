@@ -43,7 +43,6 @@ MODULES = (
     "trainer.metrics.means",
     "trainer.metrics.tokens",
     "trainer.checkpoints",
-    "trainer.report",
     "trainer.recipe",
     "trainer.recipes.tiny_images",  # for --tiny of one's own recipe
     "beam_jobs.converter",  # the protocol of one's own converter, and what it returns

@@ -16,7 +16,7 @@ from pipeline.describing.records import show_records
 from pipeline.pages.page import write_page
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
-from trainer import rewind
+from trainer import report, rewind
 from trainer.history.segments import Start, append
 from trainer.pages.evaluation import About, evaluation_page
 from trainer.pages.look import LookedAt, look_page
@@ -62,7 +62,16 @@ def look(directory, data):
     write_page(f"{directory}/page.html", replace(page, made_by=MARKUP))
 
 
-PAGES = {"dataset": dataset, "rewind": run_rewind, "evaluation": evaluation, "look": look}
+def training(directory, data):
+    start = Start(0, "2026-11-23T12:00:00+00:00", {}, None, {MARKUP: MARKUP}, None, {MARKUP: "1"}, MARKUP)
+    append(str(directory), start)
+    (directory / "train").mkdir()
+    lines = [{"step": step, "loss": 1 / step, MARKUP: step} for step in range(1, 200)]
+    (directory / "train/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report.main([str(directory), f"--html={directory}/page.html"])
+
+
+PAGES = {"training": training, "dataset": dataset, "rewind": run_rewind, "evaluation": evaluation, "look": look}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +104,7 @@ def test_a_page_fits_any_window_loads_nothing_and_shows_markup_as_text(pages, br
     assert len(grounds) == 2  # light and dark
     assert view.count("script") == view.count("b") == view.count("iframe") == 0
     assert MARKUP in view.text
-    assert view.count("img") > 0
+    assert view.count("svg" if name == "training" else "img") > 0
     assert view.broken_images == []
     assert view.count("h1") == 1
     assert pages[name].stat().st_size < 5e6

@@ -2,7 +2,7 @@
 warning is an error in a test: so a process that runs tests has a cache of its own, and the programs that tests start
 ignore the warning."""
 
-__all__ = ["keep_programs", "shared_cache"]
+__all__ = ["compile_all_alike", "keep_programs", "shared_cache"]
 
 
 def keep_programs(directory: str) -> None:
@@ -14,6 +14,13 @@ def keep_programs(directory: str) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()  # jax may have found before that there is none
+
+
+def compile_all_alike() -> None:
+    """Lets XLA_FLAGS decide for programs that run once, too: the trainer asks for more of LLVM than tests do."""
+    from trainer.mesh import Placement
+
+    setattr(Placement, "runs_once", {})  # noqa: B010 (a property)
 
 
 def shared_cache(directory: str) -> dict[str, str]:

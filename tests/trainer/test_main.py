@@ -43,7 +43,7 @@ def test_help_of_a_recipe_shows_its_typed_options(capsys):
     shown = capsys.readouterr().out
     for option in ("--data-dir", "--workdir", "--iterations-per-loop", "--learning-rate"):
         assert option in shown
-    assert "--mode {train,evaluate,evaluate-continuously,predict,export,sample}" in " ".join(shown.split())
+    assert "--mode {train,evaluate,evaluate-continuously,predict,export,sample,look}" in " ".join(shown.split())
 
 
 def test_help_needs_no_jax():
@@ -98,7 +98,7 @@ def test_a_recipe_that_ends_the_program_while_its_flags_are_read_ends_as_it_want
 
 
 def test_ctrl_c_is_one_line_and_exit_code_130(capsys, monkeypatch):
-    def interrupted(recipe):
+    def interrupted(recipe, command):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("trainer.recipes.digits.Config.check", lambda config: None)  # there are no data

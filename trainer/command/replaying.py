@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from trainer.events.metrics_lines import metrics_lines
 from trainer.history.seen import start_of
 from trainer.history.segments import History, Start
 from trainer.recipe import DataRecipe, Recipe
+
+if TYPE_CHECKING:
+    from trainer.inputs import InputContext
 
 __all__ = ["Replayed", "replayed_losses"]
 
@@ -59,7 +63,12 @@ def replayed_losses(
         log.warning("the run used other versions, so the replay may differ: %s", ", ".join(changed))
     reported = {step: values.get("loss") for step, values in metrics_lines(join(workdir, "train"), steps)}
     trainer = Trainer(recipe.task(), recipe.trainer, warm_start=recipe.warm_start)
-    for made in trainer.replay(recipe.train_input, step=steps[0], to=steps[-1], start=start.step):
+
+    def input_fn(ctx: "InputContext") -> Any:
+        # At step 0, a recipe may write to the work directory, which is not this process's.
+        return recipe.train_input(replace(ctx, start_step=max(1, ctx.start_step)))
+
+    for made in trainer.replay(input_fn, step=steps[0], to=steps[-1], start=start.step):
         yield made.step, Replayed(made.losses, _verdict(made.step, made.loss, reported.get(made.step)))
 
 

@@ -1,1 +1,1 @@
-"""The pages of training: about runs, about an evaluation, about what the model sees, and what a step saw."""
+"""The pages of training: about runs, an evaluation, what the model sees, and what a step saw."""

@@ -104,7 +104,7 @@ def test_a_resumed_run_has_the_bits_and_the_metrics_of_the_straight_one(make_tra
 
 def test_one_device_and_four_agree(make_trainer, vector_input):
     four, one = (
-        make_trainer(name, 10, "f32", devices).train(vector_input, max_steps=STEPS)
+        make_trainer(name, STEPS, "f32", devices).train(vector_input, max_steps=STEPS)
         for name, devices in (("four", None), ("one", jax.devices()[:1]))
     )
     for many, alone in zip(arrays(four), arrays(one), strict=True):
