@@ -193,7 +193,8 @@ def _in_words(line: Line) -> str:
         return f"{line.name}, no values"
     first, last = line.y[finite[[0, -1]]]
     told = f"{line.name}, from {first:.4g} to {last:.4g}, lowest {line.y[finite].min():.4g}"
-    return ", ".join([told, *(_marks_in_words(kind, places) for kind, places in {**line.marks, **line.ticks}.items())])
+    marked = {kind: places for kind, places in {**line.marks, **line.ticks}.items() if len(places)}
+    return ", ".join([told, *(_marks_in_words(kind, places) for kind, places in marked.items())])
 
 
 def _marks_in_words(kind: str, places: Sequence[float]) -> str:
