@@ -124,6 +124,8 @@ def test_over_time_the_line_has_a_gap_wherever_nothing_was_trained(make_run):
     x = clock.of(run, run.train.times.of(column.steps))
     parts = clock.parts(run, x, column.values)
     assert [len(values) for _, values in parts] == [100, 100, 100]
+    drawn = max(re.findall(r'd="([^"]*)"', chart(run_page([run]), "loss, over time").svg), key=len)
+    assert drawn.count("M") == 3
     assert [(round(times[0]), round(times[-1])) for times, _ in parts] == [(0, 1), (5, 6), (10, 11)]
 
 
