@@ -63,6 +63,13 @@ def test_a_trend_is_drawn_above_its_values_in_their_color():
     assert drawn[:2] == ["opacity", "width"]
 
 
+def test_a_logarithmic_axis_has_numbers_between_powers_of_ten_also_next_to_a_line_without_values():
+    nothing = Line("b", STEPS, np.full(10, np.nan))
+    svg = lines("loss", [Line("a", STEPS, np.geomspace(0.1, 4, 10)), nothing], "step", "loss", log=True).svg
+    assert {">0.1<", ">0.2<", ">0.5<", ">1<", ">2<"} <= {*re.findall(r">[\d.]+<", svg)}
+    assert ">0.7<" not in svg
+
+
 def test_its_words_state_the_first_last_and_lowest_value():
     values = np.array([np.nan, 3.0, 1.0, 2.0, np.inf])
     assert lines("loss", [Line("run", np.arange(5), values)], "step", "loss").alt == (
