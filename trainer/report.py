@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.errors import OptionError
-from pipeline.pages.page import write_page
+from pipeline.pages.page import check_page, write_page
 from pipeline.sizes import format_bytes
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.program import program
@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if len(args.workdirs) > MOST_RUNS:
         raise OptionError(f"{len(args.workdirs)} work directories are given. Give at most {MOST_RUNS}.")
+    if args.html is not None:
+        check_page(args.html)
     runs = _read(args.workdirs)
     console = Console()
     if args.html is None:

@@ -86,11 +86,7 @@ def lines(
                 axes.plot(places, np.zeros(len(places)), "^", markersize=4, color=SERIES[number % len(SERIES)], **place)
         finite = [line.y[np.isfinite(line.y)] for line in of]
         if log and all((y > 0).all() for y in finite) and any(len(y) for y in finite):
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter("{x:g}")  # the default is a formula
-            decades = np.ptp(np.log10([y for part in finite for y in (part.min(), part.max()) if len(part)]))
-            axes.yaxis.set_minor_formatter("{x:g}" if decades < 2 else "")
-            axes.tick_params(axis="y", which="minor", labelsize=6.5)
+            _log_axis(axes, finite)
         axes.xaxis.set_major_formatter("{x:,.10g}")  # the default may put a factor of 1e6 in a corner
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
@@ -100,6 +96,18 @@ def lines(
     told = [f"{style[0]}: {kind}." for kind, style in styles.items()]
     told += [f"Triangles: {kind}." for kind in _kinds(line.ticks for line in of)]
     return Chart(svg, f"{title}: {'; '.join(map(_in_words, of))}", title, " ".join(filter(None, [*told, note])))
+
+
+def _log_axis(axes: Any, values: Sequence[np.ndarray]) -> None:
+    """A logarithmic y axis, with the numbers 2 and 5 between powers of ten that are few."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")  # the default is a formula
+    decades = np.ptp(np.log10([y for part in values if len(part) for y in (part.min(), part.max())]))
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    axes.yaxis.set_minor_formatter("{x:g}" if decades < 2 else "")
+    axes.tick_params(axis="y", which="minor", labelsize=6.5)
 
 
 def _kinds(marked: Iterable[Mapping[str, Sequence[float]]]) -> list[str]:
@@ -193,7 +201,8 @@ def _in_words(line: Line) -> str:
         return f"{line.name}, no values"
     first, last = line.y[finite[[0, -1]]]
     told = f"{line.name}, from {first:.4g} to {last:.4g}, lowest {line.y[finite].min():.4g}"
-    return ", ".join([told, *(_marks_in_words(kind, places) for kind, places in {**line.marks, **line.ticks}.items())])
+    marked = {kind: places for kind, places in {**line.marks, **line.ticks}.items() if len(places)}
+    return ", ".join([told, *(_marks_in_words(kind, places) for kind, places in marked.items())])
 
 
 def _marks_in_words(kind: str, places: Sequence[float]) -> str:

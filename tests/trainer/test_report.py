@@ -149,6 +149,7 @@ def test_the_command_prints_a_table_or_writes_a_page_also_in_a_bucket(runs, tmp_
         (["{empty}"], r"has no training: neither segments\.jsonl nor train/metrics\.jsonl nor checkpoints"),
         (["{empty}/nowhere"], r"nowhere is not a directory\. Give the --workdir of a training"),
         (["{a}", "{a}/"], r"is given twice\. Give each work directory once"),
+        (["{empty}/nowhere", "--html={empty}"], r"is a directory\. Give the name of a file in it"),
         (["{a}"] * 17, r"17 work directories are given\. Give at most 16"),
     ],
 )

@@ -95,7 +95,7 @@ def processes(run: Run) -> Table:
             (utc(attempt.began), after, f"{attempt.reached:,}", ended, _state(attempt.how, attempt.reason), changed)
         )
         before = attempt
-    note = "Times are UTC. A killed process ended some time after it last wrote points, which is the time here."
+    note = "Times are UTC. For a process that was killed, step and time are those of the last points that it wrote."
     return _shortened(
         ("began", "after step", "reached step", "ended", "how", "changed"), rows, "Processes", note, "newest"
     )
@@ -130,7 +130,8 @@ def settings(run: Run) -> Table:
 def differing(runs: Sequence[Run]) -> Table:
     """The settings, options, data, devices and versions that are not the same in all runs; a column per run."""
     table = _beside(runs, [{**_settings(run), **run.versions, **_devices(run)} for run in runs])
-    return replace(table, rows=[row for row in table.rows if len({*row[1:]}) > 1])
+    note = "An empty cell: the run did not set it."
+    return replace(table, rows=[row for row in table.rows if len({*row[1:]}) > 1], note=note)
 
 
 def versions(runs: Sequence[Run]) -> Table:

@@ -35,6 +35,41 @@ def test_a_long_line_keeps_its_peaks():
     assert ">7<" in chart.svg  # a tick of the axis, which reaches as far as the peak
 
 
+def test_a_long_line_keeps_its_gaps():
+    y = np.ones(100_000)
+    y[[30_000, 60_000]] = np.nan
+    chart = lines("loss", [Line("a", np.arange(len(y)), y)], "step", "loss")
+    whole = lines("loss", [Line("a", np.arange(len(y)), np.ones(len(y)))], "step", "loss")
+    pieces = [max(re.findall(r'd="([^"]*)"', each.svg), key=len).count("M") for each in (chart, whole)]
+    assert pieces == [3, 1]
+
+
+def test_each_kind_of_mark_has_a_style_of_its_own_that_the_note_and_the_words_explain():
+    marks = {"restarted": [2, 5], "killed": [4], "nothing": []}
+    chart = lines("loss", [Line("a", STEPS, STEPS, marks, {"saved": range(10)})], "step", "loss", note="Seen.")
+    assert chart.note == "Dashed lines: restarted. Dotted lines: killed. Triangles: saved. Seen."
+    assert chart.alt.endswith("lowest 0, restarted at 2, 5, killed at 4, saved at 0, 1, 2, 3, 4, 5, 6, 7 and 2 more")
+    dashes = re.findall(r"stroke-dasharray: ([^;\"]+)", chart.svg)
+    assert len(dashes) == 3
+    assert len({*dashes}) == 2
+    plain = lines("loss", [Line("a", STEPS, STEPS)], "step", "loss")
+    assert chart.svg.count("<use") - plain.svg.count("<use") == 10
+
+
+def test_a_trend_is_drawn_above_its_values_in_their_color():
+    line = Line("a", STEPS, STEPS, trend=(STEPS[::3], STEPS[::3] + 0.5))
+    svg = lines("loss", [Line("b", STEPS, STEPS), line], "step", "loss").svg
+    drawn = re.findall(r"stroke: var\(--series-1\); stroke-(opacity|width)", svg)
+    assert drawn[:2] == ["opacity", "width"]
+
+
+def test_a_logarithmic_axis_has_numbers_between_powers_of_ten_also_next_to_a_line_without_values():
+    nothing = Line("b", STEPS, np.full(10, np.nan))
+    svg = lines("loss", [Line("a", STEPS, np.geomspace(0.1, 4, 10)), nothing], "step", "loss", log=True).svg
+    assert {">0.1<", ">0.2<", ">0.5<", ">1<", ">2<"} <= {*re.findall(r">[\d.]+<", svg)}
+    assert ">0.7<" not in svg
+
+
 def test_its_words_state_the_first_last_and_lowest_value():
     values = np.array([np.nan, 3.0, 1.0, 2.0, np.inf])
     assert lines("loss", [Line("run", np.arange(5), values)], "step", "loss").alt == (

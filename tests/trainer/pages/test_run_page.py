@@ -1,0 +1,187 @@
+"""The page about runs: how processes ended, where marks and gaps are, and that a page of many runs stays small."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from trainer.events.event_times import Process
+from trainer.events.metrics_file import MetricsFile
+from trainer.events.writer import EventWriter
+from trainer.history.segments import BadRecords, Command, End, History, Start, append
+from trainer.pages.attempts import attempts_of
+from trainer.pages.run import run_page
+from trainer.pages.run_charts import charts
+from trainer.pages.run_files import read_run
+from trainer.pages.run_tables import bad_records, differing
+from trainer.pages.run_times import Clock
+
+NOON = 1_790_164_800.0  # 2026-09-23T12:00:00 UTC
+
+
+def at(seconds):
+    return f"2026-09-23T12:{seconds // 60:02d}:{seconds % 60:02d}+00:00"
+
+
+def start(step, seconds, rate="0.1", **changes):
+    command = Command("digits", ["--data-dir", "d", f"--learning-rate={rate}", "--max-steps", "300"], "/home/me")
+    given = {"fingerprint": "f", "sources": [{"name": "d, split 'train'"}]}
+    told = {"settings": {"max_steps": 300, "seed": 0}, "versions": {"jax": "0.10"}} | changes
+    return Start(step, at(seconds), {}, given, command=command, devices="8 x TPU v4, 2 processes", **told)
+
+
+KILLED_AND_PREEMPTED = (
+    start(0, 0),
+    End(100, at(60), "SIGTERM on host 1 of 2"),
+    start(100, 300),
+    start(200, 600),
+    BadRecords("f", {"7": "its JPEG is truncated"}),
+    End(300, at(660), "finished"),
+)
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """make_run("a"): a run of 300 steps that was preempted at step 100, killed at step 220 and resumed from 200."""
+
+    def make(name, lines=KILLED_AND_PREEMPTED, **scalars):
+        directory = tmp_path / name
+        for line in lines:
+            append(str(directory), line)
+        for first, last, kept, began in ((1, 100, 100, 0), (101, 220, 200, 300), (201, 300, 300, 600)):
+            clock = iter(NOON + began + np.linspace(1, 59, 200))
+            events = EventWriter(str(directory / "train"), first, clock=lambda clock=clock: next(clock))
+            for step in range(first, last + 1):
+                events.steps(step, {"loss": np.ones(1, np.float32)})
+            events.close()
+            metrics = MetricsFile(str(directory / "train"), first - 1)
+            steps = np.arange(first, kept + 1)
+            values = {"loss": 1.0 / steps, "speed/input_wait": steps / 1000} | {
+                name: np.full(len(steps), value) for name, value in scalars.items()
+            }
+            metrics.steps(first, values)
+            metrics.close()
+        return read_run(str(directory), name)
+
+    return make
+
+
+def chart(page, title):
+    return next(block for section in page.sections for block in section.blocks if block.title == title)
+
+
+@pytest.mark.parametrize(
+    ("reason", "how"),
+    [
+        ("finished", "finished"),
+        ("SIGTERM on host 0 of 1", "preempted"),
+        ("preempted: SIGTERM; all progress is saved", "preempted"),
+        ("preempted: SIGINT; step 7 is saved", "interrupted"),
+        ("SIGINT on host 0 of 1", "interrupted"),
+        ("max_time=1h is over", "stopped"),
+        ("the loss is NaN", "stopped"),
+    ],
+)
+def test_how_a_process_ended_follows_from_its_reason(reason, how):
+    (attempt,) = attempts_of(History([start(0, 0), End(5, at(9), reason)]), [])
+    assert (attempt.how, attempt.reached, attempt.ended) == (how, 5, NOON + 9)
+
+
+def test_a_process_without_an_end_was_killed_if_another_followed():
+    processes = [Process(NOON - 50, 1, NOON - 40, 30), Process(NOON + 0.5, 31, NOON + 20, 77)]
+    found = attempts_of(History([start(30, 0), start(60, 100)]), processes)
+    assert [(each.after, each.reached, each.how) for each in found] == [
+        (0, 30, "not recorded"),
+        (30, 77, "killed"),
+        (60, 60, "no end recorded"),
+    ]
+    assert [each.ended for each in found] == [NOON - 40, NOON + 20, None]
+
+
+def test_restarts_are_marked_at_their_steps_and_times_and_said_in_words(make_run):
+    page = run_page([make_run("a")])
+    over_steps, over_time = chart(page, "loss, over steps"), chart(page, "loss, over time")
+    assert over_steps.alt.endswith(", resumed after it was preempted at 100, resumed after it was killed at 200")
+    assert over_steps.note == (
+        "Dashed lines: resumed after it was preempted. Dotted lines: resumed after it was killed."
+    )
+    marks = dict(re.findall(r"(preempted|killed|resumed) at ([\d.]+(?:, [\d.]+)*)", over_time.alt))
+    assert marks["preempted"] == "1"  # minutes
+    assert 5.5 < float(marks["killed"]) < 6
+    assert marks["resumed"] == "5, 10"
+    (processes,) = [block for block in page.sections[5].blocks if block.title == "Processes"]
+    assert [row[1:3] for row in processes.rows] == [("0", "100"), ("100", "220"), ("200 (20 steps lost)", "300")]
+
+
+def test_over_time_the_line_has_a_gap_wherever_nothing_was_trained(make_run):
+    run = make_run("a")
+    clock = Clock.of_runs([run])
+    assert clock.unit == "minutes"
+    column = run.train.columns["loss"]
+    x = clock.of(run, run.train.times.of(column.steps))
+    parts = clock.parts(run, x, column.values)
+    assert [len(values) for _, values in parts] == [100, 100, 100]
+    drawn = max(re.findall(r'd="([^"]*)"', chart(run_page([run]), "loss, over time").svg), key=len)
+    assert drawn.count("M") == 3
+    assert [(round(times[0]), round(times[-1])) for times, _ in parts] == [(0, 1), (5, 6), (10, 11)]
+
+
+def test_bad_records_the_command_and_the_speed_are_on_the_page(make_run):
+    run = make_run("a")
+    assert bad_records(run).rows == [(7, "its JPEG is truncated")]
+    html = run_page([run]).html()
+    assert "its JPEG is truncated" in html
+    assert "cd /home/me\npython -m trainer digits --data-dir d --learning-rate=0.1 --max-steps 300" in html
+    assert "share of the time waiting for the input, over time" in html
+
+
+def test_options_versions_and_settings_that_differ_are_listed_and_no_others(make_run):
+    runs = [make_run("a"), make_run("b", [start(0, 0, "0.2", settings={"max_steps": 400, "seed": 0})])]
+    assert [tuple(row) for row in differing(runs).rows] == [
+        ("max_steps", "300", "400"),
+        ("--learning-rate", "0.1", "0.2"),
+    ]
+    over_steps = chart(run_page(runs), "loss, training, over steps")
+    assert "a, from 1 to 0.003333" in over_steps.alt
+    assert "b, from 1 to 0.003333" in over_steps.alt
+
+
+def test_what_changed_at_a_restart_is_listed_with_the_process(make_run):
+    changed = start(200, 600, versions={"jax": "0.12"}, settings={"max_steps": 500, "seed": 0})
+    page = run_page([make_run("a", (*KILLED_AND_PREEMPTED[:3], changed))])
+    assert "max_steps 300 -&gt; 500; jax &#39;0.10&#39; -&gt; &#39;0.12&#39;" in page.html()
+
+
+def test_metrics_that_would_make_the_page_too_large_are_named(make_run):
+    run = make_run("a", **{f"metric{number}": number for number in range(4)})
+    shown = charts([run], [f"metric{number}" for number in range(4)], Clock("minutes"), most_lines=4)
+    assert [block.title for block in shown[:-1]] == [
+        f"metric{number}, over {what}" for number in range(2) for what in ("steps", "time")
+    ]
+    assert shown[-1].text == "Not shown, because the page would be too large: metric2, metric3."
+
+
+def test_the_command_needs_neither_jax_nor_tensorflow(make_run, tmp_path):
+    make_run("a")
+    program = """
+import sys
+sys.modules.update(dict.fromkeys(("jax", "tensorflow", "tensorboard", "orbax")))
+from trainer import report
+report.main([sys.argv[1], f"--html={sys.argv[1]}/page.html"])
+report.main([sys.argv[1]])
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^preemptions +1 *$", done.stdout, re.MULTILINE)
+    assert (tmp_path / "a/page.html").stat().st_size < 5e6
+
+
+def test_a_damaged_result_is_one_line_that_names_the_file(make_run, tmp_path):
+    make_run("a")
+    (tmp_path / "a/train_result.json").write_text(json.dumps({"goodput": 0.5})[:-1])
+    with pytest.raises(Exception, match=r"a/train_result\.json is not JSON: .* Remove it: "):
+        read_run(str(tmp_path / "a"), "a")
