@@ -32,7 +32,7 @@ SIZE_RANGES, ALIKE = 8, 1.02  # of shards; within 2 % they count as equally larg
 
 
 class Values:
-    """Numbers, of which at most MOST_VALUES are kept: all, or else a random part, the same in every run, and their range.
+    """Numbers, of which at most MOST_VALUES are kept: all, or a random part, the same in every run, with their range.
 
     count: how many there were."""
 

@@ -140,7 +140,7 @@ def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
     facts = split.facts
     measured = [(title, unit, values, values.kept) for title, unit, values in _measured(facts) if values.count]
     same = [(title, float(kept[0])) for title, _, _, kept in measured if kept.min() == kept.max()]
-    charts = [each for each in measured if not each[3].min() == each[3].max()]  # NaN equals nothing
+    charts = [each for each in measured if each[3].min() != each[3].max()]  # NaN equals nothing
     if measured or facts.formats:
         yield Note(f"Of {split.whose}.", split.name)
     for key, count in facts.misfits.items():
@@ -189,7 +189,9 @@ def _origin(manifest: Manifest, splits: Sequence[SplitFacts]) -> Table:
 
 
 def _reading(manifest: Manifest, splits: Sequence[SplitFacts]) -> Iterator[Block]:
-    sides = [values.kept for split in splits for values in (*split.facts.widths.values(), *split.facts.heights.values())]
+    sides = [
+        values.kept for split in splits for values in (*split.facts.widths.values(), *split.facts.heights.values())
+    ]
     side = int(np.median(np.concatenate(sides))) if sides else None
     yield Code(reading.commands(manifest, side), "In a shell")
     if reading.recipe_of(manifest) is None:

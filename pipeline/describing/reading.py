@@ -9,7 +9,7 @@ from pipeline.tools.program import program
 __all__ = ["commands", "python", "recipe_of"]
 
 CROP, BATCH = 224, 32
-LEAST_SIDE, RECIPE_SIDE = 8, 64  # of the recipe images: the smallest --size, and its default
+LEAST_SIDE, RECIPE_SIDE = 16, 64  # of the recipe images: the smallest --size for its model, and its default
 
 
 def commands(manifest: Manifest, side: int | None = None) -> str:
@@ -65,7 +65,9 @@ def _splits(manifest: Manifest, train: str) -> list[str]:
     if not others:
         return ["--train-split", f"{train}[:90%]", "--eval-split", f"{train}[90%:]"]
     options = [] if train == "train" else ["--train-split", train]
-    return options if "validation" in others else [*options, "--eval-split", others[0]]
+    if "validation" in others:
+        return options
+    return [*options, "--eval-split", next((name for name in others if name.startswith("val")), others[0])]
 
 
 def _image(manifest: Manifest) -> str | None:

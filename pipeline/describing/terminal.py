@@ -1,4 +1,4 @@
-"""The description of a dataset, printed: tables and bars of characters. Data never acts as markup or as control codes."""
+"""The description of a dataset, printed: tables, and bars of characters. Data never act as markup or control codes."""
 
 import io
 from collections.abc import Sequence

@@ -144,7 +144,7 @@ def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "reco
 
 def _short(value: float) -> str:
     """Large numbers with separators rather than powers of ten, others with four digits."""
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 or value == round(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) < 1e12 and (abs(value) >= 1000 or value == round(value)) else f"{value:.4g}"
 
 
 @contextmanager
