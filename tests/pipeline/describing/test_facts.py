@@ -81,11 +81,11 @@ def test_values_are_bounded_and_from_all_over_the_records(records, each):
 
 def test_neither_a_period_nor_nan_biases_what_is_kept():
     values = Values()
-    for _ in range(MOST_VALUES):
-        values.add([0.0, 1.0, np.nan])
-    kept = values.kept
-    assert abs(np.nanmean(kept) - 0.5) < 0.02
-    assert abs(np.isnan(kept).mean() - 1 / 3) < 0.02
+    for _ in range(MOST_VALUES // 3):
+        values.add([0.0, 1.0, np.nan, 1.0])
+    assert not values.complete
+    assert abs(np.nanmean(values.kept) - 2 / 3) < 0.02
+    assert abs(np.isnan(values.kept).mean() - 1 / 4) < 0.02
 
 
 @pytest.mark.parametrize(
