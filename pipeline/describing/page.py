@@ -32,12 +32,12 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
     names = ", ".join(sorted(manifest.splits))
     count = f"{len(manifest.splits)} split{'s' * (len(manifest.splits) != 1)}"
     lead = f"{records:,} records in {count} ({names}), {size}, in {manifest.directory}"
-    shown, charts = fitting(splits), MOST_CHARTS // max(1, len(splits))
+    shown, charts = fitting(splits), max(1, MOST_CHARTS // max(1, len(splits)))
     made = [
         ("Splits", [_splits(manifest), *_shards(manifest)]),
         ("Features", [_features(manifest)]),
         ("Text", _text(manifest, text)),
-        ("Samples", [block for split in shown for block in _samples(manifest, split)]),
+        ("Samples", [*_fewer(splits, shown), *(block for split in shown for block in _samples(manifest, split))]),
         ("Labels", [block for split in splits for block in _labels(manifest, split)]),
         ("Distributions", [block for split in splits for block in _distributions(split, charts)]),
         ("Rejected inputs", [block for split in splits for block in _rejects(manifest, split)]),
@@ -101,6 +101,12 @@ def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:
         return []
     told = f"Tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing {text.packing}."
     return [Note(told), Table(TOTALS, list(text_totals(manifest, text)))]
+
+
+def _fewer(splits: Sequence[SplitFacts], shown: Sequence[SplitFacts]) -> Iterator[Note]:
+    asked, kept = (sum(len(split.samples) for split in of) for of in (splits, shown))
+    if kept < asked:
+        yield Note(f"{kept:,} of {asked:,} samples are shown, which is about as many as fit on a page.")
 
 
 def _samples(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
@@ -178,7 +184,9 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
         yield Note(f"{split.name}: {rejected:,} inputs were rejected; the list of reasons is not in this directory.")
         return
     rows = [(count, reason, split.rejects.example[reason]) for reason, count in split.rejects.counts[:MOST_REASONS]]
-    yield Table(("inputs", "reason", "for example"), rows, split.name)
+    more = len(split.rejects.counts) - MOST_REASONS
+    note = f"{more:,} more reasons are not shown." if more > 0 else ""
+    yield Table(("inputs", "reason", "for example"), rows, split.name, note)
 
 
 def _origin(manifest: Manifest, splits: Sequence[SplitFacts]) -> Table:

@@ -132,7 +132,9 @@ def test_a_page_shows_fewer_samples_if_all_would_make_it_too_large(write_dataset
     data = write_dataset(tmp_path / "data", {"train": [[{"image": png(80)} for _ in range(20)]]}, schema)
     assert page_of(data).count("<img ") == 20
     monkeypatch.setattr(splits, "MOST_SAMPLE_BYTES", 5 * len(thumbnail(png(80), "").source))
-    assert page_of(data).count("<img ") == 5
+    page = page_of(data)
+    assert page.count("<img ") == 5
+    assert "5 of 20 samples are shown" in page
 
 
 def test_a_dataset_in_a_bucket_has_its_page_there(marked, bucket, gcs_server):
