@@ -12,6 +12,7 @@ from pipeline.describing.splits import SplitFacts, fitting
 from pipeline.pages.charts import histogram
 from pipeline.pages.page import Bars, Block, Code, Note, Page, Pictures, Section, Table
 from pipeline.shards.manifest import Manifest
+from pipeline.shards.naming import rejects_file
 from pipeline.sizes import format_bytes
 from pipeline.sources.keys import FILE_NAME_KEYS
 from pipeline.tokenizers import TextInfo
@@ -181,7 +182,9 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     if not rejected and not (split.rejects and split.rejects.counts):
         return
     if split.rejects is None or not split.rejects.counts:
-        yield Note(f"{split.name}: {rejected:,} inputs were rejected; the list of reasons is not in this directory.")
+        yield Note(
+            f"{split.name}: {rejected:,} inputs were rejected; the list of reasons, {rejects_file(split.name)}, is not here."
+        )
         return
     rows = [(count, reason, split.rejects.example[reason]) for reason, count in split.rejects.counts[:MOST_REASONS]]
     more = len(split.rejects.counts) - MOST_REASONS

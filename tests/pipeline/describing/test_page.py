@@ -74,7 +74,7 @@ def test_reasons_that_are_elsewhere_are_said_to_be(marked):
     manifest = read_manifest(marked)
     entries = {"train": dataclasses.replace(manifest.splits["train"], rejected=3, fixups={"png_to_jpeg": 2})}
     page = dataset_page(dataclasses.replace(manifest, splits=entries), [SplitFacts("train")], None, "").html()
-    assert "train: 3 inputs were rejected; the list of reasons is not in this directory." in page
+    assert "train: 3 inputs were rejected; the list of reasons, _rejects/train.jsonl, is not here." in page
     assert "png_to_jpeg 2" in page
 
 
