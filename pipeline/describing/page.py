@@ -182,9 +182,8 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     if not rejected and not (split.rejects and split.rejects.counts):
         return
     if split.rejects is None or not split.rejects.counts:
-        yield Note(
-            f"{split.name}: {rejected:,} inputs were rejected; the list of reasons, {rejects_file(split.name)}, is not here."
-        )
+        path = rejects_file(split.name)
+        yield Note(f"{split.name}: {rejected:,} inputs were rejected; the list of reasons, {path}, is not here.")
         return
     rows = [(count, reason, split.rejects.example[reason]) for reason, count in split.rejects.counts[:MOST_REASONS]]
     more = len(split.rejects.counts) - MOST_REASONS
