@@ -8,51 +8,31 @@ if __name__ == "__main__":
 
     leave_at_once()  # before the imports: they take seconds
 
-import io
-import itertools
-import json
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
-from PIL import Image
-from rich.console import Group
 from rich.progress import track
-from rich.table import Column, Table
-from rich.text import Text
 
-from pipeline.describing.facts import Facts, gathered, sample, spread
-from pipeline.describing.page import SplitFacts, dataset_page, label_rows
-from pipeline.describing.records import show_records
-from pipeline.describing.rejects import read_rejects
+from pipeline.describing.facts import SAMPLED_RECORDS
+from pipeline.describing.page import dataset_page
+from pipeline.describing.splits import split_facts
+from pipeline.describing.terminal import print_description
 from pipeline.errors import OptionError, StorageError, printable
 from pipeline.pages.page import check_page, write_page
-from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
-from pipeline.shards.naming import summary_file
-from pipeline.shards.schema import Feature, Labels
 from pipeline.sizes import format_bytes
-from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.records import fetch, intact
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.command import Console, Parser, exit_with, say
-from pipeline.tools.packed_text import TOTALS, find_text_info, row_text, text_totals
+from pipeline.tools.packed_text import find_text_info
 from pipeline.tools.program import program
-from pipeline.tools.record_checks import label_name, labels_of
 
 __all__ = ["EXAMPLES", "main"]
 
 EXAMPLES = ("shards --all --samples=5", "shards --html=shards.html")
 
-SAMPLED_RECORDS = 200  # per split: ~22 MB of ImageNet
 SAMPLES, PAGE_SAMPLES, MOST_PAGE_SAMPLES = 2, 24, 400
-_BINS, _BAR_WIDTH, _MAX_BARS, _MAX_TEXT, _MAX_ROW_TEXT = 8, 32, 20, 60, 600
-_ALIKE = 1.02  # shards within 2 % count as equally large
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -74,65 +54,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_page(args.html)
     manifest = read_manifest(args.directory)
     text = _text_info(manifest)
-    if args.html:
-        command = f"{program('pipeline.describe')} {shlex.join(sys.argv[1:] if argv is None else argv)}"
-        splits = [_split_facts(manifest, split, text, samples, args.all) for split in sorted(manifest.splits)]
-        size = write_page(args.html, dataset_page(manifest, splits, text, command))
-        say(Console(), f"{args.html}: {format_bytes(size)}")
-    else:
-        _print(manifest, text, samples, args.all)
-
-
-def _print(manifest: Manifest, text: TextInfo | None, samples: int, every: bool) -> None:
-    console = Console()
-    console.print(_schema_table(manifest), _splits_table(manifest))
-    if text:
-        console.print(_text_table(manifest, text))
-    for split, entry in sorted(manifest.splits.items()):
-        identity = f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed {entry.seed}"
-        console.print(identity, markup=False, highlight=False, soft_wrap=True)
-        console.print(_bars(f"{split}: shards by size", _shard_sizes(manifest, split), "shards"))
-        if entry.num_records:
-            reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
-            if manifest.labels:
-                console.print(_label_bars(reader, every))
-            for number in spread(reader.num_records, samples).tolist():
-                console.print(_record_table(reader, number, text))
-
-
-def _split_facts(manifest: Manifest, split: str, text: TextInfo | None, samples: int, every: bool) -> SplitFacts:
-    """What the page shows of a split."""
-    storage, entry = open_storage(manifest.directory), manifest.splits[split]
-    facts, whose, shown = Facts(), "no records", []
-    if entry.num_records:
-        reader = IndexedRecords(manifest, split, storage)
-        ids, whose = _looked_at(reader, every)
-        facts = Facts() if manifest.schema.opaque else gathered(reader, ids, _tracked)
-        text_of = None if text is None else partial(row_text, text)
-        shown = show_records(reader, spread(reader.num_records, samples), text_of)
-    summary = join(manifest.directory, summary_file(split))
-    converted = json.loads(storage.read(summary)) if storage.exists(summary) else {}
-    rejects = read_rejects(storage, manifest.directory, split)
-    return SplitFacts(split, facts, whose, shown, _shard_sizes(manifest, split), rejects, converted)
-
-
-def _schema_table(manifest: Manifest) -> Table:
-    title = f"{manifest.name}, schema {manifest.schema.name!r}, written by {manifest.writer or 'an unknown program'}"
-    table = _table(title, "feature", "dtype", "shape", "holds", "meaning")
-    for key, feature in sorted(manifest.schema.features.items()):
-        shape = "any number" if None in feature.shape else "x".join(map(str, feature.shape)) or "one"
-        holds = feature.content if feature.dtype == "bytes" else ""
-        _add(table, key, feature.dtype, shape, holds, feature.doc + (" (optional)" if feature.optional else ""))
-    return table
-
-
-def _splits_table(manifest: Manifest) -> Table:
-    table = _table("Splits", "split", "records", "bytes", "shards", "rejected", "fix-ups")
-    for name, entry in sorted(manifest.splits.items()):
-        fixups = ", ".join(f"{kind} {count:,}" for kind, count in sorted(entry.fixups.items())) or "none"
-        size, shards = format_bytes(entry.num_bytes), f"{len(entry.shards):,}"
-        _add(table, name, f"{entry.num_records:,}", size, shards, f"{entry.rejected:,}", fixups)
-    return table
+    if not args.html:
+        print_description(manifest, text, samples, args.all, _tracked)
+        return
+    splits = [split_facts(manifest, split, text, samples, args.all, _tracked) for split in sorted(manifest.splits)]
+    command = f"{program('pipeline.describe')} {shlex.join(sys.argv[1:] if argv is None else argv)}"
+    size = write_page(args.html, dataset_page(manifest, splits, text, command))
+    say(Console(), f"{args.html}: {format_bytes(size)}")
 
 
 def _text_info(manifest: Manifest) -> TextInfo | None:
@@ -143,107 +71,9 @@ def _text_info(manifest: Manifest) -> TextInfo | None:
         return None
 
 
-def _text_table(manifest: Manifest, info: TextInfo) -> Table:
-    title = f"Text: tokenizer {info.tokenizer.name}, rows of {info.sequence_length:,} tokens, packing {info.packing}"
-    table = _table(title, *TOTALS)
-    for row in text_totals(manifest, info):
-        _add(table, *row)
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    headers = (Column(name, overflow="fold") for name in columns)
-    return Table(*headers, title=Text(title) if title else None, title_justify="left")
-
-
-def _add(table: Table, *cells: str) -> None:
-    """Adds a row of plain text: data must not act as markup or as terminal control codes."""
-    table.add_row(*(Text(printable(cell)) for cell in cells))
-
-
-def _shard_sizes(manifest: Manifest, split: str) -> list[tuple[str, int]]:
-    """(range of sizes, number of shards)."""
-    sizes = [shard.bytes for shard in manifest.splits[split].shards]
-    low, high = min(sizes), max(sizes)
-    alike = high <= _ALIKE * low
-    counts, edges = np.histogram(sizes, bins=1 if alike else _BINS, range=(low, high))
-    names = [f"{format_bytes(a)} to {format_bytes(b)}" for a, b in itertools.pairwise(edges)]
-    return list(zip(names, counts.tolist(), strict=True))
-
-
-def _looked_at(reader: IndexedRecords, every: bool) -> tuple[np.ndarray, str]:
-    """The numbers of the records to look at, and which they are, in words."""
-    total = reader.num_records
-    ids = np.arange(total) if every else sample(total, SAMPLED_RECORDS)
-    whose = f"all {total:,} records" if len(ids) == total else f"a sample of {len(ids):,} of {total:,} records"
-    return ids, whose
-
-
-def _label_bars(reader: IndexedRecords, every: bool) -> Group:
-    manifest = reader.manifest
-    assert manifest.labels
-    ids, whose = _looked_at(reader, every)
-    counts = gathered(reader, ids, _tracked, only_labels=True).labels
-    title = f"{reader.split}: labels of {whose}; {len(counts):,} of {len(manifest.labels.names):,} classes occur"
-    rows, told = label_rows(counts, _MAX_BARS, partial(_label, manifest.labels))
-    return _bars(f"{title}; shown are {told}" if told else title, rows, "records")
-
-
 def _tracked(found: Iterable[Any], count: int) -> Iterable[Any]:
     console = Console(stderr=True)
     return track(found, "reading", count, console=console, disable=not console.is_terminal, transient=True)
-
-
-def _label(labels: Labels, label: int) -> str:
-    name = label_name(labels, label)
-    return f"{label} {'(outside the range)' if name is None else name}"
-
-
-def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
-    table = _table("", "", unit, "")
-    most = max((count for _, count in rows), default=0)
-    for name, count in rows:
-        _add(table, name, f"{count:,}", "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else ""))
-    return Group(Text(f"\n{title}"), table)  # a table would wrap its own title to its width
-
-
-def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:
-    payload = intact(*fetch(reader, np.array([number]))).payload
-    table = _table(f"{reader.split}: record {number:,}, {format_bytes(len(payload))}", "feature", "value")
-    manifest = reader.manifest
-    values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
-    for key, items in sorted(values.items()):
-        feature = manifest.schema.features.get(key)
-        text = ", ".join(_item(feature, item) for item in items[:4])
-        text += f", ... ({len(items)} values)" if len(items) > 4 else ""
-        if manifest.labels and key == manifest.labels.key:
-            text = ", ".join(_label(manifest.labels, label) for label in labels_of(manifest.labels, values))
-        _add(table, key, text)
-    if info:
-        _add(table, "(text)", _shortened(row_text(info, values), _MAX_ROW_TEXT))
-    return table
-
-
-def _shortened(text: str, most: int = _MAX_TEXT) -> str:
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
-
-
-def _item(feature: Feature | None, item: Any) -> str:
-    if not isinstance(item, bytes):
-        return f"{item:.6g}" if isinstance(item, float) else str(item)
-    if feature and feature.content == "image":
-        return f"{_image(item)}, {format_bytes(len(item))}"
-    if feature and feature.content == "text":
-        return _shortened(item.decode("utf-8", "backslashreplace"))
-    return f"{item[:8].hex(' ')}{' ...' if len(item) > 8 else ''} ({format_bytes(len(item))})"
-
-
-def _image(data: bytes) -> str:
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            return f"{image.format} {image.width}x{image.height} {image.mode}"
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
-        return f"unreadable image ({str(e)[:_MAX_TEXT]})"
 
 
 if __name__ == "__main__":

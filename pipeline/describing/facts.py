@@ -1,9 +1,11 @@
 """Facts about the records of a split, gathered in one pass: labels, numbers, lengths, and sizes of images.
 
-Memory does not grow with the records: of each feature a bounded number of values is kept, spread over the records."""
+Memory does not grow with the records: of each feature a bounded number of values is kept."""
 
 import io
-from collections import Counter
+import itertools
+from array import array
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,54 +15,79 @@ from PIL import Image
 
 from pipeline.orders.hashing import splitmix64
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.schema import Feature, Labels
+from pipeline.shards.manifest import Manifest, SplitEntry
+from pipeline.sizes import format_bytes
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.records import intact, weighed
+from pipeline.tokenizers import PACKED_TEXT
 from pipeline.tools.record_checks import labels_of
 
-__all__ = ["Facts", "Values", "gathered", "sample", "spread"]
+__all__ = ["Facts", "Values", "gathered", "looked_at", "sample", "shard_sizes", "spread"]
 
-MOST_VALUES = 500_000  # of a feature: 4 MB
+MOST_VALUES = 50_000  # of a feature: 0.4 MB
 RECORDS_PER_READ = 64
+SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
+SEGMENTS = "segments"
+SIZE_RANGES, ALIKE = 8, 1.02  # of shards; within 2 % they count as equally large
 
 
 class Values:
-    """A bounded sample of numbers, of which `add` gets those of one record at a time.
+    """Numbers, of which at most MOST_VALUES are kept: all, or a random part, the same in every run, with their range.
 
-    of_records: how many records there will be; each contributes at most its share of MOST_VALUES, evenly spaced."""
+    count: how many there were."""
 
-    def __init__(self, of_records: int) -> None:
-        self._share, self._kept = max(1, MOST_VALUES // max(1, of_records)), list[np.ndarray]()
-        self._stride = -(-of_records // MOST_VALUES)
-        self._records = 0
+    def __init__(self) -> None:
+        self.count = 0
+        self._kept, self._part, self._rng = array("d"), 1, np.random.default_rng(0)
+        self._low, self._high = np.inf, -np.inf
 
     def add(self, values: Sequence[float]) -> None:
-        """Takes the values of a record."""
-        self._records += 1
-        if not values or (self._records - 1) % self._stride:
-            return
-        step = -(-len(values) // self._share)
-        self._kept.append(np.asarray(values[::step], np.float32))
+        """Takes these numbers."""
+        self.count += len(values)
+        for value in values:
+            if value < self._low:
+                self._low = value
+            if value > self._high:
+                self._high = value
+        if self._part > 1:
+            values = np.asarray(values, np.float64)[self._rng.random(len(values)) < 1 / self._part].tolist()
+        self._kept.extend(values)
+        while len(self._kept) > MOST_VALUES:
+            half = self._rng.random(len(self._kept)) < 0.5
+            self._kept = array("d", np.frombuffer(self._kept)[half].tobytes())
+            self._part *= 2
+
+    @property
+    def complete(self) -> bool:
+        """Whether all are kept."""
+        return self._part == 1
 
     @property
     def kept(self) -> np.ndarray:
-        """float32 [n]: the values that were kept."""
-        return np.concatenate(self._kept) if self._kept else np.zeros(0, np.float32)
+        """float64 [n]: those that were kept; always with the smallest and the largest."""
+        return np.array(self._kept if self.complete else [*self._kept, self._low, self._high], np.float64)
+
+
+def _by_feature() -> dict[str, Values]:
+    return defaultdict(Values)
 
 
 @dataclass
 class Facts:
-    """What is known of these records. records: how many were read. labels: label -> count. numbers: feature -> its
-    values. lengths: feature -> numbers of values, or of bytes. widths, heights: of images, by feature. formats: of
-    images, such as "JPEG RGB" -> count."""
+    """What is known of these records. records: how many were read. labels: label -> count. formats: of images, such as
+    "JPEG RGB" -> count. The others are by feature. numbers: its values. lengths: how many values a record has, if that
+    varies; of packed text, how many tokens its SEGMENTS have. sizes: bytes of each image, text or other value. widths,
+    heights: of images, in pixels. misfits: in how many records it has another dtype than in the schema."""
 
     records: int = 0
     labels: Counter[int] = field(default_factory=Counter)
-    numbers: dict[str, Values] = field(default_factory=dict)
-    lengths: dict[str, Values] = field(default_factory=dict)
-    widths: dict[str, Values] = field(default_factory=dict)
-    heights: dict[str, Values] = field(default_factory=dict)
     formats: Counter[str] = field(default_factory=Counter)
+    misfits: Counter[str] = field(default_factory=Counter)
+    numbers: dict[str, Values] = field(default_factory=_by_feature)
+    lengths: dict[str, Values] = field(default_factory=_by_feature)
+    sizes: dict[str, Values] = field(default_factory=_by_feature)
+    widths: dict[str, Values] = field(default_factory=_by_feature)
+    heights: dict[str, Values] = field(default_factory=_by_feature)
 
 
 def spread(total: int, wanted: int) -> np.ndarray:
@@ -87,43 +114,54 @@ def gathered(reader: IndexedRecords, ids: np.ndarray, progress: Any = None, *, o
             facts.records += 1
             facts.labels.update(labels_of(manifest.labels, values))
             if not only_labels:
-                _add(facts, manifest.schema.features, manifest.labels, values, len(ids))
+                _add(facts, manifest, values)
     return facts
 
 
-def _add(
-    facts: Facts,
-    features: Mapping[str, Feature],
-    labels: Labels | None,
-    values: Mapping[str, Sequence[Any]],
-    of_records: int,
-) -> None:
-    for key, feature in features.items():
+def looked_at(total: int, every: bool) -> tuple[np.ndarray, str]:
+    """The numbers of the records to look at, and which they are, in words. every: all of them."""
+    ids = np.arange(total) if every else sample(total, SAMPLED_RECORDS)
+    return ids, f"all {total:,} records" if len(ids) == total else f"a sample of {len(ids):,} of {total:,} records"
+
+
+def shard_sizes(entry: SplitEntry) -> list[tuple[str, int]]:
+    """(range of sizes, number of shards): one range if all are about as large."""
+    sizes = [shard.bytes for shard in entry.shards]
+    low, high = min(sizes), max(sizes)
+    if high <= ALIKE * low:
+        return [(f"{format_bytes(low)} to {format_bytes(high)}", len(sizes))]
+    counts, edges = np.histogram(sizes, SIZE_RANGES)
+    names = [f"{format_bytes(a)} to {format_bytes(b)}" for a, b in itertools.pairwise(edges)]
+    return list(zip(names, counts.tolist(), strict=True))
+
+
+def _add(facts: Facts, manifest: Manifest, values: Mapping[str, Sequence[Any]]) -> None:
+    packed = manifest.schema.name == PACKED_TEXT
+    for key, feature in manifest.schema.features.items():
         items = values.get(key, ())
+        if items and isinstance(items[0], bytes) != (feature.dtype == "bytes"):
+            facts.misfits[key] += 1
+            continue
+        if None in feature.shape:
+            facts.lengths[key].add([len(items)])
         if feature.content == "image":
-            _add_images(facts, key, items, of_records)
+            _add_images(facts, key, items)
         elif feature.dtype == "bytes":
-            for item in items:
-                _of(facts.lengths, key, of_records).add([len(item)])
-        elif labels is None or key != labels.key:
-            _of(facts.numbers, key, of_records).add(items)
-        if None in feature.shape and feature.dtype != "bytes":
-            _of(facts.lengths, key, of_records).add([len(items)])
+            facts.sizes[key].add([len(item) for item in items])
+        elif not (packed and feature.shape) and not (manifest.labels and key == manifest.labels.key):
+            facts.numbers[key].add(items)
+    if packed:
+        numbers, tokens = np.unique(np.asarray(values.get("segment_ids", ()), np.int64), return_counts=True)
+        facts.lengths[SEGMENTS].add(tokens[numbers > 0].tolist())  # 0 is padding
 
 
-def _add_images(facts: Facts, key: str, items: Sequence[bytes], of_records: int) -> None:
+def _add_images(facts: Facts, key: str, items: Sequence[bytes]) -> None:
+    facts.sizes[key].add([len(item) for item in items])
     for item in items:
         try:
             with Image.open(io.BytesIO(item)) as image:  # reads only the header
                 facts.formats[f"{image.format} {image.mode}"] += 1
-                _of(facts.widths, key, of_records).add([image.width])
-                _of(facts.heights, key, of_records).add([image.height])
+                facts.widths[key].add([image.width])
+                facts.heights[key].add([image.height])
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
             facts.formats["unreadable"] += 1
-        _of(facts.lengths, key, of_records).add([len(item)])
-
-
-def _of(values: dict[str, Values], key: str, of_records: int) -> Values:
-    if key not in values:
-        values[key] = Values(of_records)
-    return values[key]

@@ -1,63 +1,49 @@
 """The page of a dataset: what it is, its splits, labels, samples and distributions, and how to read it."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 
 import numpy as np
 
-from pipeline.describing import reading
-from pipeline.describing.facts import Facts
-from pipeline.describing.records import ShownRecord, label_text
-from pipeline.describing.rejects import Rejects
+from pipeline.describing import origin, reading
+from pipeline.describing.facts import SEGMENTS, Facts, Values, shard_sizes
+from pipeline.describing.records import OF_FILES, ShownRecord, label_text
+from pipeline.describing.splits import SplitFacts, fitting
 from pipeline.pages.charts import histogram
 from pipeline.pages.page import Bars, Block, Code, Note, Page, Pictures, Section, Table
 from pipeline.shards.manifest import Manifest
+from pipeline.shards.naming import rejects_file
 from pipeline.sizes import format_bytes
+from pipeline.sources.keys import FILE_NAME_KEYS
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.packed_text import TOTALS, text_totals
 
-__all__ = ["SplitFacts", "dataset_page", "label_rows"]
+__all__ = ["dataset_page", "label_rows"]
 
-OF_PACKED_TEXT = ("tokens", "positions", "segment_ids")  # their numbers mean nothing by themselves
-MOST_CHARTS = 24  # of a split
+MOST_CHARTS = 60  # of a page: 1.2 MB
 MOST_LABELS = 60
-
-
-@dataclass(frozen=True)
-class SplitFacts:
-    """What the page shows of a split. whose: which records the facts are of, in words. shards: name -> count, by size.
-    summary: of its conversion, {} if unknown."""
-
-    name: str
-    facts: Facts
-    whose: str
-    samples: Sequence[ShownRecord]
-    shards: Sequence[tuple[str, int]]
-    rejects: Rejects | None
-    summary: Mapping[str, object]
+MOST_REASONS = 30
+NO_RECIPE = "No recipe of infeed trains on these records as they are. trainer/RECIPES.md shows how to write one."
 
 
 def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInfo | None, made_by: str) -> Page:
     """The page, with a section for each kind of fact. text: how its text became tokens, if it is packed text."""
     records = sum(entry.num_records for entry in manifest.splits.values())
-    size = sum(entry.num_bytes for entry in manifest.splits.values())
-    names = ", ".join(manifest.splits)
-    lead = (
-        f"{records:,} records in {len(manifest.splits)} splits ({names}), {format_bytes(size)}, in {manifest.directory}"
-    )
+    size = format_bytes(sum(entry.num_bytes for entry in manifest.splits.values()))
+    names = ", ".join(sorted(manifest.splits))
+    count = f"{len(manifest.splits)} split{'s' * (len(manifest.splits) != 1)}"
+    lead = f"{records:,} records in {count} ({names}), {size}, in {manifest.directory}"
+    shown, charts = fitting(splits), max(1, MOST_CHARTS // max(1, len(splits)))
     made = [
-        ("Splits", [_splits(manifest), *_shards(splits)]),
+        ("Splits", [_splits(manifest), *_shards(manifest)]),
         ("Features", [_features(manifest)]),
         ("Text", _text(manifest, text)),
-        ("Samples", [block for split in splits for block in _samples(split)]),
+        ("Samples", [*_fewer(splits, shown), *(block for split in shown for block in _samples(manifest, split))]),
         ("Labels", [block for split in splits for block in _labels(manifest, split)]),
-        ("Distributions", [block for split in splits for block in _distributions(manifest, split)]),
+        ("Distributions", [block for split in splits for block in _distributions(split, charts)]),
         ("Rejected inputs", [block for split in splits for block in _rejects(manifest, split)]),
         ("How it was made", [_origin(manifest, splits)]),
-        ("How to read it", [Code(reading.commands(manifest), "In a shell"), Code(_python(manifest), "In Python")]),
+        ("How to read it", list(_reading(manifest, splits))),
     ]
     sections = [Section(title, blocks, narrow=title == "Distributions") for title, blocks in made]
     return Page(manifest.name, lead, sections, made_by)
@@ -86,16 +72,18 @@ def _splits(manifest: Manifest) -> Table:
         )
         for name, entry in sorted(manifest.splits.items())
     ]
-    return Table(("split", "records", "bytes", "shards", "rejected", "fix-ups"), rows)
+    return _without_empty_columns(("split", "records", "bytes", "shards", "rejected", "fix-ups"), rows)
 
 
-def _shards(splits: Sequence[SplitFacts]) -> Iterator[Block]:
-    for split in splits:
-        if len(split.shards) == 1:
-            ((size, count),) = split.shards
-            yield Note(f"{split.name}: {count:,} shard{'s' * (count > 1)} of {size}.")
-        elif split.shards:
-            yield Bars(split.shards, "shards", f"{split.name}: shards by size")
+def _shards(manifest: Manifest) -> Iterator[Block]:
+    for name, entry in sorted(manifest.splits.items()):
+        ranges = shard_sizes(entry)
+        if len(ranges) > 1:
+            yield Bars(ranges, "shards", f"{name}: shards by size")
+        elif entry.num_records:
+            ((_, count),) = ranges
+            size = format_bytes(entry.num_bytes / count)
+            yield Note(f"{name}: {f'{count:,} shards of about {size}' if count > 1 else f'1 shard of {size}'}.")
 
 
 def _features(manifest: Manifest) -> Block:
@@ -105,8 +93,8 @@ def _features(manifest: Manifest) -> Block:
     for key, feature in sorted(manifest.schema.features.items()):
         shape = "any number" if None in feature.shape else "x".join(map(str, feature.shape)) or "one"
         kind = feature.content if feature.dtype == "bytes" else ""
-        rows.append((key, feature.dtype, shape, kind, "optional" if feature.optional else "", feature.doc))
-    return Table(("feature", "dtype", "shape", "holds", "", "meaning"), rows)
+        rows.append((key, feature.dtype, f"{shape}{', optional' * feature.optional}", kind, feature.doc))
+    return _without_empty_columns(("feature", "dtype", "shape", "holds", "meaning"), rows)
 
 
 def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:
@@ -116,26 +104,34 @@ def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:
     return [Note(told), Table(TOTALS, list(text_totals(manifest, text)))]
 
 
-def _samples(split: SplitFacts) -> Iterator[Block]:
-    pictured = [(record.pictures[0], _lines(record)) for record in split.samples if record.pictures]
-    more = [(picture, [f"record {record.number:,}"]) for record in split.samples for picture in record.pictures[1:]]
+def _fewer(splits: Sequence[SplitFacts], shown: Sequence[SplitFacts]) -> Iterator[Note]:
+    asked, kept = (sum(len(split.samples) for split in of) for of in (splits, shown))
+    if kept < asked:
+        yield Note(f"{kept:,} of {asked:,} samples are shown, which is about as many as fit on a page.")
+
+
+def _samples(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
+    pictured = [(record.pictures, _lines(record)) for record in split.samples if record.pictures]
     if pictured:
-        yield Pictures([*pictured, *more], split.name)
+        images = sorted(key for key, feature in manifest.schema.features.items() if feature.content == "image")
+        note = f"Of each record, from top to bottom: {', '.join(images)}." if len(images) > 1 else ""
+        yield Pictures(pictured, split.name, note)
     others = [record for record in split.samples if not record.pictures]
     if others:
-        rows = [(record.number, record.label, record.name, " · ".join(_contents(record))) for record in others]
-        yield _without_empty_columns(("record", "label", "file", "content"), rows, split.name)
+        rows = [
+            (record.number, record.label, record.name, " · ".join(record.texts), " · ".join(record.numbers))
+            if not record.problem
+            else (record.number, "", "", record.problem, "")
+            for record in others
+        ]
+        yield _without_empty_columns(("record", "label", "file", "text", "values"), rows, split.name)
 
 
 def _lines(record: ShownRecord) -> list[str]:
     return [record.label or f"record {record.number:,}", record.name, *record.texts[:3]]
 
 
-def _contents(record: ShownRecord) -> Sequence[str]:
-    return [record.problem] if record.problem else [*record.texts, *record.numbers]
-
-
-def _without_empty_columns(columns: Sequence[str], rows: Sequence[Sequence[str | int]], title: str) -> Table:
+def _without_empty_columns(columns: Sequence[str], rows: Sequence[Sequence[str | int]], title: str = "") -> Table:
     kept = [at for at in range(len(columns)) if any(row[at] != "" for row in rows)]
     return Table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows], title)
 
@@ -147,32 +143,38 @@ def _labels(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
         yield Bars(rows, "records", f"{split.name}: labels", f"{note} Shown are {told}." if told else note)
 
 
-def _distributions(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
-    measured = list(_measured(manifest, split.facts))
-    same = [(title, float(values[0])) for title, _, values in measured if values.min() == values.max()]
-    charts = [each for each in measured if each[2].min() < each[2].max() or not np.isfinite(each[2]).all()]
-    if measured or split.facts.formats:
-        yield Note(f"{split.name}: of {split.whose}.")
-    for title, unit, values in charts[:MOST_CHARTS]:
-        yield histogram(f"{split.name}: {title}", values, unit, "count")
-    if len(charts) > MOST_CHARTS:
-        yield Note(f"{len(charts) - MOST_CHARTS} more features are not shown.")
+def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
+    facts = split.facts
+    measured = [(title, unit, values, values.kept) for title, unit, values in _measured(facts) if values.count]
+    same = [(title, float(kept[0])) for title, _, _, kept in measured if kept.min() == kept.max()]
+    charts = [each for each in measured if each[3].min() != each[3].max()]  # NaN equals nothing
+    if measured or facts.formats:
+        yield Note(f"Of {split.whose}.", split.name)
+    for key, count in facts.misfits.items():
+        yield Note(f"{count:,} records have {key!r} in another dtype than the schema.", warning=True)
+    for title, unit, values, kept in charts[:most]:
+        note = "" if values.complete else f"A random part of {values.count:,} values, and the smallest and largest."
+        yield histogram(f"{split.name}: {title}", kept, unit, "count", note=note)
+    if len(charts) > most:
+        yield Note(f"{len(charts) - most:,} more features are not shown.")
     if same:
         yield Table(("feature", "value"), same, f"{split.name}: the same in all")
-    if split.facts.formats:
-        yield Bars(split.facts.formats.most_common(), "images", f"{split.name}: formats of images")
+    if facts.formats:
+        yield Bars(facts.formats.most_common(), "images", f"{split.name}: formats of images")
 
 
-def _measured(manifest: Manifest, facts: Facts) -> Iterator[tuple[str, str, np.ndarray]]:
-    """(what, its unit, values) of everything that was measured, without what has no values."""
+def _measured(facts: Facts) -> Iterator[tuple[str, str, Values]]:
+    """(what, its unit, values) of everything that was measured."""
     for key, heights in facts.heights.items():
-        yield f"widths of {key}", "pixels", facts.widths[key].kept
-        yield f"heights of {key}", "pixels", heights.kept
-    for key, lengths in facts.lengths.items():
-        yield f"lengths of {key}", "bytes" if manifest.schema.features[key].dtype == "bytes" else "values", lengths.kept
+        yield f"widths of {key}", "pixels", facts.widths[key]
+        yield f"heights of {key}", "pixels", heights
     for key, numbers in facts.numbers.items():
-        if key not in OF_PACKED_TEXT and len(numbers.kept):
-            yield key, "value", numbers.kept
+        yield key, "value", numbers
+    for key, lengths in facts.lengths.items():
+        yield f"lengths of {key}", "tokens" if key == SEGMENTS else "values per record", lengths
+    for key, sizes in facts.sizes.items():
+        if key not in (*FILE_NAME_KEYS, *OF_FILES):
+            yield f"sizes of {key}", "bytes", sizes
 
 
 def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
@@ -180,34 +182,28 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     if not rejected and not (split.rejects and split.rejects.counts):
         return
     if split.rejects is None or not split.rejects.counts:
-        yield Note(f"{split.name}: {rejected:,} inputs were rejected; the list of reasons is not in this directory.")
+        path = rejects_file(split.name)
+        yield Note(f"{split.name}: {rejected:,} inputs were rejected; the list of reasons, {path}, is not here.")
         return
-    rows = [(count, reason, split.rejects.example[reason]) for reason, count in split.rejects.counts[:30]]
-    yield Table(("inputs", "reason", "for example"), rows, split.name)
+    rows = [(count, reason, split.rejects.example[reason]) for reason, count in split.rejects.counts[:MOST_REASONS]]
+    more = len(split.rejects.counts) - MOST_REASONS
+    note = f"{more:,} more reasons are not shown." if more > 0 else ""
+    yield Table(("inputs", "reason", "for example"), rows, split.name, note)
 
 
 def _origin(manifest: Manifest, splits: Sequence[SplitFacts]) -> Table:
-    rows: list[tuple[str, str]] = [
-        ("written by", manifest.writer or "an unknown program"),
-        ("schema", manifest.schema.name),
-    ]
+    rows = list(origin.of_dataset(manifest))
     for split in splits:
-        entry, summary = manifest.splits[split.name], split.summary
-        rows.append((f"{split.name}: fingerprint", entry.fingerprint))
-        rows.append((f"{split.name}: plan, seed", f"{entry.plan_digest}, {entry.seed}"))
-        started, seconds = summary.get("started"), summary.get("seconds")
-        if isinstance(started, float | int) and isinstance(seconds, float | int):
-            when = datetime.fromtimestamp(started, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
-            rows.append((f"{split.name}: converted", f"{when}, in {seconds:,.0f} s"))
-        if raw := summary.get("raw"):
-            rows.append((f"{split.name}: raw data", json.dumps(raw)))
-        warnings = summary.get("warnings")
-        rows += [
-            (f"{split.name}: warning", str(warning)) for warning in (warnings if isinstance(warnings, list) else [])
-        ]
+        rows += origin.of_split(split.name, manifest.splits[split.name], split.conversion)
     return Table(("what", "value"), rows)
 
 
-def _python(manifest: Manifest) -> str:
-    names = [name for name, entry in sorted(manifest.splits.items()) if entry.num_records]
-    return reading.python(manifest, "train" if "train" in names or not names else names[0])
+def _reading(manifest: Manifest, splits: Sequence[SplitFacts]) -> Iterator[Block]:
+    sides = [
+        values.kept for split in splits for values in (*split.facts.widths.values(), *split.facts.heights.values())
+    ]
+    side = int(np.median(np.concatenate(sides))) if sides else None
+    yield Code(reading.commands(manifest, side), "In a shell")
+    if reading.recipe_of(manifest) is None:
+        yield Note(NO_RECIPE)
+    yield Code(reading.python(manifest, side), "In Python")

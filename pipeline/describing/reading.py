@@ -1,52 +1,76 @@
-"""The commands and the program that read a dataset, by what its schema contains."""
+"""The commands and the program that read a dataset, by its splits and what its schema contains."""
 
 import shlex
 
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.schema import Schema
 from pipeline.tokenizers import PACKED_TEXT
 from pipeline.tools.program import program
 
-__all__ = ["commands", "python"]
+__all__ = ["commands", "python", "recipe_of"]
+
+CROP, BATCH = 224, 32
+LEAST_SIDE, RECIPE_SIDE = 16, 64  # of the recipe images: the smallest --size for its model, and its default
 
 
-def commands(manifest: Manifest) -> str:
-    """Commands that verify it and train on it, one per line."""
-    place = shlex.quote(manifest.directory)
-    lines = [f"{program('pipeline.verify')} {place}"]
-    if recipe := _recipe(manifest):
-        lines.append(f"{program('trainer')} {recipe} --data-dir {place} --workdir runs/{recipe}")
+def commands(manifest: Manifest, side: int | None = None) -> str:
+    """Commands that verify it and train on it, one per line. side: of its images, in pixels, if it is known."""
+    lines = [f"{program('pipeline.verify')} {shlex.quote(manifest.directory)}"]
+    if (recipe := recipe_of(manifest)) and (split := _train_split(manifest)):
+        options = ["--data-dir", manifest.directory, "--workdir", f"runs/{recipe}", *_splits(manifest, split)]
+        if recipe == "images" and side and side < RECIPE_SIDE:
+            options += ["--size", str(max(side, LEAST_SIDE))]
+        lines.append(f"{program('trainer')} {recipe} {shlex.join(options)}")
     return "\n".join(lines)
 
 
-def python(manifest: Manifest, split: str) -> str:
-    """A program that reads batches of a split."""
-    lines = ["from pipeline.datasets import open_dataset, train_dataset"]
+def python(manifest: Manifest, side: int | None = None) -> str:
+    """A program that reads batches of its training split; of opaque records, one of them."""
+    split = _train_split(manifest) or next(iter(sorted(manifest.splits)))
+    image = _image(manifest)
+    batch = min(BATCH, max(1, manifest.splits[split].num_records))
+    size = min(side or CROP, CROP)
+    opened = f"records = open_dataset({manifest.directory!r}, {split!r})"
+    if manifest.schema.opaque:
+        return "\n".join(["from pipeline.datasets import open_dataset", "", opened, "print(len(records), records[0])"])
+    lines = ["from pipeline.datasets import open_dataset, train_dataset", "", opened]
+    lines += ["print(len(records), list(records.examples()[0]))"]
     ops = ""
-    if image := _image(manifest.schema):
-        lines.append("from pipeline.ops import DecodeRandomResizedCrop")
-        ops = f', ops=[DecodeRandomResizedCrop({image!r}, into="image", size=(224, 224))]'
-    lines += [
-        "",
-        f"records = open_dataset({manifest.directory!r}, {split!r})",
-        "print(len(records), records.examples()[0])"
-        if not manifest.schema.opaque
-        else "print(len(records), records[0])",
-        f"for batch in train_dataset(records, global_batch=32{ops}):",
-        "    ...",
-    ]
-    return "\n".join(lines)
+    if image:
+        lines.insert(1, "from pipeline.ops import DecodeRandomResizedCrop")
+        lines.append(f'crop = DecodeRandomResizedCrop({image!r}, into="image", size=({size}, {size}))')
+        ops = ", ops=[crop]"
+    return "\n".join([*lines, f"for batch in train_dataset(records, global_batch={batch}{ops}):", "    ..."])
 
 
-def _image(schema: Schema) -> str | None:
-    images = [key for key, feature in schema.features.items() if feature.content == "image"]
-    return images[0] if len(images) == 1 else None
-
-
-def _recipe(manifest: Manifest) -> str | None:
-    """A recipe that trains on it as it is."""
+def recipe_of(manifest: Manifest) -> str | None:
+    """The name of a recipe that trains on it as it is; None if there is none."""
     if manifest.schema.name == PACKED_TEXT:
         return "byte_lm"
-    if _image(manifest.schema) and manifest.labels:
-        return "imagenet_resnet50" if len(manifest.labels.names) == 1000 else "images"
-    return None
+    labels, features = manifest.labels, manifest.schema.features
+    if not _image(manifest) or not labels or labels.count < 2 or labels.key not in features:
+        return None
+    one_number = (features[labels.key].dtype, features[labels.key].shape) == ("int64", ())
+    return ("imagenet_resnet50" if labels.count == 1000 else "images") if one_number else None
+
+
+def _train_split(manifest: Manifest) -> str | None:
+    """train, or the largest; None if no split has records."""
+    sizes = {name: entry.num_records for name, entry in manifest.splits.items() if entry.num_records}
+    return "train" if "train" in sizes else max(sizes, key=lambda name: sizes[name], default=None)
+
+
+def _splits(manifest: Manifest, train: str) -> list[str]:
+    """The flags that choose what to train on and what to evaluate, where recipes' defaults do not fit."""
+    others = [name for name, entry in sorted(manifest.splits.items()) if name != train and entry.num_records]
+    if not others:
+        return ["--train-split", f"{train}[:90%]", "--eval-split", f"{train}[90%:]"]
+    options = [] if train == "train" else ["--train-split", train]
+    if "validation" in others:
+        return options
+    return [*options, "--eval-split", next((name for name in others if name.startswith("val")), others[0])]
+
+
+def _image(manifest: Manifest) -> str | None:
+    """Its only feature with an image; None if there are several or none."""
+    images = [(key, feature) for key, feature in manifest.schema.features.items() if feature.content == "image"]
+    return images[0][0] if len(images) == 1 and images[0][1].shape == () else None

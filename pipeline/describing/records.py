@@ -2,6 +2,7 @@
 
 The pages of datasets, evaluations and training steps use it."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
 OF_FILES = ("image/format", "image/colorspace")  # features that say nothing about what is seen
 MOST_NUMBERS = 16  # of a feature
+MOST_PICTURES = 12  # of a record
 LEAST_SIDE = 4  # pixels; a smaller array with the shape of an image is hardly one
 
 TextOf = Callable[[Mapping[str, Any]], str | None]
@@ -34,7 +36,7 @@ class ShownRecord:
     """What a page shows of a record.
 
     number, where: of the record in its dataset, and of its bytes. name: of its file, or "". label: its number and name,
-    or "". pictures, texts, numbers: of its features. problem: why it cannot be shown, or ""."""
+    or "". pictures, texts, numbers: of its features, at most 12 pictures. problem: why it cannot be shown, or ""."""
 
     number: int
     where: str
@@ -92,7 +94,7 @@ def _shown(
     label = _label(records.labels, values)
     alt = f"record {number:,}{f', label {label}' if label else ''}"
     name = next((_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), "")
-    pictures = [made for value in values.values() if (made := _picture(value, alt, pixels))]
+    pictures = list(itertools.islice(_pictures(values, alt, pixels), MOST_PICTURES))
     texts = list(_texts(records.layout, values, label))
     if text_of and (text := text_of(values)):
         texts.append(_on_one_line(text))
@@ -107,12 +109,27 @@ def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
     return ", ".join(label_text(labels, label) for label in found.tolist() if isinstance(label, int))
 
 
-def _picture(value: Any, alt: str, pixels: int) -> Picture | None:
+def _pictures(values: Mapping[str, Any], alt: str, pixels: int) -> Iterator[Picture]:
+    """Pictures of all images, with the feature as part of their alternative text if there are several."""
+    items = [(key, item) for key, value in values.items() for item in _items(value)]
+    several = sum(map(_is_image, (item for _, item in items))) > 1
+    for key, item in items:
+        if _is_image(item) and (made := _picture(item, f"{alt}, {key}" if several else alt, pixels)):
+            yield made
+
+
+def _items(value: Any) -> list[Any]:
+    return value.ravel().tolist() if isinstance(value, np.ndarray) and value.dtype == object else [value]
+
+
+def _is_image(value: Any) -> bool:
     if isinstance(value, bytes):
-        return thumbnail(value, alt, pixels) if value.startswith(_IMAGE_FILES) else None
-    if isinstance(value, np.ndarray) and value.dtype.kind in "uif" and is_picture(value):
-        return thumbnail_of_array(value, alt, pixels)
-    return None
+        return value.startswith(_IMAGE_FILES)
+    return isinstance(value, np.ndarray) and value.dtype.kind in "uif" and is_picture(value)
+
+
+def _picture(value: Any, alt: str, pixels: int) -> Picture | None:
+    return thumbnail(value, alt, pixels) if isinstance(value, bytes) else thumbnail_of_array(value, alt, pixels)
 
 
 def _texts(layout: Layout, values: Mapping[str, Any], label: str) -> Iterator[str]:

@@ -136,14 +136,23 @@ def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "reco
         note = f"{note} {len(values) - len(finite):,} values are not finite and not shown.".strip()
     with _figure() as (figure, axes):
         axes.hist(finite, bins=bins, color=SERIES[0])
+        axes.locator_params(axis="x", integer=bins is not BINS)
+        axes.locator_params(axis="y", integer=True)
+        axes.xaxis.set_major_formatter("{x:,.10g}")
+        axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         svg = _svg(figure)
     if not len(finite):
         return Chart(svg, f"{title}: no values", title, note)
     low, middle, high = np.percentile(finite, [0, 50, 100])
-    told = f"{len(finite):,} values from {low:.4g} to {high:.4g}, median {middle:.4g}"
+    told = f"{len(finite):,} values from {_short(low)} to {_short(high)}, median {_short(middle)}"
     return Chart(svg, f"{title}: {told}", title, f"{told}. {note}".strip())
+
+
+def _short(value: float) -> str:
+    """Large numbers with separators rather than powers of ten, others with four digits."""
+    return f"{value:,.0f}" if abs(value) < 1e12 and (abs(value) >= 1000 or value == round(value)) else f"{value:.4g}"
 
 
 @contextmanager

@@ -115,10 +115,10 @@ class Chart:
 
 @dataclass(frozen=True)
 class Pictures:
-    """A grid of pictures, each with lines of text below it."""
+    """A grid of pictures, or of several above each other, with lines of text below them."""
 
     kind: ClassVar[str] = "pictures"
-    items: Sequence[tuple[Picture, Sequence[str]]]
+    items: Sequence[tuple[Picture | Sequence[Picture], Sequence[str]]]
     title: str = ""
     note: str = ""
 
@@ -202,6 +202,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
+def _pictures(pictures: Picture | Sequence[Picture]) -> Sequence[Picture]:
+    return [pictures] if isinstance(pictures, Picture) else pictures
+
+
 def _lines(texts: Iterable[str]) -> list[str]:
     return [printable(text) for text in texts if text]
 
@@ -213,6 +217,6 @@ def _template() -> "Template":
     except ModuleNotFoundError as e:
         raise OptionError(f"pages need {e.name}. Install it: {how_to_install('pages')}.") from e
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"shown": printable, "number": _number, "lines": _lines}
+    environment.filters |= {"shown": printable, "number": _number, "lines": _lines, "pictures": _pictures}
     environment.tests["number"] = _is_number
     return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))

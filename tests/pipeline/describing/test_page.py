@@ -1,25 +1,28 @@
 """describe --html: every number on the page is that of the dataset."""
 
+import dataclasses
 import io
 import json
 import re
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from odd_names import MARKUP, RECORDS, dataset_with_markup
 from PIL import Image
 
 from pipeline import describe
-from pipeline.describing.facts import MOST_VALUES, Values, gathered, sample
-from pipeline.describing.page import SplitFacts, dataset_page, label_rows
+from pipeline.describing import splits
+from pipeline.describing.facts import gathered, sample
+from pipeline.describing.page import dataset_page, label_rows
 from pipeline.describing.rejects import read_rejects
+from pipeline.describing.splits import SplitFacts
 from pipeline.errors import OptionError
+from pipeline.pages.thumbnails import thumbnail
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.storage.local import LocalStorage
+from pipeline.tokenizers import PACKED_TEXT, ByteTokenizer, TextInfo
 
 
 @pytest.fixture(scope="module")
@@ -36,42 +39,15 @@ def page_of(directory, *options):
     return Path(directory, "page.html").read_text()
 
 
-def test_facts_are_those_of_the_records(marked):
-    facts = gathered(reader_of(marked), np.arange(RECORDS))
-    assert (facts.records, facts.labels) == (RECORDS, Counter({0: 6, 1: 6}))
-    assert facts.widths["image"].kept.tolist() == [90 + number for number in range(RECORDS)]
-    assert set(facts.heights["image"].kept.tolist()) == {40}
-    assert facts.formats == {"JPEG RGB": RECORDS}
-    assert facts.lengths[MARKUP].kept.tolist() == [len(MARKUP)] * RECORDS
-    assert len(facts.numbers["height"].kept) == RECORDS
-    assert "label" not in facts.numbers
-
-
-def test_only_labels_are_counted_if_only_they_are_asked_for(marked):
-    facts = gathered(reader_of(marked), np.arange(RECORDS), only_labels=True)
-    assert facts.labels == {0: 6, 1: 6}
-    assert not facts.numbers
-    assert not facts.formats
-
-
-@pytest.mark.parametrize(("records", "each"), [(10, 3), (2 * MOST_VALUES, 1), (1000, 2000)])
-def test_values_are_bounded_and_from_all_over_the_records(records, each):
-    values = Values(records)
-    for number in range(records):
-        values.add([number] * each)
-    assert 0 < len(values.kept) <= MOST_VALUES + records
-    assert values.kept.max() >= 0.99 * (records - 1)
-    assert len(values.kept) == records * each or len(values.kept) > MOST_VALUES / 4
-
-
 def test_the_page_has_samples_labels_charts_and_the_commands_that_read_it(marked):
     page = page_of(marked)
     assert page.count("<img ") == RECORDS
     assert "Of all 12 records. 2 of 2 classes occur." in page
     assert "12 values from 90 to 101" in page
     assert f"infeed verify {marked}" in page or f"python -m pipeline.verify {marked}" in page
-    assert f"trainer images --data-dir {marked} --workdir runs/images" in page
-    assert "train_dataset(records, global_batch=32" in page
+    assert f"trainer images --data-dir {marked} --workdir runs/images " in page
+    assert "--train-split &#39;train[:90%]&#39; --eval-split &#39;train[90%:]&#39;" in page
+    assert "train_dataset(records, global_batch=12" in page
     assert page_of(marked, "--samples=3").count("<img ") == 3
 
 
@@ -88,10 +64,18 @@ def test_rejects_are_counted_by_reason_without_their_numbers(marked, tmp_path):
     assert read_rejects(LocalStorage(), marked, "train") is None
     manifest = read_manifest(marked)
     facts = gathered(reader_of(marked), sample(RECORDS, 5))
-    split = SplitFacts("train", facts, "some", [], [], rejects, {})
+    split = SplitFacts("train", facts, "some", rejects=rejects)
     titles = {section.title: section.blocks for section in dataset_page(manifest, [split], None, "").sections}
     (table,) = titles["Rejected inputs"]
     assert table.rows[0] == (2, "truncated at byte N", f"{MARKUP}0")
+
+
+def test_reasons_that_are_elsewhere_are_said_to_be(marked):
+    manifest = read_manifest(marked)
+    entries = {"train": dataclasses.replace(manifest.splits["train"], rejected=3, fixups={"png_to_jpeg": 2})}
+    page = dataset_page(dataclasses.replace(manifest, splits=entries), [SplitFacts("train")], None, "").html()
+    assert "train: 3 inputs were rejected; the list of reasons, _rejects/train.jsonl, is not here." in page
+    assert "png_to_jpeg 2" in page
 
 
 def test_of_many_labels_the_most_and_the_least_frequent_are_shown():
@@ -126,10 +110,60 @@ def test_bad_options_are_one_line(marked, options, message):
 
 
 def test_a_damaged_image_is_counted_and_named(write_dataset, tmp_path):
-    sink = io.BytesIO()
-    Image.new("RGB", (80, 80)).save(sink, "PNG")
     schema = Schema("pictures", {"image": Feature("bytes", content="image")})
-    page = page_of(
-        write_dataset(tmp_path / "data", {"train": [[{"image": sink.getvalue()}, {"image": b"no"}]]}, schema)
-    )
+    page = page_of(write_dataset(tmp_path / "data", {"train": [[{"image": png(80)}, {"image": b"no"}]]}, schema))
     assert re.search(r"<dt>unreadable</dt><dd>1</dd>", page)
+
+
+def test_pictures_of_a_record_are_together_and_named(write_dataset, tmp_path):
+    schema = Schema(
+        "robot", {"left": Feature("bytes", content="image"), "frames": Feature("bytes", (None,), content="image")}
+    )
+    values = {"left": png(90), "frames": [png(91), png(92)]}
+    page = page_of(write_dataset(tmp_path / "data", {"train": [[values]]}, schema))
+    (figure,) = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
+    assert re.findall(r'alt="(.*?)"', figure) == ["record 0, frames", "record 0, frames", "record 0, left"]
+    assert "Of each record, from top to bottom: frames, left." in page
+    assert "No recipe of infeed trains on these records as they are." in page
+
+
+def test_a_page_shows_fewer_samples_if_all_would_make_it_too_large(write_dataset, tmp_path, monkeypatch):
+    schema = Schema("pictures", {"image": Feature("bytes", content="image")})
+    data = write_dataset(tmp_path / "data", {"train": [[{"image": png(80)} for _ in range(20)]]}, schema)
+    assert page_of(data).count("<img ") == 20
+    monkeypatch.setattr(splits, "MOST_SAMPLE_BYTES", 5 * len(thumbnail(png(80), "").source))
+    page = page_of(data)
+    assert page.count("<img ") == 5
+    assert "5 of 20 samples are shown" in page
+
+
+def test_a_dataset_in_a_bucket_has_its_page_there(marked, bucket, gcs_server):
+    for file in Path(marked).rglob("*"):
+        if file.is_file():
+            gcs_server.write(bucket.removeprefix("gs://"), f"data/{file.relative_to(marked)}", file.read_bytes())
+    describe.main([f"{bucket}/data", f"--html={bucket}/data/page.html"])
+    page = gcs_server.read(bucket.removeprefix("gs://"), "data/page.html").decode()
+    assert f"open_dataset(&#39;{bucket}/data&#39;" in page
+    assert page.count("<img ") == RECORDS
+
+
+def test_packed_text_is_shown_as_text_with_the_lengths_of_its_segments(write_dataset, tmp_path):
+    info, row = TextInfo(ByteTokenizer(), 8, "documents"), Feature("int64", (8,))
+    schema = Schema(PACKED_TEXT, {"tokens": row, "segment_ids": row, "positions": row, "num_bytes": Feature("int64")})
+    tokens = [2, *(3 + byte for byte in b"<i>"), 2, 3 + ord("x"), 0, 0]
+    values = {"tokens": tokens, "segment_ids": [1] * 4 + [2] * 2 + [0] * 2, "positions": [0] * 8, "num_bytes": 4}
+    directory = write_dataset(tmp_path / "data", {"train": [[values] * 2]}, schema)
+    for name, content in info.files().items():
+        Path(directory, name).write_bytes(content)
+    page = page_of(directory)
+    assert "&lt;i&gt; ┊ x" in page
+    assert "4 values from 2 to 4, median 3" in page
+    assert "Tokenizer bytes, rows of 8 tokens, packing documents." in page
+    assert "trainer byte_lm" in page
+    assert "train: tokens" not in page
+
+
+def png(side):
+    sink = io.BytesIO()
+    Image.new("RGB", (side, side)).save(sink, "PNG")
+    return sink.getvalue()

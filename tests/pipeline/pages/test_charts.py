@@ -70,6 +70,26 @@ def test_a_logarithmic_axis_has_numbers_between_powers_of_ten_also_next_to_a_lin
     assert ">0.7<" not in svg
 
 
+def test_a_gap_is_not_drawn_over_however_many_points_there_are():
+    for points in (10, 10_000):
+        y = np.ones(points)
+        y[points // 2] = np.nan
+        (drawn,) = re.findall(
+            r'<path d="([^"]+)" clip-path="[^"]+" style="fill: none; stroke: var\(--series-0\)',
+            lines("loss", [Line("a", np.arange(points), y)], "step", "loss").svg,
+        )
+        assert drawn.count("M") == 2
+
+
+def test_a_logarithmic_axis_needs_positive_values():
+    rising = 10.0 ** np.arange(-2, 8)
+    svg = lines("loss", [Line("a", STEPS, rising)], "step", "loss", log=True).svg
+    assert ">0.01<" in svg
+    assert ">1e+06<" in svg
+    svg = lines("loss", [Line("a", STEPS, rising - 0.01)], "step", "loss", log=True).svg
+    assert ">0.01<" not in svg
+
+
 def test_its_words_state_the_first_last_and_lowest_value():
     values = np.array([np.nan, 3.0, 1.0, 2.0, np.inf])
     assert lines("loss", [Line("run", np.arange(5), values)], "step", "loss").alt == (
@@ -85,8 +105,16 @@ def test_its_words_state_the_first_last_and_lowest_value():
         ([0.5, np.nan, np.inf, 1.5], "2 values from 0.5 to 1.5, median 1. 2 values are not finite and not shown."),
         ([], "no values"),
         ([7.0], "1 values from 7 to 7, median 7"),
+        ([10_640.4, 1_234_567], "2 values from 10,640 to 1,234,567, median 622,604"),
+        ([1e-9, 1e15], "2 values from 1e-09 to 1e+15"),
     ],
 )
 def test_a_histogram_states_how_many_values_it_has_and_which_it_leaves_out(values, told):
     chart = histogram("sizes", np.array(values), "bytes")
     assert told in (chart.note or chart.alt)
+
+
+def test_a_histogram_of_few_integers_has_a_bar_and_a_tick_for_each():
+    svg = histogram("labels", np.array([4, 5, 5, 7]), "label").svg
+    ticks = re.findall(r">([\d.]+)</text>", svg)
+    assert ticks == ["4", "5", "6", "7", "0", "1", "2"]

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from browser import BROWSERS, find_browser
 from PIL import Image
 
 from pipeline.errors import InputError
@@ -32,7 +32,6 @@ run_main()
 """
 # By no proxy, also where an earlier test of this process had one: urlopen keeps the first that it met.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 STRIPES = np.kron(np.eye(2, dtype=np.uint8) * 255, np.ones((4, 4), np.uint8))[:, :, None]
 
 
@@ -124,7 +123,7 @@ def test_it_serves_images_histograms_and_the_settings(serves):
 
 
 def test_its_page_shows_the_run_and_its_tags(tensorboard, tmp_path):
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    browser = find_browser()
     if browser is None:
         without = f"no browser ({', '.join(BROWSERS)}): apt-get install chromium"
         assert not os.environ.get("CI"), without

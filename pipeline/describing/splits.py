@@ -1,0 +1,71 @@
+"""What a page shows of a split: facts, samples, rejects and its conversion, as many samples as fit on the page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from pipeline.describing.facts import Facts, gathered, looked_at, spread
+from pipeline.describing.origin import Conversion, read_conversion
+from pipeline.describing.records import ShownRecord, show_records
+from pipeline.describing.rejects import Rejects, read_rejects
+from pipeline.shards.manifest import Manifest
+from pipeline.sizes import MB
+from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.storage.schemes import open_storage
+from pipeline.tokenizers import TextInfo
+from pipeline.tools.packed_text import row_text
+
+__all__ = ["SplitFacts", "fitting", "split_facts"]
+
+MOST_SAMPLE_BYTES = 3 * MB  # of a page
+
+
+@dataclass(frozen=True)
+class SplitFacts:
+    """What the page shows of a split. whose: which records the facts are of, in words. rejects: None if the dataset has
+    no list of them."""
+
+    name: str
+    facts: Facts = field(default_factory=Facts)
+    whose: str = "no records"
+    samples: Sequence[ShownRecord] = ()
+    rejects: Rejects | None = None
+    conversion: Conversion = field(default_factory=Conversion)
+
+
+def split_facts(
+    manifest: Manifest, split: str, text: TextInfo | None, samples: int, every: bool, progress: Any = None
+) -> SplitFacts:
+    """Reads the facts and samples of a split. every: of all records, not of a sample. progress: see gathered.
+
+    Raises CorruptRecordError, StorageError."""
+    storage, directory = open_storage(manifest.directory), manifest.directory
+    rejects = read_rejects(storage, directory, split)
+    found = SplitFacts(split, rejects=rejects, conversion=read_conversion(storage, directory, split))
+    if not manifest.splits[split].num_records:
+        return found
+    reader = IndexedRecords(manifest, split, storage)
+    ids, whose = looked_at(reader.num_records, every)
+    facts = Facts() if manifest.schema.opaque else gathered(reader, ids, progress)
+    text_of = None if text is None else partial(row_text, text)
+    shown = show_records(reader, spread(reader.num_records, samples), text_of)
+    return replace(found, facts=facts, whose=whose, samples=shown)
+
+
+def fitting(splits: Sequence[SplitFacts]) -> list[SplitFacts]:
+    """The same with fewer samples of each, spread over the split, if all would make the page too large."""
+    total = sum(_size(record) for split in splits for record in split.samples)
+    if total <= MOST_SAMPLE_BYTES:
+        return list(splits)
+    kept = []
+    for split in splits:
+        places = spread(len(split.samples), max(1, len(split.samples) * MOST_SAMPLE_BYTES // total))
+        kept.append(replace(split, samples=[split.samples[place] for place in places]))
+    return kept
+
+
+def _size(record: ShownRecord) -> int:
+    """About the bytes that it takes on a page."""
+    texts = [*record.texts, *record.numbers, record.problem, record.name, record.label]
+    return sum(len(picture.source) for picture in record.pictures) + sum(map(len, texts))
