@@ -34,6 +34,11 @@ def test_hosts_that_drop_it_one_dispatch_apart_go_on_together(ended):
         assert process.report["after"] == RECORDS
 
 
+def test_an_evaluation_passes_the_records_of_all_hosts_on_to_each(ended):
+    for process in ended:
+        assert process.report["evaluated"] == [[index, float(index)] for index in range(RECORDS)]
+
+
 def test_a_host_that_drops_it_alone_ends_the_others_in_bounded_time_with_the_reason(ended):
     dropped = float((ended[0].out / "died").read_text())
     assert "all" not in ended[0].report
