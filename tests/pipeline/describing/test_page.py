@@ -92,8 +92,9 @@ def test_datasets_without_images_labels_or_records_have_a_page(write_dataset, tm
     page = page_of(write_dataset(tmp_path / "table", {"train": [values], "test": [[]]}, table))
     assert "&lt;i&gt;one" in page
     assert "<i>" not in page
-    assert "raw: 00 01 (2 bytes)" in page
-    assert "x: 0.5" in page
+    assert "<td>00 01 (2 bytes)</td>" in page
+    samples = page.partition('aria-label="train"')[2].partition("</table>")[0]
+    assert re.findall(r'<th scope="col".*?>(.*?)</th>', samples) == ["record", "text", "raw", "x"]
 
 
 @pytest.mark.parametrize(
