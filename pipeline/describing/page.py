@@ -136,7 +136,7 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
         )
         for record in records
     ]
-    note = f"{more:,} more features are not shown." if more > 0 else ""
+    note = f"{more:,} more feature{'s are' if more != 1 else ' is'} not shown." if more > 0 else ""
     return _without_empty_columns(("record", "label", "file", "text", *shown), rows, title, note)
 
 
