@@ -46,21 +46,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, help=told)
     parser.add_argument("--html", metavar="FILE", help="write a page, with pictures and charts, instead of printing")
     args = parser.parse_args(argv)
-    samples = args.samples if args.samples is not None else PAGE_SAMPLES if args.html else SAMPLES
-    if samples < 0 or (args.html and samples > MOST_PAGE_SAMPLES):
-        most = f", and at most {MOST_PAGE_SAMPLES} on a page" if args.html else ""
-        raise OptionError(f"--samples={samples}: must be at least 0{most}.")
-    if args.html:
+    on_page = args.html is not None
+    samples = _checked_samples(args.samples, on_page)
+    if on_page:
         check_page(args.html)
     manifest = read_manifest(args.directory)
     text = _text_info(manifest)
-    if not args.html:
+    if not on_page:
         print_description(manifest, text, samples, args.all, _tracked)
         return
     splits = [split_facts(manifest, split, text, samples, args.all, _tracked) for split in sorted(manifest.splits)]
     command = f"{program('pipeline.describe')} {shlex.join(sys.argv[1:] if argv is None else argv)}"
     size = write_page(args.html, dataset_page(manifest, splits, text, command))
     say(Console(), f"{args.html}: {format_bytes(size)}")
+
+
+def _checked_samples(asked: int | None, on_page: bool) -> int:
+    """The number of samples of each split. asked: None for the default."""
+    samples = asked if asked is not None else PAGE_SAMPLES if on_page else SAMPLES
+    if samples < 0 or (on_page and samples > MOST_PAGE_SAMPLES):
+        most = f", and at most {MOST_PAGE_SAMPLES} on a page" if on_page else ""
+        raise OptionError(f"--samples={samples}: must be at least 0{most}.")
+    return samples
 
 
 def _text_info(manifest: Manifest) -> TextInfo | None:

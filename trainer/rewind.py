@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise OptionError(f"--step={args.step} --to={args.to}: give 1 to {MOST_STEPS:,} steps, the first one first.")
     if args.rows < 1:
         raise OptionError(f"--rows={args.rows}: must be at least 1.")
-    if args.html:
+    if args.html is not None:
         _check_html(args.html, args.jsonl, len(steps), args.rows)
     logs.show()
     data_dir = (

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline.orders.hashing import splitmix64
+from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.sizes import format_bytes
@@ -163,5 +164,5 @@ def _add_images(facts: Facts, key: str, items: Sequence[bytes]) -> None:
                 facts.formats[f"{image.format} {image.mode}"] += 1
                 facts.widths[key].add([image.width])
                 facts.heights[key].add([image.height])
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        except UNREADABLE:
             facts.formats["unreadable"] += 1

@@ -22,6 +22,7 @@ __all__ = ["dataset_page", "label_rows"]
 
 MOST_CHARTS = 60  # of a page: 1.2 MB
 MOST_LABELS = 60
+MOST_COLUMNS = 60  # of a table of samples
 MOST_REASONS = 30
 NO_RECIPE = "No recipe of infeed trains on these records as they are. trainer/RECIPES.md shows how to write one."
 
@@ -38,7 +39,7 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
         ("Splits", [_splits(manifest), *_shards(manifest)]),
         ("Features", [_features(manifest)]),
         ("Text", _text(manifest, text)),
-        ("Samples", [*_fewer(splits, shown), *(block for split in shown for block in _samples(manifest, split))]),
+        ("Samples", [*_fewer(splits, shown), *(block for split in shown for block in _samples(split))]),
         ("Labels", [block for split in splits for block in _labels(manifest, split)]),
         ("Distributions", [block for split in splits for block in _distributions(split, charts)]),
         ("Rejected inputs", [block for split in splits for block in _rejects(manifest, split)]),
@@ -110,30 +111,44 @@ def _fewer(splits: Sequence[SplitFacts], shown: Sequence[SplitFacts]) -> Iterato
         yield Note(f"{kept:,} of {asked:,} samples are shown, which is about as many as fit on a page.")
 
 
-def _samples(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
-    pictured = [(record.pictures, _lines(record)) for record in split.samples if record.pictures]
+def _samples(split: SplitFacts) -> Iterator[Block]:
+    pictured = [record for record in split.samples if record.pictures]
     if pictured:
-        images = sorted(key for key, feature in manifest.schema.features.items() if feature.content == "image")
-        note = f"Of each record, from top to bottom: {', '.join(images)}." if len(images) > 1 else ""
-        yield Pictures(pictured, split.name, note)
+        features = list(dict.fromkeys(key for record in pictured for key in record.pictured))
+        note = f"Of each record, from top to bottom: {', '.join(features)}." if len(features) > 1 else ""
+        yield Pictures([(record.pictures, _lines(record)) for record in pictured], split.name, note)
     others = [record for record in split.samples if not record.pictures]
     if others:
-        rows = [
-            (record.number, record.label, record.name, " · ".join(record.texts), " · ".join(record.numbers))
-            if not record.problem
-            else (record.number, "", "", record.problem, "")
-            for record in others
-        ]
-        yield _without_empty_columns(("record", "label", "file", "text", "values"), rows, split.name)
+        yield _records(others, split.name)
+
+
+def _records(records: Sequence[ShownRecord], title: str) -> Table:
+    """A row for each record, with a column for each feature that has values."""
+    features = list(dict.fromkeys(key for record in records for key in record.values))
+    shown, more = features[:MOST_COLUMNS], len(features) - MOST_COLUMNS
+    rows = [
+        (
+            record.number,
+            record.label,
+            record.name,
+            record.problem or " · ".join(record.texts),
+            *(record.values.get(key, "") for key in shown),
+        )
+        for record in records
+    ]
+    note = f"{more:,} more feature{'s are' if more != 1 else ' is'} not shown." if more > 0 else ""
+    return _without_empty_columns(("record", "label", "file", "text", *shown), rows, title, note)
 
 
 def _lines(record: ShownRecord) -> list[str]:
     return [record.label or f"record {record.number:,}", record.name, *record.texts[:3]]
 
 
-def _without_empty_columns(columns: Sequence[str], rows: Sequence[Sequence[str | int]], title: str = "") -> Table:
+def _without_empty_columns(
+    columns: Sequence[str], rows: Sequence[Sequence[str | int]], title: str = "", note: str = ""
+) -> Table:
     kept = [at for at in range(len(columns)) if any(row[at] != "" for row in rows)]
-    return Table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows], title)
+    return Table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows], title, note)
 
 
 def _labels(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
@@ -183,7 +198,8 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
         return
     if split.rejects is None or not split.rejects.counts:
         path = rejects_file(split.name)
-        yield Note(f"{split.name}: {rejected:,} inputs were rejected; the list of reasons, {path}, is not here.")
+        inputs = f"{rejected:,} input{'s were' if rejected != 1 else ' was'}"
+        yield Note(f"{split.name}: {inputs} rejected; the list of reasons, {path}, is not here.")
         return
     rows = [(count, reason, split.rejects.example[reason]) for reason, count in split.rejects.counts[:MOST_REASONS]]
     more = len(split.rejects.counts) - MOST_REASONS

@@ -4,7 +4,7 @@ The pages of datasets, evaluations and training steps use it."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,17 @@ import numpy as np
 from pipeline.errors import InfeedError
 from pipeline.pages.page import Picture
 from pipeline.pages.thumbnails import PIXELS, thumbnail, thumbnail_of_array
-from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.shards.schema import Content, Feature, Labels, Schema
 from pipeline.sources.examples import ExampleParser
 from pipeline.sources.keys import FILE_NAME_KEYS
 from pipeline.sources.records import Records, fetch, intact
-from pipeline.spec import Layout
 
 __all__ = ["ShownRecord", "TextOf", "is_picture", "label_text", "shortened", "show_records"]
 
 MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
 OF_FILES = ("image/format", "image/colorspace")  # features that say nothing about what is seen
-MOST_NUMBERS = 16  # of a feature
+MOST_VALUES, FIRST_VALUES = 16, 4  # of a feature: all if they are at most 16 numbers, or else the first four
 MOST_PICTURES = 12  # of a record
 LEAST_SIDE = 4  # pixels; a smaller array with the shape of an image is hardly one
 
@@ -36,7 +35,8 @@ class ShownRecord:
     """What a page shows of a record.
 
     number, where: of the record in its dataset, and of its bytes. name: of its file, or "". label: its number and name,
-    or "". pictures, texts, numbers: of its features, at most 12 pictures. problem: why it cannot be shown, or ""."""
+    or "". pictures, texts: of its features, at most 12 pictures. pictured: the feature of each picture. values: feature
+    -> its numbers or bytes, in words. problem: why it cannot be shown, or ""."""
 
     number: int
     where: str
@@ -44,8 +44,9 @@ class ShownRecord:
     label: str = ""
     pictures: Sequence[Picture] = ()
     texts: Sequence[str] = ()
-    numbers: Sequence[str] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    pictured: Sequence[str] = ()
 
 
 def show_records(
@@ -91,14 +92,20 @@ def shortened(text: str, most: int = MOST_TEXT) -> str:
 def _shown(
     records: Records, number: int, where: str, values: Mapping[str, Any], text_of: TextOf | None, pixels: int
 ) -> ShownRecord:
+    features = records.layout.features if isinstance(records.layout, Schema) else {}
     label = _label(records.labels, values)
     alt = f"record {number:,}{f', label {label}' if label else ''}"
     name = next((_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), "")
-    pictures = list(itertools.islice(_pictures(values, alt, pixels), MOST_PICTURES))
-    texts = list(_texts(records.layout, values, label))
-    if text_of and (text := text_of(values)):
+    pictures, texts = _pictures(features, values, alt, pixels)
+    texts += _texts(features, values, label)
+    text = text_of(values) if text_of else None
+    if text:
         texts.append(_on_one_line(text))
-    return ShownRecord(number, where, name, label, pictures, texts, list(_numbers(records, values)))
+    told = {key for key, _ in pictures} | ({records.labels.key} if records.labels else set())
+    rest = {key: value for key, value in values.items() if key not in told and not (text and _is_long(value))}
+    numbers = dict(_values(features, rest))
+    made = [picture for _, picture in pictures]
+    return ShownRecord(number, where, name, label, made, texts, numbers, pictured=[key for key, _ in pictures])
 
 
 def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
@@ -109,57 +116,72 @@ def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
     return ", ".join(label_text(labels, label) for label in found.tolist() if isinstance(label, int))
 
 
-def _pictures(values: Mapping[str, Any], alt: str, pixels: int) -> Iterator[Picture]:
-    """Pictures of all images, with the feature as part of their alternative text if there are several."""
-    items = [(key, item) for key, value in values.items() for item in _items(value)]
-    several = sum(map(_is_image, (item for _, item in items))) > 1
-    for key, item in items:
-        if _is_image(item) and (made := _picture(item, f"{alt}, {key}" if several else alt, pixels)):
-            yield made
+def _pictures(
+    features: Mapping[str, Feature], values: Mapping[str, Any], alt: str, pixels: int
+) -> tuple[list[tuple[str, Picture]], list[str]]:
+    """Pictures by feature, which their alternative text names if there are several; and what cannot be shown."""
+    images = list(itertools.islice(_images(features, values), MOST_PICTURES))
+    pictures, problems = [], []
+    for key, item in images:
+        if picture := _picture(item, f"{alt}, {key}" if len(images) > 1 else alt, pixels):
+            pictures.append((key, picture))
+        elif _holds(features, key) == "image":
+            problems.append(f"{key}: unreadable image ({len(item):,} bytes)")
+    return pictures, problems
+
+
+def _images(features: Mapping[str, Feature], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(feature, value) of all that are images by the schema, by the beginning of their bytes, or by their shape."""
+    for key, value in values.items():
+        holds = _holds(features, key)
+        for item in _items(value):
+            if isinstance(item, bytes):
+                absent = not item and key in features and features[key].optional
+                if (holds == "image" and not absent) or (holds == "raw" and item.startswith(_IMAGE_FILES)):
+                    yield key, item
+            elif isinstance(item, np.ndarray) and item.dtype.kind in "uif" and is_picture(item):
+                yield key, item
+
+
+def _holds(features: Mapping[str, Feature], key: str) -> Content:
+    return features[key].content if key in features else "raw"
 
 
 def _items(value: Any) -> list[Any]:
     return value.ravel().tolist() if isinstance(value, np.ndarray) and value.dtype == object else [value]
 
 
-def _is_image(value: Any) -> bool:
-    if isinstance(value, bytes):
-        return value.startswith(_IMAGE_FILES)
-    return isinstance(value, np.ndarray) and value.dtype.kind in "uif" and is_picture(value)
-
-
 def _picture(value: Any, alt: str, pixels: int) -> Picture | None:
     return thumbnail(value, alt, pixels) if isinstance(value, bytes) else thumbnail_of_array(value, alt, pixels)
 
 
-def _texts(layout: Layout, values: Mapping[str, Any], label: str) -> Iterator[str]:
+def _texts(features: Mapping[str, Feature], values: Mapping[str, Any], label: str) -> Iterator[str]:
     """The texts of a record, without those that its label and its file already state."""
-    if not isinstance(layout, Schema):
-        return
     for key, value in values.items():
-        feature = layout.features.get(key)
-        if feature and feature.content == "text" and key not in (*FILE_NAME_KEYS, *OF_FILES):
+        if _holds(features, key) == "text" and key not in (*FILE_NAME_KEYS, *OF_FILES):
             for text in map(_text, np.asarray(value, object).ravel()):
                 if text and not label.endswith(f" {text}"):
                     yield _on_one_line(f"{key}: {text}")
 
 
-def _numbers(records: Records, values: Mapping[str, Any]) -> Iterator[str]:
-    """Short numeric features, and the beginning of bytes that are neither image nor text."""
-    features = records.layout.features if isinstance(records.layout, Schema) else {}
+def _values(features: Mapping[str, Feature], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(feature, its first values) of numbers, and of bytes that are neither image nor text."""
     for key, value in values.items():
-        if isinstance(value, bytes) and not value.startswith(_IMAGE_FILES) and _is_raw(features.get(key)):
-            yield f"{key}: {value[:8].hex(' ')}{' ...' * (len(value) > 8)} ({len(value):,} bytes)"
-        elif not (records.labels and key == records.labels.key) and _is_short(value):
-            yield f"{key}: {', '.join(f'{number:.6g}' for number in np.asarray(value).ravel().tolist())}"
+        items = np.asarray(value, object if isinstance(value, bytes) else None).ravel()
+        if items.size and _holds(features, key) == "raw" and items.dtype.kind in "biufO":
+            count = FIRST_VALUES if _is_long(value) or items.dtype == object else items.size
+            more = f", ... ({items.size:,} values)" if items.size > count else ""
+            yield key, ", ".join(map(_item, items[:count].tolist())) + more
 
 
-def _is_short(value: Any) -> bool:
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "iuf" and value.size <= MOST_NUMBERS
+def _is_long(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.size > MOST_VALUES
 
 
-def _is_raw(feature: Feature | None) -> bool:
-    return feature is None or feature.content == "raw"
+def _item(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{value[:8].hex(' ')}{' ...' * (len(value) > 8)} ({len(value):,} byte{'s' * (len(value) != 1)})"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _on_one_line(text: str) -> str:

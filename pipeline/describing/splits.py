@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from typing import Any
 
 from pipeline.describing.facts import Facts, gathered, looked_at, spread
@@ -19,6 +20,7 @@ from pipeline.tools.packed_text import row_text
 __all__ = ["SplitFacts", "fitting", "split_facts"]
 
 MOST_SAMPLE_BYTES = 3 * MB  # of a page
+TAG_BYTES = 10  # <td></td>
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def fitting(splits: Sequence[SplitFacts]) -> list[SplitFacts]:
 
 
 def _size(record: ShownRecord) -> int:
-    """About the bytes that it takes on a page."""
-    texts = [*record.texts, *record.numbers, record.problem, record.name, record.label]
-    return sum(len(picture.source) for picture in record.pictures) + sum(map(len, texts))
+    """About the bytes that it takes on a page, where "<" is "&lt;"."""
+    texts = [*record.texts, *record.values.values(), record.problem, record.name, record.label]
+    pictures = sum(len(picture.source) for picture in record.pictures)
+    return pictures + sum(len(escape(text)) + TAG_BYTES for text in texts if text)

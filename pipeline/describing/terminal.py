@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
@@ -14,6 +14,7 @@ from rich.text import Text
 from pipeline.describing.facts import gathered, looked_at, shard_sizes, spread
 from pipeline.describing.page import label_rows
 from pipeline.errors import printable
+from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.schema import Feature, Labels
@@ -145,5 +146,7 @@ def _image(data: bytes) -> str:
     try:
         with Image.open(io.BytesIO(data)) as image:
             return f"{image.format} {image.width}x{image.height} {image.mode}"
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
+    except UnidentifiedImageError:  # its text has the address of an object
+        return "unreadable image (no image that Pillow recognizes)"
+    except UNREADABLE as e:
         return f"unreadable image ({str(e)[:_MAX_TEXT]})"

@@ -135,8 +135,9 @@ def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "reco
     if len(finite) < len(values):
         note = f"{note} {len(values) - len(finite):,} values are not finite and not shown.".strip()
     with _figure() as (figure, axes):
-        axes.hist(finite, bins=bins, color=SERIES[0])
-        axes.locator_params(axis="x", integer=bins is not BINS)
+        integers = bins is not BINS
+        axes.hist(finite, bins=bins, color=SERIES[0], rwidth=0.8 if integers else 1.0)  # integers: a gap between bars
+        axes.locator_params(axis="x", integer=integers)
         axes.locator_params(axis="y", integer=True)
         axes.xaxis.set_major_formatter("{x:,.10g}")
         axes.yaxis.set_major_formatter("{x:,.10g}")
@@ -146,7 +147,9 @@ def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "reco
     if not len(finite):
         return Chart(svg, f"{title}: no values", title, note)
     low, middle, high = np.percentile(finite, [0, 50, 100])
-    told = f"{len(finite):,} values from {_short(low)} to {_short(high)}, median {_short(middle)}"
+    told = (
+        f"{len(finite):,} value{'s' * (len(finite) != 1)} from {_short(low)} to {_short(high)}, median {_short(middle)}"
+    )
     return Chart(svg, f"{title}: {told}", title, f"{told}. {note}".strip())
 
 

@@ -185,6 +185,8 @@ def write_page(path: str, page: Page) -> int:
 def check_page(path: str | None) -> None:
     """Raises OptionError now for what would prevent writing a page to this path later: a directory in its place, a
     package that is missing. None: a path that is not known yet."""
+    if path == "":
+        raise OptionError("the page's path is empty. Give the name of a file, such as page.html.")
     if path is not None:
         open_storage(path)
         if path.endswith("/") or Path(path).is_dir():

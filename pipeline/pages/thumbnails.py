@@ -8,22 +8,26 @@ from PIL import Image
 
 from pipeline.pages.page import Picture
 
-__all__ = ["thumbnail", "thumbnail_of_array"]
+__all__ = ["UNREADABLE", "thumbnail", "thumbnail_of_array"]
 
 PIXELS = 136  # of the longer side, as the page shows it
 SMALL = 64  # an image below this size is enlarged, each pixel as a square
 QUALITY = 80
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, Image.DecompressionBombError)
+"""What Pillow raises for bytes that are not an image, or a damaged one; RuntimeError for AVIF and DDS."""
 
 
 def thumbnail(data: bytes, alt: str, pixels: int = PIXELS) -> Picture | None:
     """A picture of an encoded image; None if it cannot be decoded. About 4 KB."""
     try:
         with Image.open(io.BytesIO(data)) as image:
+            if image.format == "EPS":  # Pillow would start Ghostscript on it
+                return None
             image.draft("RGB", (2 * pixels, 2 * pixels))  # a large JPEG is decoded at a fraction of its size
             if image.mode[0] in "IF":  # 16 or 32 bits, of which 8 would be cut off
                 return thumbnail_of_array(np.asarray(image), alt, pixels)
             return _picture(image, alt, pixels)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except UNREADABLE:
         return None
 
 

@@ -74,6 +74,6 @@ def image_problem(data: bytes) -> str:
                     image.load()
     except UnidentifiedImageError:
         return f"not an image that Pillow recognizes: it starts with {data[:4].hex(' ') or 'nothing'}"
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as e:
+    except (OSError, SyntaxError, ValueError, EOFError, RuntimeError, Image.DecompressionBombError) as e:
         return f"truncated or damaged image: {str(e)[:200]}"
     return "" if height * width <= MAX_PIXELS else f"{width}x{height} pixels; the limit is {MAX_PIXELS:,}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import find_browser, open_browser
-from odd_names import MARKUP, dataset_with_markup
+from odd_names import MARKUP, dataset_with_markup, text_with_markup
 
 from pipeline import describe
 from pipeline.datasets import train_dataset
@@ -31,6 +31,11 @@ pytestmark = pytest.mark.skipif(
 
 def dataset(directory, data):
     describe.main([data, f"--html={directory}/page.html"])
+
+
+def text(directory, _):
+    (directory / "data").mkdir()
+    describe.main([text_with_markup(directory / "data"), f"--html={directory}/page.html"])
 
 
 def run_rewind(directory, data):
@@ -71,7 +76,15 @@ def training(directory, data):
     report.main([str(directory), f"--html={directory}/page.html"])
 
 
-PAGES = {"training": training, "dataset": dataset, "rewind": run_rewind, "evaluation": evaluation, "look": look}
+PAGES = {
+    "training": training,
+    "dataset": dataset,
+    "text": text,
+    "rewind": run_rewind,
+    "evaluation": evaluation,
+    "look": look,
+}
+HAS = {"training": "svg", "text": "td"}  # others: images
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +117,7 @@ def test_a_page_fits_any_window_loads_nothing_and_shows_markup_as_text(pages, br
     assert len(grounds) == 2  # light and dark
     assert view.count("script") == view.count("b") == view.count("iframe") == 0
     assert MARKUP in view.text
-    assert view.count("svg" if name == "training" else "img") > 0
+    assert view.count(HAS.get(name, "img")) > 0
     assert view.broken_images == []
     assert view.count("h1") == 1
     assert pages[name].stat().st_size < 5e6

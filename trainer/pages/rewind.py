@@ -40,12 +40,16 @@ def _lines(record: SeenRecord) -> list[str]:
     return [loss or place.label, place.label if loss else "", place.key, f"row {record.row}", record.note]
 
 
+def _told(shown: ShownRecord) -> list[str]:
+    return [*shown.texts, *(f"{key}: {value}" for key, value in shown.values.items())]
+
+
 def _table(pairs: list[tuple[SeenRecord, ShownRecord | None]], with_losses: bool) -> Table:
     names = ["row", "index", "epoch", "label", "key", "split", "shard", "offset", "note", "content"]
     rows: list[list[Cell]] = []
     for record, shown in pairs:
         place = record.place
-        content = "" if shown is None or shown.pictures else shown.problem or " · ".join([*shown.texts, *shown.numbers])
+        content = "" if shown is None or shown.pictures else shown.problem or " · ".join(_told(shown))
         cells: list[Cell] = [record.row, record.index, record.epoch, place.label, place.key]
         cells += [place.split, place.shard, place.offset, record.note, content]
         rows.append([*([record.loss] if with_losses else []), *cells])

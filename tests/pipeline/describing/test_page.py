@@ -11,6 +11,7 @@ from odd_names import MARKUP, RECORDS, dataset_with_markup
 from PIL import Image
 
 from pipeline import describe
+from pipeline.describing import page as page_of_dataset
 from pipeline.describing import splits
 from pipeline.describing.facts import gathered, sample
 from pipeline.describing.page import dataset_page, label_rows
@@ -92,8 +93,13 @@ def test_datasets_without_images_labels_or_records_have_a_page(write_dataset, tm
     page = page_of(write_dataset(tmp_path / "table", {"train": [values], "test": [[]]}, table))
     assert "&lt;i&gt;one" in page
     assert "<i>" not in page
-    assert "raw: 00 01 (2 bytes)" in page
-    assert "x: 0.5" in page
+    assert "<td>00 01 (2 bytes)</td>" in page
+    assert re.findall("<th .*?>(.*?)</th>", samples_of(page)) == ["record", "text", "raw", "x"]
+
+
+def samples_of(page):
+    """The table of samples of train."""
+    return page.partition('aria-label="train"')[2].partition("</table>")[0]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +107,7 @@ def test_datasets_without_images_labels_or_records_have_a_page(write_dataset, tm
     [
         (["--samples=-1"], r"--samples=-1: must be at least 0\."),
         (["--html=page.html", "--samples=401"], r"--samples=401: must be at least 0, and at most 400 on a page"),
+        (["--html="], r"the page's path is empty\. Give the name of a file, such as page\.html\."),
         (["--html=/tmp/"], r"'/tmp/' is a directory\. Give the name of a file in it: /tmp/page\.html"),
     ],
 )
@@ -113,6 +120,14 @@ def test_a_damaged_image_is_counted_and_named(write_dataset, tmp_path):
     schema = Schema("pictures", {"image": Feature("bytes", content="image")})
     page = page_of(write_dataset(tmp_path / "data", {"train": [[{"image": png(80)}, {"image": b"no"}]]}, schema))
     assert re.search(r"<dt>unreadable</dt><dd>1</dd>", page)
+
+
+def test_a_table_has_a_column_for_each_of_at_most_so_many_features(write_dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(page_of_dataset, "MOST_COLUMNS", 2)
+    schema = Schema("table", {"a": Feature("int64"), "b": Feature("float32", (2,)), "c": Feature("int64")})
+    page = page_of(write_dataset(tmp_path / "data", {"train": [[{"a": 7, "b": [0.5, 2], "c": 9}]]}, schema))
+    assert re.findall("<td.*?>(.*?)</td>", samples_of(page)) == ["0", "7", "0.5, 2"]
+    assert "1 more feature is not shown." in page
 
 
 def test_pictures_of_a_record_are_together_and_named(write_dataset, tmp_path):

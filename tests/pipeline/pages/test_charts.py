@@ -1,5 +1,6 @@
 """Charts: the same data are the same bytes, colors are the page's, and no peak or gap is lost."""
 
+import itertools
 import re
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_its_words_state_the_first_last_and_lowest_value():
         ([3, 1, 2, 2], "4 values from 1 to 3, median 2"),
         ([0.5, np.nan, np.inf, 1.5], "2 values from 0.5 to 1.5, median 1. 2 values are not finite and not shown."),
         ([], "no values"),
-        ([7.0], "1 values from 7 to 7, median 7"),
+        ([7.0], "1 value from 7 to 7, median 7"),
         ([10_640.4, 1_234_567], "2 values from 10,640 to 1,234,567, median 622,604"),
         ([1e-9, 1e15], "2 values from 1e-09 to 1e+15"),
     ],
@@ -118,3 +119,5 @@ def test_a_histogram_of_few_integers_has_a_bar_and_a_tick_for_each():
     svg = histogram("labels", np.array([4, 5, 5, 7]), "label").svg
     ticks = re.findall(r">([\d.]+)</text>", svg)
     assert ticks == ["4", "5", "6", "7", "0", "1", "2"]
+    bars = re.findall(r'd="M ([\d.]+) [\d.]+ \nL ([\d.]+) [\d.]+ \nL \2 [\d.]+ \nL \1 ', svg)[-4:]
+    assert all(float(end) < float(start) for (_, end), (start, _) in itertools.pairwise(bars))  # gaps between the bars

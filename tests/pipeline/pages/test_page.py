@@ -43,6 +43,11 @@ def test_numbers_are_formatted_and_an_empty_section_is_left_out():
     assert "nothing" not in html
 
 
+def test_a_long_text_has_room_next_to_many_columns():
+    html = Page("page", "", [Section("texts", [Table(("text", *"abc"), [("word " * 9, *"abc")])])]).html()
+    assert html.count('<td class="long">word word') == html.count('class="long"') == 1
+
+
 def test_a_page_appears_completely_on_a_disk_and_in_a_bucket(tmp_path, bucket, gcs_server):
     page = Page("page", "of one sentence")
     for path in (f"{tmp_path}/new/page.html", f"{bucket}/page.html"):

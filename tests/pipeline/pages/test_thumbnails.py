@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from pipeline.pages.thumbnails import thumbnail, thumbnail_of_array
 
@@ -57,6 +57,27 @@ def test_16_bits_are_scaled_to_what_is_in_the_image():
 @pytest.mark.parametrize("data", [b"", b"no image", encoded(Image.new("RGB", (90, 90)))[:-30]], ids=["", "text", "cut"])
 def test_what_cannot_be_decoded_is_none(data):
     assert thumbnail(data, "nothing") is None
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "DDS", "PPM", "ICO"])
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_damage_anywhere_is_a_picture_or_none(kind):
+    rng, data = np.random.default_rng(0), encoded(Image.new("RGB", (32, 32), (9, 99, 200)), kind)
+    for _ in range(60):
+        damaged = bytearray(data)
+        for at in rng.integers(0, min(len(data), 150), 3):
+            damaged[at] = rng.integers(256)
+        thumbnail(bytes(damaged[: rng.integers(1, 2 * len(data))]), kind)
+
+
+def test_no_program_is_started_for_postscript(monkeypatch):
+    def start(*_, **__):
+        pytest.fail("Ghostscript was started")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", start)
+    data = encoded(Image.new("RGB", (90, 90)), "EPS")
+    assert Image.open(io.BytesIO(data)).format == "EPS"
+    assert thumbnail(data, "a drawing") is None
 
 
 def test_floats_are_scaled_from_black_to_white():
