@@ -2,7 +2,6 @@
 
 The pages of datasets, evaluations and training steps use it."""
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,20 +10,19 @@ import numpy as np
 
 from pipeline.errors import InfeedError
 from pipeline.pages.page import Picture
-from pipeline.pages.thumbnails import PIXELS, thumbnail, thumbnail_of_array
+from pipeline.pages.thumbnails import PIXELS, is_picture, thumbnail, thumbnail_of_array
 from pipeline.shards.schema import Content, Feature, Labels, Schema
 from pipeline.sources.examples import ExampleParser
 from pipeline.sources.keys import FILE_NAME_KEYS
 from pipeline.sources.records import Records, fetch, intact
 
-__all__ = ["ShownRecord", "TextOf", "is_picture", "label_text", "shortened", "show_records"]
+__all__ = ["ShownRecord", "TextOf", "label_text", "shortened", "show_records"]
 
 MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
 OF_FILES = ("image/format", "image/colorspace")  # features that say nothing about what is seen
 MOST_VALUES, FIRST_VALUES = 16, 4  # of a feature: all if they are at most 16 numbers, or else the first four
 MOST_PICTURES = 12  # of a record
-LEAST_SIDE = 4  # pixels; a smaller array with the shape of an image is hardly one
 
 TextOf = Callable[[Mapping[str, Any]], str | None]
 """The text of a record's features, such as tokens; None if they have none."""
@@ -71,13 +69,6 @@ def show_records(
     return shown
 
 
-def is_picture(array: np.ndarray) -> bool:
-    """Whether this is the shape of an image: [height, width], or with 1 or 3 channels at the end."""
-    sides = array.shape[:2]
-    plain = array.ndim == 2 and array.dtype == np.uint8
-    return (plain or (array.ndim == 3 and array.shape[2] in (1, 3))) and min(sides) >= LEAST_SIDE
-
-
 def label_text(labels: Labels | None, label: int) -> str:
     """The number of a label, and its name if it has one."""
     place = label - labels.base if labels else -1
@@ -120,13 +111,15 @@ def _pictures(
     features: Mapping[str, Feature], values: Mapping[str, Any], alt: str, pixels: int
 ) -> tuple[list[tuple[str, Picture]], list[str]]:
     """Pictures by feature, which their alternative text names if there are several; and what cannot be shown."""
-    images = list(itertools.islice(_images(features, values), MOST_PICTURES))
-    pictures, problems = [], []
-    for key, item in images:
+    images, problems = list(_images(features, values)), list[str]()
+    pictures = list[tuple[str, Picture]]()
+    for key, item in images[:MOST_PICTURES]:
         if picture := _picture(item, f"{alt}, {key}" if len(images) > 1 else alt, pixels):
             pictures.append((key, picture))
         elif _holds(features, key) == "image":
             problems.append(f"{key}: unreadable image ({len(item):,} bytes)")
+    if len(images) > MOST_PICTURES:
+        problems.append(f"the first {MOST_PICTURES} of {len(images):,} images")
     return pictures, problems
 
 
@@ -156,12 +149,13 @@ def _picture(value: Any, alt: str, pixels: int) -> Picture | None:
 
 
 def _texts(features: Mapping[str, Feature], values: Mapping[str, Any], label: str) -> Iterator[str]:
-    """The texts of a record, without those that its label and its file already state."""
-    for key, value in values.items():
-        if _holds(features, key) == "text" and key not in (*FILE_NAME_KEYS, *OF_FILES):
-            for text in map(_text, np.asarray(value, object).ravel()):
-                if text and not label.endswith(f" {text}"):
-                    yield _on_one_line(f"{key}: {text}")
+    """The texts of a record, without those that its label and its file already state, each with its feature if the
+    data has several."""
+    keys = [key for key in features if _holds(features, key) == "text" and key not in (*FILE_NAME_KEYS, *OF_FILES)]
+    for key in filter(values.__contains__, keys):
+        for text in map(_text, np.asarray(values[key], object).ravel()):
+            if text and not label.endswith(f" {text}"):
+                yield _on_one_line(f"{key}: {text}" if len(keys) > 1 else text)
 
 
 def _values(features: Mapping[str, Feature], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

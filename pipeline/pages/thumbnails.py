@@ -8,11 +8,13 @@ from PIL import Image
 
 from pipeline.pages.page import Picture
 
-__all__ = ["UNREADABLE", "thumbnail", "thumbnail_of_array"]
+__all__ = ["UNREADABLE", "is_picture", "thumbnail", "thumbnail_of_array"]
 
 PIXELS = 136  # of the longer side, as the page shows it
 SMALL = 64  # an image below this size is enlarged, each pixel as a square
 QUALITY = 80
+LEAST_SIDE = 4  # pixels; a smaller array with the shape of an image is hardly one
+CHANNELS = (1, 3)
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, Image.DecompressionBombError)
 """What Pillow raises for bytes that are not an image, or a damaged one; RuntimeError for AVIF and DDS."""
 
@@ -31,11 +33,20 @@ def thumbnail(data: bytes, alt: str, pixels: int = PIXELS) -> Picture | None:
         return None
 
 
+def is_picture(array: np.ndarray) -> bool:
+    """Whether the array has the shape of an image: [height, width] of uint8, or with 1 or 3 channels first or last."""
+    if array.ndim == 2:
+        return array.dtype == np.uint8 and min(array.shape) >= LEAST_SIDE
+    return array.ndim == 3 and (_are_sides(array.shape[:2], array.shape[2]) or _channels_first(array))
+
+
 def thumbnail_of_array(pixels: np.ndarray, alt: str, size: int = PIXELS) -> Picture:
-    """A picture of an array [height, width] or [height, width, 1, 3 or 4].
+    """A picture of an array that `is_picture`, or of one with four channels.
 
     uint8 as it is; other numbers are scaled so that their smallest is black and their largest white."""
     array = np.asarray(pixels)
+    if array.ndim == 3 and _channels_first(array):
+        array = array.transpose(1, 2, 0)
     if array.dtype != np.uint8:
         array = array.astype(np.float32)
         finite = array[np.isfinite(array)]
@@ -45,6 +56,14 @@ def thumbnail_of_array(pixels: np.ndarray, alt: str, size: int = PIXELS) -> Pict
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     return _picture(Image.fromarray(array), alt, size)
+
+
+def _channels_first(array: np.ndarray) -> bool:
+    return not _are_sides(array.shape[:2], array.shape[2]) and _are_sides(array.shape[1:], array.shape[0])
+
+
+def _are_sides(sides: tuple[int, ...], channels: int) -> bool:
+    return channels in CHANNELS and min(sides) >= LEAST_SIDE
 
 
 def _picture(image: Image.Image, alt: str, pixels: int) -> Picture:

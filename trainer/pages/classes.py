@@ -13,6 +13,10 @@ from pipeline.shards.schema import Labels
 __all__ = ["Classes", "find_classes"]
 
 MATRIX_CLASSES, TABLE_CLASSES, PAIRS = 25, 1_000, 20
+OTHERS_NOTE = (
+    "The {} of {} classes with the most mistakes, and all others together. Records whose label and prediction are both "
+    "among the others are left out."
+)
 TABLE_NOTE = (
     "Recall: share of the class's records that were predicted as such. Precision: share of the records predicted as "
     "the class that belong to it. F1: their harmonic mean, lowest first."
@@ -50,23 +54,25 @@ class Classes:
             yield self._pairs()
 
     def confusion(self, classes: np.ndarray) -> np.ndarray:
-        """int64 [k, k]: the records of these classes by label and prediction."""
-        place = np.full(len(self.names), -1)
-        place[classes] = np.arange(len(classes))
-        row, column = place[self.label], place[self.predicted]
-        shown = (row >= 0) & (column >= 0)
-        codes = row[shown] * len(classes) + column[shown]
-        return np.bincount(codes, minlength=len(classes) ** 2).reshape(len(classes), len(classes))
+        """int64 [k + 1, k + 1]: records by label and prediction; the last row and column are all other classes."""
+        k = len(classes)
+        place = np.full(len(self.names), k)
+        place[classes] = np.arange(k)
+        codes = place[self.label] * (k + 1) + place[self.predicted]
+        return np.bincount(codes, minlength=(k + 1) ** 2).reshape(k + 1, k + 1)
 
     def _matrix(self) -> Matrix:
-        classes, note = np.arange(len(self.names)), ""
+        classes, note, others = np.arange(len(self.names)), "", list[str]()
         if len(classes) > MATRIX_CLASSES:
             of_label, of_predicted, hits = self.counts
             mistakes = of_label + of_predicted - 2 * hits
             classes = np.sort(np.argsort(-mistakes, kind="stable")[:MATRIX_CLASSES])
-            note = f"The {MATRIX_CLASSES} of {len(self.names):,} classes with the most mistakes, without the others."
-        names = [self.names[place] for place in classes.tolist()]
-        return Matrix(names, self.confusion(classes).tolist(), "label", "prediction", "Confusion matrix", note)
+            note, others = OTHERS_NOTE.format(MATRIX_CLASSES, f"{len(self.names):,}"), ["others"]
+        names = [*(self.names[place] for place in classes.tolist()), *others]
+        counts = self.confusion(classes)
+        counts[-1, -1] = 0  # right or wrong
+        shown = counts[: len(names), : len(names)].tolist()
+        return Matrix(names, shown, "label", "prediction", "Confusion matrix", note)
 
     def _table(self) -> Table:
         of_label, of_predicted, hits = self.counts

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.describing.records import ShownRecord, TextOf, is_picture, label_text, shortened
+from pipeline.describing.records import ShownRecord, TextOf, label_text, shortened
 from pipeline.pages.page import Cell, Note, Page, Picture, Section, Shown, Table
-from pipeline.pages.thumbnails import thumbnail_of_array
+from pipeline.pages.thumbnails import is_picture, thumbnail_of_array
 from pipeline.shards.schema import Labels
 from trainer.results import Look
 

@@ -50,6 +50,19 @@ def test_an_image_that_cannot_be_decoded_is_named(shown):
     assert (len(good.pictures), good.texts) == (1, [])
 
 
+def test_the_first_images_of_many_are_shown_and_their_number(shown):
+    (record,) = shown(Feature("bytes", (None,), content="image"), [encoded("PNG", 8)] * 13)
+    assert (len(record.pictures), record.texts) == (12, ["the first 12 of 13 images"])
+
+
+def test_a_text_is_named_only_where_there_are_several(shown, write_dataset, tmp_path):
+    text = Feature("bytes", content="text")
+    assert [record.texts for record in shown(text, b"a\nb", b"")] == [["a \u21b5 b"], []]
+    data = write_dataset(tmp_path / "two", {"train": [[{"a": b"x", "b": b""}]]}, Schema("two", {"a": text, "b": text}))
+    (record,) = show_records(open_dataset(data, "train"), [0])
+    assert record.texts == ["a: x"]
+
+
 def test_an_image_that_is_absent_is_not_called_unreadable(shown):
     (record,) = shown(Feature("bytes", content="image", optional=True), None)
     assert (list(record.pictures), record.texts) == ([], [])

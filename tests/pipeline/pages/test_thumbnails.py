@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from pipeline.pages.thumbnails import thumbnail, thumbnail_of_array
+from pipeline.pages.thumbnails import is_picture, thumbnail, thumbnail_of_array
 
 
 def image_of(picture):
@@ -89,3 +89,21 @@ def test_floats_are_scaled_from_black_to_white():
 @pytest.mark.parametrize("array", [np.zeros((5, 5)), np.full((5, 5, 3), np.nan), np.zeros((5, 5, 1), np.int64)])
 def test_constant_and_non_finite_arrays_are_black(array):
     assert np.asarray(image_of(thumbnail_of_array(array, "black"))).max(initial=0) in (0, 255)  # 255: alpha
+
+
+@pytest.mark.parametrize("shape", [(8, 9, 3), (8, 9, 1), (3, 8, 9), (1, 8, 9), (8, 9)])
+def test_an_array_is_an_image_with_its_channels_first_or_last(shape):
+    array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    assert is_picture(array)
+    shown = np.asarray(image_of(thumbnail_of_array(array, "an array")).convert("RGB"))
+    last = np.moveaxis(array, 0, -1) if shape[0] < 4 else array.reshape(8, 9, -1)
+    np.testing.assert_array_equal(shown, np.broadcast_to(last, (8, 9, 3)))
+
+
+@pytest.mark.parametrize("shape", [(9,), (3, 3), (3, 8, 3), (2, 8, 9), (1, 1, 768), (8, 9, 3, 3), ()])
+def test_other_shapes_are_no_images(shape):
+    assert not is_picture(np.zeros(shape, np.uint8))
+
+
+def test_a_table_of_floats_is_no_image():
+    assert not is_picture(np.zeros((8, 9), np.float32))

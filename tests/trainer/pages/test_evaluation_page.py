@@ -77,9 +77,10 @@ def test_of_many_classes_the_matrix_has_those_with_the_most_mistakes():
     loss = np.zeros(len(label), np.float32)
     classes = find_classes(loss, {"class": predicted, "label": label}, None, None)
     matrix, table, _ = classes.blocks()
-    assert list(matrix.names) == [str(number) for number in [*range(1, 21), *range(40, 45)]]
-    assert matrix.counts[20] == [10, *[0] * 24]  # of the label 40, all taken for 1
-    assert "The 25 of 60 classes with the most mistakes" in matrix.note
+    assert list(matrix.names) == [*(str(number) for number in [*range(1, 21), *range(40, 45)]), "others"]
+    assert matrix.counts[20] == [10, *[0] * 25]  # of the label 40, all taken for 1
+    assert matrix.counts[25] == [*[0] * 5, *[10] * 15, *[0] * 6]  # 45..59 are taken for 6..20
+    assert "The 25 of 60 classes with the most mistakes, and all others together." in matrix.note
     assert len(table.rows) == 60
 
 
