@@ -108,6 +108,19 @@ def test_with_one_request_in_twenty_failing_it_ends_as_on_a_disk(
     assert result(model)["proven"]
 
 
+def test_the_pages_of_an_evaluation_and_of_what_the_model_sees_are_written_to_a_bucket(there, gcs_server, capsys):
+    told = {"evaluate": "the page of the evaluation is", "look": "the page of what the model sees is"}
+    for mode, line in told.items():
+        path = f"{there}/pages/{mode}.html"
+        assert main(flags(f"{there}/shards", f"{there}/model", f"--mode={mode}", f"--report={path}")) == 0
+        assert f"{line} {path}\n" in capsys.readouterr().out
+    evaluated, looked = (gcs_server.read(there.removeprefix("gs://"), f"pages/{mode}.html").decode() for mode in told)
+    assert f"<td>{there}/model/checkpoints/{STEPS[1]}</td>" in re.sub("<td class=.*?>", "<td>", evaluated)
+    assert "proven: every record that was due counted exactly once" in evaluated
+    assert "training records, after the input&#39;s ops and the augmentation on the device" in looked
+    assert evaluated.count("<img ") >= 24
+
+
 REFUSED = {  # what fails, its every request -> what the command's one line says
     r"GET .*shards/manifest": r"cannot find gs://journey/shards/manifest.json: status 503 \(\d+ attempts in 1 s\)",
     r"GET .*shards/train-": r"cannot \w+ gs://journey/shards/train-\d+-of-00015: status 503 \(\d+ attempts in 1 s\)",
