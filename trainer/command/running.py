@@ -14,6 +14,7 @@ from trainer.command.agreement import Agreement
 from trainer.command.looking import write_look
 from trainer.command.reporting import Report
 from trainer.command.shown_state import show_state
+from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, Goodput, Speed
@@ -96,10 +97,11 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
         return
     workdir, count, agreement = trainer.config.workdir, 0, Agreement()
     path = join(workdir, "predictions.jsonl")
-    with open_storage(workdir).publish(path) as sink:
+    with open_storage(workdir).publish(path) as sink, RecordsLine("predicted", total=None) as progress:
         for line in _lines(trainer, recipe):
             sink.write(json.dumps(line).encode() + b"\n")
             agreement.add(line)
+            progress.add(1)
             count += 1
     say(Console(), f"{count} predictions written to {path}{agreement}")
 

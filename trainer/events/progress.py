@@ -1,26 +1,20 @@
 """Shows progress to a person: one live line on a terminal or in a notebook, otherwise a plain log line at intervals."""
 
 import dataclasses
-import logging
-import secrets
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TextIO, cast
-
-from rich.file_proxy import FileProxy
-from rich.progress import Progress, TextColumn
-from rich.table import Column
+from typing import TextIO
 
 from pipeline.logs import logger
-from pipeline.tools.command import Console
+from trainer.events.live_line import open_live_line, share_of
 
-__all__ = ["ProgressLine", "Speed", "StepSize"]
+__all__ = ["ProgressLine", "RecordsLine", "Speed", "StepSize"]
 
 log = logger("trainer")
-NOTEBOOK_SECONDS = 0.5  # between updates: each is a message to the browser
+LIVE_SECONDS, LOG_SECONDS = 0.25, 30.0  # between two updates of a RecordsLine
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ class ProgressLine:
         self._clock = clock
         self._step, self._since, self._wait_seconds = start, clock(), 0.0
         out = sys.stderr if stream is None else stream
-        self._live = _live_line(start, end, out, clock)
+        self._live = open_live_line("step", "the first steps", start, end, out, clock)
 
     def update(self, step: int, loss: float, wait_seconds: float) -> Speed | None:
         """Returns the speed whenever log_every was passed. wait_seconds: waited for the input since the run started."""
@@ -102,7 +96,7 @@ class ProgressLine:
         if self._live is not None:
             self._live.show(step, text)
         else:
-            log.info("step %s: %s", _of(step, self._end), text)
+            log.info("step %s: %s", share_of(step, self._end), text)
         return speed
 
     def skip(self, seconds: float) -> None:
@@ -115,65 +109,56 @@ class ProgressLine:
             self._live.close()
 
 
-def _of(step: int, end: int | None) -> str:
-    return str(step) if end is None else f"{step}/{end}"
+class RecordsLine:
+    """Shows how many records are done, their rate and the time left, in a `with` statement. Call `add` after some.
 
+    done: what happened to them, in one word, such as "evaluated". total: None if it is not known. shown: False to show
+    nothing, as on all hosts but one. Without a terminal or a notebook, a log line every 30 seconds."""
 
-def _live_line(
-    start: int, end: int | None, out: TextIO, clock: Callable[[], float]
-) -> "_LiveLine | _NotebookLine | None":
-    if Console().is_jupyter:
-        return _NotebookLine(start, end, clock)
-    return _LiveLine(start, end, out) if Console(file=out).is_terminal else None
+    def __init__(
+        self,
+        done: str,
+        total: int | None,
+        shown: bool = True,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._done, self._total, self._clock = done, total, clock
+        self._records = self._first = 0
+        self._began = self._told = clock()
+        out = sys.stderr if stream is None else stream
+        self._shown = shown
+        self._live = open_live_line(done, "the first records", 0, total, out, clock) if shown else None
 
+    def __enter__(self) -> "RecordsLine":
+        return self
 
-class _NotebookLine:
-    """A line in the output of the notebook's cell, replaced in place: a saved notebook has only the last one.
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.show(self._records, self._text(self._clock()) or "done")
+            self._live.close()
 
-    rich's own live display needs ipywidgets, and shows nothing without it."""
+    def add(self, records: int) -> None:
+        """So many more are done."""
+        now = self._clock()
+        if not self._records:  # they took a compilation, too
+            self._began, self._first = now, records
+        self._records += records
+        if not self._shown or now - self._told < (LIVE_SECONDS if self._live is not None else LOG_SECONDS):
+            return
+        self._told = now
+        if self._live is not None:
+            self._live.show(self._records, self._text(now))
+        else:
+            text = self._text(now)
+            log.info("%s %s%s", self._done, share_of(self._records, self._total), f": {text}" if text else "")
 
-    def __init__(self, start: int, end: int | None, clock: Callable[[], float]) -> None:
-        self._end, self._clock, self._id = end, clock, f"infeed-{secrets.token_hex(8)}"
-        self._step, self._text, self._shown = start, "the first steps", clock()
-        self._display(update=False)
-
-    def show(self, step: int, text: str | None = None) -> None:
-        self._step, self._text = step, text or self._text
-        if self._clock() - self._shown >= NOTEBOOK_SECONDS:
-            self._shown = self._clock()
-            self._display()
-
-    def close(self) -> None:
-        self._display()
-
-    def _display(self, update: bool = True) -> None:
-        from IPython.display import display  # pyright: ignore[reportMissingImports]
-
-        share = "" if self._end is None else f" ({self._step / self._end:.0%})"
-        line = f"step {_of(self._step, self._end)}{share}: {self._text}"
-        display({"text/plain": line}, raw=True, display_id=self._id, update=update)
-
-
-class _LiveLine:
-    """A line that is rewritten in place; log lines appear above it."""
-
-    def __init__(self, start: int, end: int | None, out: TextIO) -> None:
-        share = "" if end is None else "/{task.total} ({task.percentage:.0f}%)"
-        line = f"step {{task.completed}}{share}: {{task.description}}"
-        column = TextColumn(line, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-        console = Console(file=out)
-        self._progress = Progress(column, console=console, refresh_per_second=4)
-        self._task = self._progress.add_task("the first steps", completed=start, total=end)
-        self._progress.start()
-        handlers = [each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
-        self._out, self._handlers = out, [each for each in handlers if each.stream is out]
-        for handler in self._handlers:
-            handler.setStream(cast(TextIO, FileProxy(console, out)))
-
-    def show(self, step: int, text: str | None = None) -> None:
-        self._progress.update(self._task, completed=step, description=text, refresh=text is not None)
-
-    def close(self) -> None:
-        for handler in self._handlers:
-            handler.setStream(self._out)
-        self._progress.stop()
+    def _text(self, now: float) -> str | None:
+        """None if there is no rate yet."""
+        rate = (self._records - self._first) / max(now - self._began, 1e-9)
+        if not rate:
+            return None
+        left = ""
+        if self._total is not None:
+            left = f", {timedelta(seconds=round(max(0, self._total - self._records) / rate))} left"
+        return f"{rate:,.0f} records/s{left}"

@@ -1,9 +1,13 @@
 """One evaluation of a checkpoint."""
 
+import jax
+
 from trainer.checkpointing.manager import WhichStep
+from trainer.events.progress import RecordsLine
 from trainer.inputs import InputFn
+from trainer.modes.epoch_totals import OnRecords
 from trainer.modes.evaluated import Evaluated
-from trainer.modes.evaluation import Evaluation, OnRecords, compare_paddings
+from trainer.modes.evaluation import Evaluation, compare_paddings
 from trainer.modes.preflight import agree_on
 from trainer.modes.session import open_session
 from trainer.results import EvalResult
@@ -33,7 +37,10 @@ def evaluate(
         with session.preemption.leavable():
             state = reading.state(setup, opened, step)
             evaluation = Evaluation(session, setup, opened, state, step, input_fn, on_records)
-        result = evaluation.epoch()
+        due = opened.source.num_records
+        due = due and due * len(setup.config.evaluated_models)
+        with RecordsLine("evaluated", due, shown=jax.process_index() == 0) as line:
+            result = evaluation.epoch(on_counted=line.add)
         if check_padding:
             compare_paddings(evaluation, result)
         evaluated = Evaluated(session, setup, evaluation.state, result, final=True)

@@ -1,7 +1,6 @@
 """One exact epoch with its proof; and further epochs that prove that padding does not affect the metrics."""
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,24 +12,22 @@ from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
 from trainer.config import PARAMS, Model
 from trainer.ema import model_of, with_model
-from trainer.inputs import INDEX, MASK, CompleteInput, InputFn
+from trainer.inputs import InputFn
 from trainer.loop.dispatch_plan import Steps
-from trainer.loop.dispatching import DispatchResult, run
+from trainer.loop.dispatching import run
 from trainer.metrics.masking import PADDINGS
-from trainer.metrics.tally import LOSSES, Tally, computed, mergeable, totals_counted
-from trainer.modes.exact_epoch import ExactEpoch
+from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
+from trainer.modes.epoch_totals import EpochTotals, OnCounted, OnRecords
 from trainer.modes.session import Session
-from trainer.results import EvalResult, EvaluatedRecords
+from trainer.results import EvalResult
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
-from trainer.step_functions import PREDICTIONS, PROOF_SUMS, ROWS, EvalState, eval_step, no_tallies
+from trainer.step_functions import EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
-__all__ = ["Evaluation", "OnRecords", "compare_paddings"]
+__all__ = ["Evaluation", "compare_paddings"]
 
 log = logger("trainer")
-
-OnRecords = Callable[[EvaluatedRecords], None]
 
 NOT_THE_SPLITS = "the metrics are not the split's"
 
@@ -93,12 +90,12 @@ class Evaluation:
             self._given = self._opened = opened
             self._exhausted = False
 
-    def epoch(self, padding: int = 0) -> EvalResult:
+    def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
         """Runs over the input once per model, with PADDINGS[padding] in rows that do not count.
 
-        The first epoch of all passes its records to on_records.
+        The first epoch of all passes its records to on_records. on_counted: called after each dispatch.
         EvaluationError unless every record counted exactly once, or was left out as bad."""
-        first, *others = [self._epoch(model, padding) for model in self._setup.config.evaluated_models]
+        first, *others = [self._epoch(model, padding, on_counted) for model in self._setup.config.evaluated_models]
         for other in others:
             metrics, arrays = (_prefixed(values) for values in (other.metrics, other.arrays))
             first = replace(
@@ -109,11 +106,11 @@ class Evaluation:
             )
         return first
 
-    def _epoch(self, model: Model, padding: int) -> EvalResult:
+    def _epoch(self, model: Model, padding: int, on_counted: OnCounted) -> EvalResult:
         opened = self._source()
         padding_kind = self._setup.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
-        sums, self._on_records = _Totals(opened.source, self._on_records), None
+        sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
         with self._setup.feeding(
             self._program, opened, opened.source.start, self._steps, self._session.check
         ) as feeder:
@@ -146,14 +143,6 @@ class Evaluation:
             self._opened = self._setup.open("eval", self._input_fn)
         self._exhausted = True
         return self._opened
-
-
-def _counted(rows: Mapping[str, Any]) -> EvaluatedRecords:
-    """The rows [steps, b] of a dispatch that count."""
-    counts = rows[MASK] > 0
-    index = rows.get(INDEX)
-    predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
-    return EvaluatedRecords(None if index is None else index[counts], rows[LOSSES][counts], predictions)
 
 
 def _prefixed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,21 +221,3 @@ def _changed(first: EvalResult, second: EvalResult) -> str:
         if array.tobytes() != second.arrays[name].tobytes()
     ]
     return ", ".join(numbers + arrays)
-
-
-class _Totals:
-    """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays exact."""
-
-    def __init__(self, source: CompleteInput, on_records: OnRecords | None) -> None:
-        self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
-        self._on_records = on_records
-
-    def add(self, result: DispatchResult) -> None:
-        self.steps += result.length
-        self.epoch.add(result.scalars)
-        rows = result.scalars.pop(ROWS, None)
-        if self._on_records and rows:
-            self._on_records(_counted(rows))
-        for name, values in result.scalars.items():
-            if name not in PROOF_SUMS:
-                self.sums[name] += float(values.sum(dtype=np.float64))

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from trainer.events.progress import ProgressLine, Speed, StepSize
+from trainer.events.progress import ProgressLine, RecordsLine, Speed, StepSize
 
 
 class Clock:
@@ -125,3 +125,39 @@ def test_where_the_flops_or_the_peak_are_unknown_nothing_is_made_up():
     assert [*neither.scalars()] == ["speed/steps_per_second", "speed/examples_per_second", "speed/input_wait"]
     assert Speed.of(50, StepSize(32, peak_tflops=400), seconds=5, wait_seconds=1).mfu is None
     assert Speed.of(50, StepSize(32, flops=3e12), seconds=5, wait_seconds=1).mfu is None
+
+
+def test_records_are_counted_in_a_log_line_every_30_seconds(caplog):
+    clock = Clock()
+    with caplog.at_level(logging.INFO, "trainer"):
+        with RecordsLine("evaluated", 10_000, stream=io.StringIO(), clock=clock) as line:
+            for second in (10, 29, 30, 31, 60):
+                clock.now = second
+                line.add(1000)
+        with RecordsLine("predicted", None, stream=io.StringIO(), clock=clock) as line:
+            clock.now += 40
+            line.add(1000)
+        with RecordsLine("evaluated", None, shown=False, clock=clock) as line:
+            clock.now += 40
+            line.add(1000)
+    assert caplog.messages == [
+        "evaluated 3000/10000: 100 records/s, 0:01:10 left",
+        "evaluated 5000/10000: 80 records/s, 0:01:02 left",
+        "predicted 1000",
+    ]
+
+
+def test_records_are_counted_in_one_line_of_a_terminal(terminal):
+    stream, shown = terminal
+    clock = Clock()
+    with RecordsLine("evaluated", 50, stream=stream, clock=clock) as line:
+        for second in range(1, 6):
+            clock.now = second
+            line.add(10)
+    got = shown(1)
+    assert "evaluated 0/50 (0%): the first records" in got
+    assert "evaluated 30/50 (60%): 10 records/s, 0:00:02 left" in got
+    assert got.count("\n") == 1
+    assert re.search(r"evaluated 50/50 \(100%\): 10 records/s, 0:00:00 left\S*\r?\n$", got.replace("\x1b[?25h", "")), (
+        got
+    )
