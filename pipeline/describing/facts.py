@@ -33,9 +33,8 @@ SIZE_RANGES, ALIKE = 8, 1.02  # of shards; within 2 % they count as equally larg
 
 
 class Values:
-    """Numbers, of which at most MOST_VALUES are kept: all, or a random part, the same in every run, with their range.
-
-    count: how many there were."""
+    """Numbers, and their count and range. Keeps all of them, or of more than MOST_VALUES a random sample, which is the
+    same in every run."""
 
     def __init__(self) -> None:
         self.count = 0

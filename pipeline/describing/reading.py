@@ -43,7 +43,7 @@ def python(manifest: Manifest, side: int | None = None) -> str:
 
 
 def recipe_of(manifest: Manifest) -> str | None:
-    """The name of a recipe that trains on it as it is; None if there is none."""
+    """The name of a recipe that trains on these records without changes; None if there is none."""
     if manifest.schema.name == PACKED_TEXT:
         return "byte_lm"
     labels, features = manifest.labels, manifest.schema.features

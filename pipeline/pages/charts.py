@@ -48,7 +48,7 @@ STYLE: Mapping[Any, Any] = {
 class Line:
     """A line of a chart through points x [n], y [n]; non-finite values of y are gaps. name: in the legend.
 
-    trend: points (x, y) of the same values smoothed: drawn on top, with the line thin behind it.
+    trend: points (x, y) of the same values, smoothed. It is drawn over the line, which becomes thin and pale.
     marks: what happened -> at which x, such as {"restarted": [150]}: vertical lines in the color of the line, in a
     style for each kind. ticks: the same as small triangles on the axis, for what happens often."""
 

@@ -26,7 +26,7 @@ def thumbnail(data: bytes, alt: str, pixels: int = PIXELS) -> Picture | None:
             if image.format == "EPS":  # Pillow would start Ghostscript on it
                 return None
             image.draft("RGB", (2 * pixels, 2 * pixels))  # a large JPEG is decoded at a fraction of its size
-            if image.mode[0] in "IF":  # 16 or 32 bits, of which 8 would be cut off
+            if image.mode[0] in "IF":  # 16 or 32 bits; convert() would cut off all but 8
                 return thumbnail_of_array(np.asarray(image), alt, pixels)
             return _picture(image, alt, pixels)
     except UNREADABLE:

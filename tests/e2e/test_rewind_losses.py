@@ -53,7 +53,7 @@ WRONG = 358  # the row of a digit of sklearn's, which is in the training split
 
 @pytest.fixture(scope="module")
 def mislabelled(tmp_path_factory):
-    """A directory with a recipe, and its run of 80 steps on digits of which one has a wrong label."""
+    """A directory with a recipe, and its run of 80 steps on digits; one digit has a wrong label."""
     directory, found = tmp_path_factory.mktemp("mislabelled"), load_digits()
     (directory / "linear_digits.py").write_text(RECIPE)
     found.target[WRONG] = (found.target[WRONG] + 5) % 10

@@ -17,10 +17,10 @@ _DECODER = msgspec.json.Decoder(dict[str, float | int | str])
 def metrics_lines(
     directory: str, steps: range | None = None, progress: Progress = ignored
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yields (step, scalars) of each line, in the order written: of a step that has several, the last one counts.
+    """Yields (step, scalars) of each line, in the order written. If a step has several lines, its last one counts.
 
-    steps: only these; other lines are not parsed. An incomplete or damaged line, as a killed process may leave, is
-    skipped. Nothing if there is no file. Memory is a few pieces of the file."""
+    steps: only these; other lines are not parsed. Skips incomplete and damaged lines, which a killed process may leave.
+    Yields nothing if there is no file. Holds a few pieces of the file in memory."""
     for name, size in matching(directory, NAME).items():
         for line in _lines(pieces(directory, name, size, progress)):
             found = STEP.match(line)

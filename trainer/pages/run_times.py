@@ -24,7 +24,7 @@ class Clock:
 
     @classmethod
     def of_runs(cls, runs: Sequence[Run]) -> "Clock":
-        """In the largest unit of which the longest run has two."""
+        """In the largest unit that fits into the longest run at least twice."""
         longest = max((_seconds(run) for run in runs), default=0.0)
         return cls(next((unit for unit, seconds in UNITS.items() if longest >= 2 * seconds), "seconds"))
 
