@@ -31,7 +31,7 @@ from pipeline.tools.program import program
 from trainer.command.names import RECIPES
 from trainer.events.metrics_lines import metrics_lines
 from trainer.history.rows import SeenRecord, SeenStep, seen_steps
-from trainer.history.seen import start_of
+from trainer.history.seen import seen_batches
 from trainer.history.segments import History, read_history
 from trainer.pages.rewind import rewind_page
 
@@ -53,38 +53,41 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--step", type=int, required=True, metavar="N", help="the training step")
     parser.add_argument("--to", type=int, metavar="M", help="the last step (default: only step N)")
     parser.add_argument("--losses", action="store_true", help="replay the steps and show the largest losses first")
-    parser.add_argument("--rows", type=int, default=ROWS, help=f"records of each step to show (default: {ROWS})")
-    parser.add_argument("--jsonl", action="store_true", help="print all records, as lines of JSON")
+    parser.add_argument("--rows", type=int, help=f"records of each step to show (default: {ROWS}; with --jsonl, all)")
+    parser.add_argument("--jsonl", action="store_true", help="print the records as lines of JSON")
     parser.add_argument("--html", metavar="FILE", help="write a page with the records' pictures or texts")
     parser.add_argument("--data-dir", metavar="DIR", help="where the data are now, if they were moved")
     args = parser.parse_args(argv)
     steps = range(args.step, (args.step if args.to is None else args.to) + 1)
     if not 0 < len(steps) <= MOST_STEPS:
         raise OptionError(f"--step={args.step} --to={args.to}: give 1 to {MOST_STEPS:,} steps, the first one first.")
-    if args.rows < 1:
+    rows = args.rows or (None if args.jsonl else ROWS)
+    if args.rows is not None and args.rows < 1:
         raise OptionError(f"--rows={args.rows}: must be at least 1.")
     if args.html is not None:
-        _check_html(args.html, args.jsonl, len(steps), args.rows)
+        _check_html(args.html, args.jsonl, len(steps), rows or ROWS)
     logs.show()
-    data_dir = (
-        args.data_dir if args.data_dir is None or is_remote(args.data_dir) else str(Path(args.data_dir).absolute())
-    )
-    history = read_history(args.workdir)
-    start_of(history, steps[0], args.workdir)
-    replayed = _replayed(args.workdir, history, steps, data_dir) if args.losses else {}
-    reported = {step: values.get("loss") for step, values in metrics_lines(join(args.workdir, "train"), steps)}
+    workdir, html, data_dir = map(_absolute, (args.workdir, args.html, args.data_dir))  # a replay changes directory
+    assert workdir is not None
+    history = read_history(workdir)
+    next(seen_batches(history, steps[:1], workdir))  # an error comes before a replay, which may take long
+    reported = {step: values.get("loss") for step, values in metrics_lines(join(workdir, "train"), steps)}
+    replayed = _replayed(workdir, history, steps, reported, data_dir) if args.losses else {}
     losses = {step: of_step.losses for step, of_step in replayed.items()}
-    most = None if args.jsonl else args.rows
-    found = seen_steps(history, args.workdir, steps, data_dir=data_dir, losses=losses, most=most)
+    found = seen_steps(history, workdir, steps, data_dir=data_dir, losses=losses, most=rows)
     found = _with_progress(found, len(steps))
-    if args.html:
-        told = {step: _told(step, reported.get(step), replayed.get(step)) for step in steps}
+    if html is not None:
+        told = {step: _told(reported.get(step), replayed.get(step)) for step in steps}
         command = f"{program('trainer.rewind')} {shlex.join(sys.argv[1:] if argv is None else argv)}"
-        size = write_page(args.html, rewind_page(args.workdir, found, told, bool(losses), command))
+        size = write_page(html, rewind_page(args.workdir, found, told, bool(losses), command))
         say(Console(), f"{args.html}: {format_bytes(size)}")
     else:
         for seen in found:
             _print(seen, reported.get(seen.step), replayed.get(seen.step), as_json=args.jsonl)
+
+
+def _absolute(path: str | None) -> str | None:
+    return path if path is None or is_remote(path) else str(Path(path).absolute())
 
 
 def _check_html(path: str, jsonl: bool, steps: int, rows: int) -> None:
@@ -98,10 +101,10 @@ def _check_html(path: str, jsonl: bool, steps: int, rows: int) -> None:
         )
 
 
-def _told(step: int, reported: float | None, replayed: "Replayed | None") -> str:
+def _told(reported: float | None, replayed: "Replayed | None") -> str:
     if replayed:
         return f"{replayed.verdict[0].upper()}{replayed.verdict[1:]}."
-    return f"Step {step} has not been reported." if reported is None else f"Mean loss {reported:.6g}."
+    return "The step is not in metrics.jsonl." if reported is None else f"Mean loss {reported:.6g}."
 
 
 def _print(seen: SeenStep, reported: float | None, replayed: "Replayed | None", *, as_json: bool) -> None:
@@ -110,21 +113,23 @@ def _print(seen: SeenStep, reported: float | None, replayed: "Replayed | None", 
             print(json.dumps(record.to_json()))
         return
     console = Console()
-    loss = ", which the run has not reported" if reported is None else f", mean loss {reported:.6g}"
+    loss = " (not in metrics.jsonl)" if reported is None else f", mean loss {reported:.6g}"
     shown, first = len(seen.records), "the {} with the largest losses" if replayed else "the first {}"
-    part = f", {first.format(shown)}" if shown < seen.num_rows else ""
+    part = f"; {first.format(shown)}:" if shown < seen.num_rows else ""
     say(console, f"Step {seen.step:,}{loss}: {seen.num_rows:,} records{part}")
     console.print(_table(seen.records, with_losses=replayed is not None))
     if replayed:
-        say(console, replayed.verdict)
+        say(console, f"replayed: {replayed.verdict}")
 
 
-def _replayed(workdir: str, history: History, steps: range, data_dir: str | None) -> "Mapping[int, Replayed]":
-    """The losses of the steps; {}, with a warning, if their checkpoint is gone."""
+def _replayed(
+    workdir: str, history: History, steps: range, reported: Mapping[int, float | None], data_dir: str | None
+) -> "Mapping[int, Replayed]":
+    """The losses of the steps; {}, with a warning, if they cannot be replayed."""
     from trainer.command.replaying import replayed_losses  # loads JAX
 
     try:
-        return dict(replayed_losses(workdir, history, steps, RECIPES, data_dir))
+        return dict(replayed_losses(workdir, history, steps, reported, RECIPES, data_dir))
     except CheckpointError as e:
         say(Console(stderr=True), f"warning: {e}")
         return {}
@@ -145,7 +150,7 @@ def _table(records: Sequence[SeenRecord], with_losses: bool) -> Table:
         "epoch": [str(record.epoch) for record in records] if len({record.epoch for record in records}) > 1 else [],
         "split": [record.place.split or "" for record in records if record.place.shard is None],
         "shard and offset": [_where(record) for record in records],
-        "key": [record.place.key for record in records],
+        "key": [record.place.key.rpartition("/")[2] for record in records],  # --jsonl has it with its folders
         "label": [record.place.label for record in records],
         "note": [record.note for record in records],
     }

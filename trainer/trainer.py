@@ -182,17 +182,17 @@ class Trainer:
         check_predict(self._setup.task, keys)
         return predictions(self._setup, input_fn, keys, step, checkpoint_path, gather)
 
-    def replay(self, input_fn: InputFn, *, step: int, to: int | None = None, start: int = 0) -> Iterator[ReplayedStep]:
+    def replay(self, input_fn: InputFn, *, step: int, to: int | None = None) -> Iterator[ReplayedStep]:
         """Computes the training steps `step` to `to` (default: only this one) again, with the loss of each record.
 
-        It begins with the newest checkpoint before `step`, or a new model before the first checkpoint, and trains up to
-        it as the run did; it writes nothing. start: the step after which the run that trained `step` started, as
-        segments.jsonl has it: an earlier checkpoint may be of another run. On the devices of the run, the losses have
+        It begins with the newest checkpoint before `step` of the run that trained it, or a new model before the first
+        checkpoint, and trains up to it as the run did; it writes nothing. On the devices of the run, the losses have
         its bits if training is reproducible there.
-        Raises CheckpointError if no checkpoint is left to begin with; OptionError in a run of several processes, and
-        for an input without positions."""
+        Raises CheckpointError if the work directory has no history, or no such checkpoint; OptionError for steps that
+        were not trained, or that belong to several runs, in a run of several processes, and for an input without
+        positions."""
         with ShortErrors():
-            yield from replay(self._setup, input_fn, range(step, (to or step) + 1), start, self._warm_start)
+            yield from replay(self._setup, input_fn, range(step, (to or step) + 1), self._warm_start)
 
     def look(self, input_fn: InputFn, *, records: int = 16, draws: int = 4) -> Look:
         """Returns training records as the model sees them: after the input's ops and Task.augment, in `draws` epochs.

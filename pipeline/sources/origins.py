@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import ShardError
+from pipeline.errors import InfeedError, ShardError
 from pipeline.shards.manifest import read_manifest
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.indexed_records import IndexedRecords
@@ -54,15 +54,26 @@ def _origins(records: Records, which: range) -> Iterator[Origin]:
 
 
 def reopened(origin: Origin, directory: str | None = None) -> IndexedRecords:
-    """The source of an origin, opened again, in `directory` if its data have been moved.
+    """The source of an origin, opened again: in `directory`, to which some data have been moved, or where it was.
 
     Raises ShardError if it cannot be opened without the program that made it, or has other data now; and whatever
     opening raises."""
-    place = directory or origin.directory
-    if place is None or origin.split is None:
+    if origin.directory is None or origin.split is None:
         raise ShardError(f"{origin.name} has no manifest, so it cannot be opened again to name its records.")
+    if directory is None:
+        return _opened(origin, origin.directory, origin.split)
+    try:
+        return _opened(origin, directory, origin.split)
+    except InfeedError as moved:
+        try:  # of a mixture, only some sources were moved
+            return _opened(origin, origin.directory, origin.split)
+        except InfeedError:
+            raise moved from None
+
+
+def _opened(origin: Origin, place: str, split: str) -> IndexedRecords:
     storage = open_storage(place)
-    records = IndexedRecords(read_manifest(place, storage), origin.split, storage)
+    records = IndexedRecords(read_manifest(place, storage), split, storage)
     if records.fingerprint != origin.fingerprint:
         raise ShardError(
             f"{records.name} has the fingerprint {records.fingerprint}; the run read {origin.fingerprint}. The data "

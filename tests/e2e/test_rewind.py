@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from damage import flip_payload_bits
+from recorded_inputs import LABEL, Recorded, labels_task
 
 from pipeline.datasets import mixture, open_dataset, train_dataset
 from pipeline.errors import NanError, OptionError
@@ -23,36 +24,7 @@ from trainer.trainer import Trainer
 
 jax.config.update("jax_num_cpu_devices", 4)
 
-LABEL = "image/class/label"
 DAMAGED = {"train": (7, 8, 500, 1428), "validation": (0, 30)}  # 1428 is the last of its split
-
-
-def labels_task():
-    """Learns the mean label."""
-
-    def loss_fn(variables, batch, rng, train):
-        return (batch[LABEL].astype(jnp.float32) - variables.params) ** 2, variables, None
-
-    return Task(lambda rng, spec: Variables(jnp.float32(0)), loss_fn, optax.sgd(0.01))
-
-
-class Recorded:
-    """An input_fn; `seen` gets step -> the numbers of the records in the batch that the trainer was given for it."""
-
-    def __init__(self, make):
-        self.make, self.seen = make, {}
-
-    def __call__(self, ctx):
-        source = self.make({"global_batch": ctx.global_batch_size, "hosts": ctx.hosts, "keys": (LABEL,)})
-        batches = source.batches
-
-        def recording(position=None):
-            for step, batch in enumerate(batches(position), ctx.start_step + 1):
-                self.seen[step] = batch["_index"].tolist()
-                yield batch
-
-        source.batches = recording
-        return source
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +116,7 @@ def test_the_error_of_a_step_that_is_not_finite_names_the_command(damaged, tmp_p
 
     broken = Task(lambda rng, spec: Variables(jnp.float32(-1)), loss_fn, optax.sgd(0.1))
     config = TrainerConfig(workdir=str(tmp_path), global_batch_size=32)
-    with pytest.raises(NanError, match=rf": python -m trainer\.rewind {tmp_path} --step 1 --losses$"):
+    with pytest.raises(NanError, match=rf"\. To list its records, run: python -m trainer\.rewind {tmp_path} --step 1$"):
         Trainer(broken, config).train(Recorded(across_epochs(damaged)), max_steps=2)
 
 
@@ -153,11 +125,13 @@ def test_the_command_prints_a_table_or_lines_of_json(run, capsys):
     rewind.main([workdir, "--step=20", "--rows=3"])
     printed = capsys.readouterr().out
     assert "Step 20, mean loss " in printed
-    assert ": 48 records, the first 3" in printed
+    assert ": 48 records; the first 3:" in printed
     assert [line.split()[1] for line in printed.splitlines() if "-of-" in line] == [str(n) for n in truth[20][:3]]
     rewind.main([workdir, "--step=20", "--to=21", "--jsonl"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["index"] for line in lines] == truth[20] + truth[21]
+    rewind.main([workdir, "--step=20", "--rows=2", "--jsonl"])
+    assert capsys.readouterr().out.splitlines() == [json.dumps(line) for line in lines[:2]]
     assert lines[0].keys() >= {"step", "row", "index", "epoch", "split", "shard", "offset", "key", "label"}
 
 
@@ -170,7 +144,7 @@ def test_data_that_were_moved_are_found_with_data_dir_and_otherwise_only_numbers
     rewind.main([str(tmp_path / "run"), "--step=5", "--jsonl"])
     (lost, *_) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (lost["index"], lost["shard"], lost["key"]) == (truth[5][0], None, "")
-    assert f"the places of records are not known: {data}" in caplog.text
+    assert f"cannot locate the records: {data}" in caplog.text
     rewind.main([str(tmp_path / "run"), "--step=5", "--jsonl", f"--data-dir={tmp_path / 'elsewhere'}"])
     (found, *_) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found["shard"]
@@ -187,8 +161,25 @@ def test_steps_of_two_runs_or_of_a_program_of_ones_own_have_no_common_replay(run
         OptionError, match=r"belong to several runs: one started after step 17\. Replay --step=16 --to=17"
     ):
         rewind.main([run[0], "--step=16", "--to=18", "--losses"])
-    with pytest.raises(OptionError, match=r"started by a program of its own.* Trainer\.replay gives the losses"):
-        rewind.main([run[0], "--step=16", "--losses"])
+    lines = lines_of(capsys, run[0], "--step=16")
+    rewind.main([run[0], "--step=16", "--losses", "--jsonl"])
+    printed = capsys.readouterr()
+    assert [json.loads(line) for line in printed.out.splitlines()] == lines
+    assert "warning: the losses are not known: the run was started by a program of its own" in printed.err
+
+
+def test_of_a_mixture_each_source_is_found_where_it_is_now(damaged, tmp_path, capsys):
+    here, there = (str(shutil.copytree(damaged, tmp_path / name)) for name in ("here", "there"))
+    sources = [open_dataset(here, "train[5:]"), open_dataset(there, "validation")]
+    recorded = Recorded(lambda given: train_dataset(mixture(sources, [1, 1]), streams=16, on_error="skip", **given))
+    config = TrainerConfig(workdir=str(tmp_path / "run"), global_batch_size=32)
+    Trainer(labels_task(), config).train(recorded, max_steps=2)
+    shutil.move(here, tmp_path / "moved")
+    for path in (tmp_path / "moved").rglob("*validation*"):
+        path.unlink()
+    lines = lines_of(capsys, tmp_path / "run", "--step=2", f"--data-dir={tmp_path / 'moved'}")
+    assert {line["directory"] for line in lines} == {str(tmp_path / "moved"), there}
+    assert all(line["key"] for line in lines)
 
 
 @pytest.mark.parametrize(

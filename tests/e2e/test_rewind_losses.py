@@ -1,6 +1,7 @@
 """A replay of a recipe's steps from the command line: a wrong label in the data is found by the loss of its record."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -99,9 +100,9 @@ def test_the_record_with_the_wrong_label_comes_first_in_its_step(there, capsys):
     )
     rewind.main([str(model), f"--step={step}", "--losses", "--rows=4"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "64 records, the 4 with the largest losses loss row index " in printed
-    assert f"step {step}: mean loss " in printed
-    assert "bit by bit that of metrics.jsonl" in printed
+    assert "64 records; the 4 with the largest losses: loss row index " in printed
+    assert "replayed: mean loss " in printed
+    assert printed.endswith(", bit-identical to metrics.jsonl")
 
 
 def test_without_the_checkpoint_it_says_so_and_still_names_the_records(there, tmp_path, capsys):
@@ -112,4 +113,62 @@ def test_without_the_checkpoint_it_says_so_and_still_names_the_records(there, tm
     rewind.main([str(model), "--step=70", "--losses", "--jsonl"])
     printed = capsys.readouterr()
     assert [json.loads(line) for line in printed.out.splitlines()] == lines
-    assert "warning: step 70 cannot be replayed: no checkpoint is left between the start of its run" in printed.err
+    assert "warning: step 70 cannot be replayed: no checkpoint of its run is left between its start" in printed.err
+
+
+def test_paths_are_relative_to_the_current_directory_not_to_that_of_the_run(there, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(there / "model")
+    rewind.main(["model", "--step=45", "--losses", "--html=step.html"])
+    assert capsys.readouterr().out.startswith("step.html: ")
+    assert ", bit-identical to metrics.jsonl." in (tmp_path / "step.html").read_text()
+    assert not (there / "step.html").exists()
+
+
+def test_data_that_were_moved_are_replayed_from_data_dir(there, tmp_path, monkeypatch, capsys):
+    shutil.move(there / "shards", tmp_path / "elsewhere")
+    try:
+        monkeypatch.chdir(tmp_path)
+        lines = lines_of(capsys, there / "model", "--step=3", "--losses", "--data-dir=elsewhere")
+    finally:
+        shutil.move(tmp_path / "elsewhere", there / "shards")
+    assert {line["directory"] for line in lines} == {str(tmp_path / "elsewhere")}
+    assert all(line["loss"] > 0 for line in lines)
+
+
+@pytest.fixture
+def warned(there, tmp_path, capsys, caplog):
+    """warned(**changes of the start) -> what a replay of step 3 warns of; the records are listed all the same."""
+
+    def replay(directory=None, options=(), **changes):
+        model = shutil.copytree(there / "model", tmp_path / "model")
+        start, *rest = (model / "segments.jsonl").read_text().splitlines()
+        page = json.loads(start) | changes
+        page["command"]["options"] += options
+        page["command"]["directory"] = directory or page["command"]["directory"]
+        (model / "segments.jsonl").write_text("\n".join([json.dumps(page), *rest]))
+        rewind.main([str(model), "--step=3", "--losses", "--jsonl"])
+        printed = capsys.readouterr()
+        assert len(printed.out.splitlines()) == 64
+        assert ("loss" in json.loads(printed.out.splitlines()[0])) == ("the losses are not known" not in printed.err)
+        return printed.err + caplog.text
+
+    return replay
+
+
+def test_a_recipe_that_is_not_there_is_named(warned):
+    assert "run was started in /nowhere, which does not exist here, so its recipe linear_digits cannot be loaded" in (
+        warned(directory="/nowhere")
+    )
+
+
+def test_a_replay_that_reads_other_records_gives_no_losses(warned):
+    assert "a replay of step 3 reads other records than the run did" in warned(options=["--global-batch-size=32"])
+
+
+def test_a_replay_of_other_data_gives_no_losses(warned, digits):
+    assert re.search("the data have the fingerprint .*; the run read ", warned(options=[f"--data-dir={digits[1]}"]))
+
+
+def test_other_versions_are_named(warned):
+    assert "the run used other versions, so the replay may differ: python None -> '3" in warned(versions={})

@@ -115,6 +115,10 @@ class CheckpointManager:
                 continue
         return False
 
+    def saved_by(self, step: int) -> str | None:
+        """The run that saved the checkpoint of `step`, as segments.jsonl names it; None if unknown."""
+        return read_contents(self._storage, self.directory, step).get("run")
+
     def saving(self) -> bool:
         """Whether a checkpoint is being written."""
         return self._manager is not None and self._manager.is_saving_in_progress()
@@ -131,6 +135,7 @@ class CheckpointManager:
                 "config": saved.config,
                 "input": saved.input_state,
                 "productive_seconds": saved.productive_seconds,
+                "run": saved.run,
                 "arrays": list_arrays(saved.state),
             }
         )
@@ -172,8 +177,8 @@ class CheckpointManager:
             state = self._read_state(step, like)
         with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
-        spent = page.get("productive_seconds")  # checkpoints of 0.1 have none
-        return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"], spent)
+        known = {name: page.get(name) for name in ("productive_seconds", "run")}  # checkpoints of 0.1 have neither
+        return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"], **known)
 
     def _read_state(self, step: int, like: TrainState) -> TrainState:
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:

@@ -15,7 +15,7 @@ __all__ = ["Saved"]
 class Saved:
     """A checkpoint as it was saved. `CheckpointManager` fills in versions and mesh.
 
-    productive_seconds: see Goodput; None if unknown."""
+    productive_seconds: see Goodput. run: that saved it, as segments.jsonl names it. None: unknown."""
 
     step: int
     state: TrainState
@@ -24,6 +24,7 @@ class Saved:
     versions: Mapping[str, str] = field(default_factory=dict)
     mesh: Mapping[str, Any] = field(default_factory=dict)
     productive_seconds: float | None = None
+    run: str | None = None
 
     def changes(self, config: Mapping[str, Any]) -> list[str]:
         """A text for each setting, version and device count that differs from when this was saved."""

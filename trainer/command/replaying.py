@@ -9,23 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.errors import OptionError
+from pipeline.errors import CheckpointError
 from pipeline.logs import logger
-from pipeline.storage.schemes import is_remote
-from pipeline.storage.storage import join
 from pipeline.tools.program import program
 from trainer.checkpointing.contents import changes, versions
 from trainer.command.flags import parsed
 from trainer.command.loading import recipe_class
-from trainer.events.metrics_lines import metrics_lines
-from trainer.history.seen import start_of
+from trainer.history.seen import SeenBatch, seen_batches, segment_of_all
 from trainer.history.segments import History, Start
 from trainer.recipe import DataRecipe, Recipe
+from trainer.results import ReplayedStep
 
 if TYPE_CHECKING:
     from trainer.inputs import InputContext
 
-__all__ = ["Replayed", "replayed_losses"]
+__all__ = ["Replayed", "replayed_losses", "verdict"]
 
 log = logger("trainer")
 
@@ -35,58 +33,66 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Replayed:
-    """losses: float32 [rows] of a step's records. verdict: how their mean compares with the run's, in a sentence."""
+    """losses: float32 [rows] of a step's records. verdict: how their mean compares with the run's, in a clause."""
 
     losses: np.ndarray
     verdict: str
 
 
 def replayed_losses(
-    workdir: str, history: History, steps: range, recipes: Mapping[str, str], data_dir: str | None = None
+    workdir: str,
+    history: History,
+    steps: range,
+    reported: Mapping[int, float | None],
+    recipes: Mapping[str, str],
+    data_dir: str | None = None,
 ) -> Iterator[tuple[int, Replayed]]:
-    """Yields (step, losses) of these steps. recipes: name -> class of those of ours. data_dir: where the data are
-    now, as an absolute path.
+    """Yields (step, losses) of these steps. reported: the mean losses in metrics.jsonl. recipes: name -> class, of
+    infeed's own. workdir, data_dir: absolute; data_dir is where the data are now, if they were moved.
 
-    Raises CheckpointError if no checkpoint is left to begin with; OptionError if the steps belong to several runs, or
-    if the run was not started with a recipe."""
-    start = start_of(history, steps[0], workdir)
-    if start_of(history, steps[-1], workdir) is not start:
-        later = next(each for each in steps if start_of(history, each, workdir) is not start)
-        raise OptionError(
-            f"steps {steps[0]} to {steps[-1]} belong to several runs: one started after step {later - 1}. Replay "
-            f"--step={steps[0]} --to={later - 1} and --step={later} --to={steps[-1]}."
-        )
+    Changes the current directory to that of the run: options, and a recipe of the user's own, are relative to it.
+    Raises CheckpointError if the run cannot be replayed here: no checkpoint is left to begin with, it was not started
+    with a recipe, or its data are others now; OptionError if the steps belong to several runs."""
+    start = segment_of_all(history, steps, workdir).start
     recipe = _recipe(workdir, start, recipes, data_dir)
     from trainer.trainer import Trainer  # after the devices are chosen
 
     if changed := changes(start.versions, versions()):
         log.warning("the run used other versions, so the replay may differ: %s", ", ".join(changed))
-    reported = {step: values.get("loss") for step, values in metrics_lines(join(workdir, "train"), steps)}
     trainer = Trainer(recipe.task(), recipe.trainer, warm_start=recipe.warm_start)
 
     def input_fn(ctx: "InputContext") -> Any:
         # At step 0, a recipe may write to the work directory, which is not this process's.
-        return recipe.train_input(replace(ctx, start_step=max(1, ctx.start_step)))
+        source = recipe.train_input(replace(ctx, start_step=max(1, ctx.start_step)))
+        _check_data(source, start)
+        return source
 
-    for made in trainer.replay(input_fn, step=steps[0], to=steps[-1], start=start.step):
-        yield made.step, Replayed(made.losses, _verdict(made.step, made.loss, reported.get(made.step)))
+    made = trainer.replay(input_fn, step=steps[0], to=steps[-1])
+    for step, seen in zip(made, seen_batches(history, steps, workdir), strict=True):
+        _check_records(step, seen)
+        yield step.step, Replayed(step.losses, verdict(step.loss, reported.get(step.step)))
 
 
 def _recipe(workdir: str, start: Start, recipes: Mapping[str, str], data_dir: str | None) -> Recipe:
     """The recipe of a run, with its settings and this work directory."""
-    if start.command is None:
-        raise OptionError(
-            "the run was started by a program of its own, not with a recipe. In that program, Trainer.replay gives the "
-            "losses."
+    command = start.command
+    if command is None:
+        raise CheckpointError(
+            "the losses are not known: the run was started by a program of its own, not with a recipe. In that "
+            "program, Trainer.replay computes them."
         )
     from trainer.cluster.devices import check, choose
 
-    workdir = workdir if is_remote(workdir) else str(Path(workdir).absolute())
-    command = start.command
-    if not Path(command.directory).is_dir():
-        raise OptionError(f"the run was started in {command.directory}, which does not exist here.")
-    os.chdir(command.directory)  # paths in the options, and a recipe of the user's own, are relative to it
-    sys.path.insert(0, command.directory)
+    if Path(command.directory).is_dir():
+        os.chdir(command.directory)
+        sys.path.insert(0, command.directory)
+    elif command.recipe in recipes:
+        log.warning("the run was started in %s, which does not exist here", command.directory)
+    else:
+        raise CheckpointError(
+            f"the losses are not known: the run was started in {command.directory}, which does not exist here, so its "
+            f"recipe {command.recipe} cannot be loaded. Run the command on the machine of the training."
+        )
     kind = recipe_class(command.recipe, recipes)
     recipe, devices, _ = parsed(kind, command.options, f"{program('trainer')} {command.recipe}")
     choose(devices)
@@ -98,15 +104,34 @@ def _recipe(workdir: str, start: Start, recipes: Mapping[str, str], data_dir: st
     return recipe
 
 
-def _verdict(step: int, loss: float, reported: float | None) -> str:
+def _check_data(source: Any, start: Start) -> None:
+    given = getattr(source, "provenance", None)
+    if given and start.input and given["fingerprint"] != start.input["fingerprint"]:
+        raise CheckpointError(
+            f"the losses are not known: the data have the fingerprint {given['fingerprint']}; the run read "
+            f"{start.input['fingerprint']}. Give --data-dir with the data that the run read."
+        )
+
+
+def _check_records(step: ReplayedStep, seen: SeenBatch) -> None:
+    if step.record_ids is not None and not np.array_equal(step.record_ids, seen.record_ids):
+        raise CheckpointError(
+            f"the losses are not known: a replay of step {step.step} reads other records than the run did. Its recipe, "
+            "or options that it takes from elsewhere, have changed."
+        )
+
+
+def verdict(loss: float, reported: float | None) -> str:
+    """How the mean loss of a replayed step compares with the one that the run reported."""
     if reported is None:
-        return f"step {step}: mean loss {loss:.6g}; metrics.jsonl has none to compare it with"
+        return f"mean loss {loss:.6g}; metrics.jsonl has none to compare it with"
     if np.float32(loss) == np.float32(reported) or (np.isnan(loss) and np.isnan(reported)):
-        return f"step {step}: mean loss {loss:.6g}, bit by bit that of metrics.jsonl"
+        return f"mean loss {loss:.6g}, bit-identical to metrics.jsonl"
     apart = abs(loss - reported) / max(abs(reported), 1e-30)
     if apart <= TOLERANCE:
-        return f"step {step}: mean loss {loss:.6g}, {reported:.6g} in metrics.jsonl ({apart:.1g} apart, from rounding)"
+        rounding = f"a relative difference of {apart:.1g}, from rounding"
+        return f"mean loss {loss:.6g}; {reported:.6g} in metrics.jsonl ({rounding})"
     return (
-        f"step {step}: mean loss {loss:.6g}, but {reported:.6g} in metrics.jsonl: this replay is not what the run "
-        "computed. The recipe's code, the data, the devices or the versions differ."
+        f"mean loss {loss:.6g}, but {reported:.6g} in metrics.jsonl: this replay is not what the run computed. The "
+        "recipe's code, the data, the devices or the versions differ"
     )

@@ -8,7 +8,7 @@ from pipeline.tools.program import program
 __all__ = ["Hint", "hint_of", "no_hint"]
 
 Hint = Callable[[int], str]
-"""A step -> a clause that begins with a colon and names a command; "" if no command can help."""
+"""A step -> the end of a sentence, and one that names a command; "" if no command can help."""
 
 
 def no_hint(step: int) -> str:
@@ -17,10 +17,12 @@ def no_hint(step: int) -> str:
     return ""
 
 
-def hint_of(workdir: str) -> Hint:
-    """Names the command for steps of the runs in a work directory."""
+def hint_of(workdir: str, by_loss: bool) -> Hint:
+    """Names the command for steps of the runs in a work directory. by_loss: whether it can compute losses."""
+    order, losses = (" by loss", " --losses") if by_loss else ("", "")
+    command = f"{program('trainer.rewind')} {shlex.quote(workdir)}"
 
     def hint(step: int) -> str:
-        return f": its records, by loss: {program('trainer.rewind')} {shlex.quote(workdir)} --step {step} --losses"
+        return f". To list its records{order}, run: {command} --step {step}{losses}"
 
     return hint

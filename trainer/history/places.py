@@ -14,7 +14,7 @@ from pipeline.errors import InfeedError, printable
 from pipeline.logs import logger
 from pipeline.shards.example_decoding import decode_example
 from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.keys import key_of
+from pipeline.sources.keys import FILE_NAME_KEYS, key_of
 from pipeline.sources.origins import Origin, reopened
 from pipeline.sources.records import Proven, fetch
 from pipeline.tools.packed_text import find_text_info, row_text
@@ -24,7 +24,7 @@ __all__ = ["Place", "Places"]
 
 log = logger("trainer")
 
-NAMES = ("image/filename", "file_name", "filename", "key", "id", "name")  # features that tell a record from others
+NAMES = (*FILE_NAME_KEYS, "filename", "key", "id", "name")  # features that identify a record
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Place:
 
 
 class Places:
-    """The places of an input's records by number. directory: where the data are now, if they were moved.
+    """The places of an input's records by number. directory: where data are now that were moved.
 
     A source that cannot be opened is reported in the log once; its records have only the numbers that the history
     knows."""
 
-    def __init__(self, origins: Sequence[Mapping[str, Any]], directory: str | None = None) -> None:
-        self._origins, self._directory = [Origin(**origin) for origin in origins], directory
+    def __init__(self, origins: Sequence[Origin], directory: str | None = None) -> None:
+        self._origins, self._directory = origins, directory
         self._ends = np.cumsum([origin.stop - origin.first for origin in self._origins])
         self._opened: dict[tuple[str | None, ...], IndexedRecords | None] = {}
 
@@ -99,7 +99,7 @@ class Places:
             try:
                 self._opened[which] = reopened(origin, self._directory)
             except InfeedError as e:
-                log.warning("the places of records are not known: %s", e)
+                log.warning("cannot locate the records: %s", e)
                 self._opened[which] = None
         return self._opened[which]
 

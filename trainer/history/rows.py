@@ -11,7 +11,7 @@ from trainer.history.places import Place, Places
 from trainer.history.seen import SeenBatch, seen_batches
 from trainer.history.segments import History
 
-__all__ = ["SeenRecord", "SeenStep", "seen_steps"]
+__all__ = ["SeenRecord", "SeenStep", "seen_steps", "step_of"]
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,18 @@ def seen_steps(
     """The records of these steps. data_dir: where the data are now, if they were moved. losses: step -> float [rows].
     most: how many records of each step to return; None: all. Their payloads are read for keys and labels.
 
-    Raises as `start_of`."""
+    Raises what `seen_batches` raises."""
     places: dict[int, Places] = {}
     for batch in seen_batches(history, steps, workdir):
-        assert batch.start.input is not None
-        if id(batch.start) not in places:
-            places = {id(batch.start): Places(batch.start.input["sources"], data_dir)}
-        of_step = (losses or {}).get(batch.step)
-        rows = np.arange(len(batch.record_ids)) if of_step is None else _worst_first(of_step, batch.masked)
-        records = _records(batch, rows[:most], places[id(batch.start)], of_step)
-        yield SeenStep(batch.step, len(batch.record_ids), records, places[id(batch.start)])
+        if id(batch.origins) not in places:
+            places = {id(batch.origins): Places(batch.origins, data_dir)}
+        yield step_of(batch, places[id(batch.origins)], (losses or {}).get(batch.step), most)
+
+
+def step_of(batch: SeenBatch, places: Places, losses: np.ndarray | None = None, most: int | None = None) -> SeenStep:
+    """The records of one batch. losses: float [rows]. most: see `seen_steps`."""
+    rows = np.arange(len(batch.record_ids)) if losses is None else _worst_first(losses, batch.masked)
+    return SeenStep(batch.step, len(batch.record_ids), _records(batch, rows[:most], places, losses), places)
 
 
 def _worst_first(losses: np.ndarray, masked: np.ndarray) -> np.ndarray:

@@ -4,92 +4,120 @@ The order is a pure function of (seed, position), so the start of a run and its 
 depend on the data, are in the history."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.orders.order import Position
 from pipeline.orders.recorded import restored_order
-from trainer.history.segments import NAME, History, Start
+from pipeline.sources.origins import Origin
+from trainer.history.segments import NAME, REMEDY, History, Segment
 
-__all__ = ["SeenBatch", "seen_batches", "start_of"]
+__all__ = ["SeenBatch", "seen_batches", "segment_of", "segment_of_all"]
 
 
 @dataclass(frozen=True)
 class SeenBatch:
     """The global batch of a step, in row order; each array has an entry per row.
 
+    origins: the sources of the input, in the order of their records' numbers; the same object for steps of one run.
     record_ids: int64, the numbers of the records in the input, as `_index` had them. epochs: int64, of each record.
     replaced: int64, the bad record that a row had been planned for, -1 if there was none. masked: bool, whether the row
     is a bad record that was left out."""
 
     step: int
-    start: Start
+    origins: Sequence[Origin]
     record_ids: np.ndarray
     epochs: np.ndarray
     replaced: np.ndarray
     masked: np.ndarray
 
 
-def start_of(history: History, step: int, workdir: str) -> Start:
-    """The start of the run that trained a step, or would train it next.
+def segment_of(history: History, step: int, workdir: str) -> Segment:
+    """The segment whose run trained a step, or would train it next.
 
-    Raises OptionError for a step that no recorded run trained, and CheckpointError where the input of that run does not
-    tell what it read."""
+    Raises OptionError for a step that no recorded run trained; CheckpointError if there is no history."""
     if step < 1:
         raise OptionError(f"step {step} does not exist: the first step of training is 1.")
-    start = history.start_of(step)
     if not history.starts:
         raise CheckpointError(
             f"{workdir} has no {NAME}, so no step can be traced. Training writes it when it starts; give the --workdir "
             "of a training, by this version of infeed or a later one."
         )
-    if start is None:
-        first = min(each.step for each in history.starts)
+    if (segment := history.segment_of(step)) is not None:
+        return segment
+    first, last = min(start.step for start in history.starts), history.segments[-1].end
+    if step > first and last is not None:
         raise OptionError(
-            f"step {step} is before the history of {workdir}, which begins after step {first}: an earlier version of "
-            "infeed trained the first steps."
+            f"step {step} was not trained: the last run in {workdir} ended at step {last.step} ({last.reason})."
         )
-    if start.input is None:
+    raise OptionError(
+        f"step {step} is before the history of {workdir}, which begins after step {first}: an earlier version of "
+        "infeed trained the first steps."
+    )
+
+
+def segment_of_all(history: History, steps: range, workdir: str) -> Segment:
+    """The segment of these steps. Raises OptionError if they have several, and what `segment_of` raises."""
+    segment = segment_of(history, steps[0], workdir)
+    later = next((step for step in steps if segment_of(history, step, workdir) is not segment), None)
+    if later is not None:
+        raise OptionError(
+            f"steps {steps[0]} to {steps[-1]} belong to several runs: one started after step {later - 1}. Replay "
+            f"--step={steps[0]} --to={later - 1} and --step={later} --to={steps[-1]}."
+        )
+    return segment
+
+
+def seen_batches(history: History, steps: range, workdir: str) -> Iterator[SeenBatch]:
+    """The batches of these steps, in order.
+
+    Raises what `segment_of` raises, and CheckpointError where the input of a run does not tell what it read."""
+    traces: dict[int, _Trace] = {}
+    for step in steps:
+        segment = segment_of(history, step, workdir)
+        if id(segment) not in traces:
+            traces = {id(segment): _trace(segment, step, workdir)}
+        yield traces[id(segment)].batch(step)
+
+
+def _trace(segment: Segment, step: int, workdir: str) -> "_Trace":
+    if segment.start.input is None:
         raise CheckpointError(
             f"the run that trained step {step} read an input that does not tell where its records come from: an "
             "iterable, or an Input without `provenance`. Only inputs made by train_dataset can be traced."
         )
-    return start
-
-
-def seen_batches(history: History, steps: range, workdir: str) -> Iterator[SeenBatch]:
-    """The batches of these steps, in order. Raises what `start_of` raises."""
-    traces: dict[int, _Trace] = {}
-    for step in steps:
-        start = start_of(history, step, workdir)
-        if id(start) not in traces:
-            traces = {id(start): _Trace(start, history)}
-        yield traces[id(start)].batch(step)
+    try:
+        return _Trace(segment, segment.start.input)
+    except (KeyError, TypeError, ValueError, IndexError) as e:
+        raise CheckpointError(
+            f"{workdir}/{NAME}: the start after step {segment.start.step} has no valid input ({e!r}). {REMEDY}"
+        ) from e
 
 
 class _Trace:
-    """The batches of the run that began at a start."""
+    """The batches of the run of a segment."""
 
-    def __init__(self, start: Start, history: History) -> None:
-        assert start.input is not None
-        self._start, self._given = start, start.input
-        self._order = restored_order(self._given["order"])
-        self._bad = history.bad_records(self._given["fingerprint"])
-        self._source_starts = np.array(self._given["source_starts"])
+    def __init__(self, segment: Segment, given: Mapping[str, Any]) -> None:
+        self._start, self._given = segment.start, given
+        self._order = restored_order(given["order"])
+        self._origins = [Origin(**origin) for origin in given["sources"]]
+        self._on_error, self._bad = given["on_error"], segment.bad_records
+        self._source_starts = np.array(given["source_starts"])
 
     def batch(self, step: int) -> SeenBatch:
         rows = self._order.rows(self._position(step), [range(self._order.global_batch)])
         ids, bad = rows.record_ids, np.isin(rows.record_ids, list(self._bad))
-        replaced, on_error = np.full(len(ids), -1), self._given["on_error"]
-        if on_error == "skip" and bad.any():
+        replaced = np.full(len(ids), -1)
+        if self._on_error == "skip" and bad.any():
             replaced[bad] = ids[bad]
             ids = ids.copy()
             ids[bad] = [self._stand_in(number) for number in ids[bad].tolist()]
-        masked = bad if on_error == "mask" else np.zeros(len(ids), bool)
-        return SeenBatch(step, self._start, ids, rows.epochs, replaced, masked)
+        masked = bad if self._on_error == "mask" else np.zeros(len(ids), bool)
+        return SeenBatch(step, self._origins, ids, rows.epochs, replaced, masked)
 
     def _position(self, step: int) -> Position:
         """Of the input, before this step."""

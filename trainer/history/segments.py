@@ -1,4 +1,4 @@
-"""segments.jsonl: one line for each start of a training run in a work directory, and one for its end.
+"""segments.jsonl: a line for each start of a training run in a work directory, for its bad records, and for its end.
 
 Nothing is written per step: from a start, the records of every later step can be computed. Needs neither JAX nor
 TensorFlow."""
@@ -6,6 +6,7 @@ TensorFlow."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -15,7 +16,19 @@ from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 
-__all__ = ["NAME", "BadRecords", "Command", "End", "History", "Line", "Start", "append", "read_history"]
+__all__ = [
+    "NAME",
+    "REMEDY",
+    "BadRecords",
+    "Command",
+    "End",
+    "History",
+    "Line",
+    "Segment",
+    "Start",
+    "append",
+    "read_history",
+]
 
 NAME = "segments.jsonl"
 
@@ -34,7 +47,9 @@ class Start:
     """A run began to train from the state after this step, 0 for a new model.
 
     position: of the input, as checkpoints have it. input: its provenance, see DatasetInput; None if the input has none.
-    settings: of the TrainerConfig. command: None for a program that uses the Trainer. devices: number and kind."""
+    settings: of the TrainerConfig. command: None for a program that uses the Trainer. devices: number and kind.
+    run: identifies this run; its checkpoints name it. parent: the run that saved the state; None for a new model, and
+    for a checkpoint that does not tell."""
 
     step: int
     time: str
@@ -44,6 +59,8 @@ class Start:
     command: Command | None
     versions: Mapping[str, str]
     devices: str
+    run: str = ""
+    parent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,26 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 @dataclass(frozen=True)
+class Segment:
+    """A start, and the lines up to the next one."""
+
+    start: Start
+    lines: list[BadRecords | End]
+
+    @property
+    def end(self) -> End | None:
+        """None while the run is alive, or if it was killed."""
+        return next((line for line in self.lines if isinstance(line, End)), None)
+
+    @property
+    def bad_records(self) -> dict[int, str]:
+        """Number -> reason of the records of its input that this run left out."""
+        fingerprint = self.start.input and self.start.input["fingerprint"]
+        known = [line for line in self.lines if isinstance(line, BadRecords) and line.fingerprint == fingerprint]
+        return {int(number): reason for line in known for number, reason in line.records.items()}
+
+
+@dataclass(frozen=True)
 class History:
     """The lines of a work directory, in the order written."""
 
@@ -80,12 +117,47 @@ class History:
         """All starts, the earliest first."""
         return [line for line in self.lines if isinstance(line, Start)]
 
-    def start_of(self, step: int) -> Start | None:
-        """The start whose run trained this step: of several, the last one, as its run replaced what others did."""
-        return next((start for start in reversed(self.starts) if start.step < step), None)
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """The starts, each with its lines, the earliest first."""
+        found = list[Segment]()
+        for line in self.lines:
+            if isinstance(line, Start):
+                found.append(Segment(line, []))
+            elif found:
+                found[-1].lines.append(line)
+        return found
+
+    def _parent(self, at: int) -> int | None:
+        start = self.segments[at].start
+        if start.step == 0:
+            return None
+        earlier = [(number, self.segments[number].start) for number in reversed(range(at))]
+        if start.parent:
+            return next((number for number, each in earlier if each.run == start.parent), None)
+        return next((number for number, each in earlier if each.step < start.step), None)
+
+    @cached_property
+    def _lineage(self) -> list[Segment]:
+        """The last segment, then the one that saved the state it began with, and so on: those that made the model.
+        Others went back to an earlier checkpoint, and ended before they saved one."""
+        found, at = list[Segment](), len(self.segments) - 1 if self.segments else None
+        while at is not None:
+            found.append(self.segments[at])
+            at = self._parent(at)
+        return found
+
+    def segment_of(self, step: int) -> Segment | None:
+        """The segment that trained this step of the current model, or else the last one that trained such a step; None
+        if none did. The last segment may be alive unless it has an end, so later steps are taken for its own."""
+        own = next((segment for segment in self._lineage if segment.start.step < step), None)
+        if own is not None and (own.end is None or step <= own.end.step):
+            return own
+        ended = [(each, each.end.step) for each in self.segments if each.end is not None]
+        return next((each for each, end in reversed(ended) if each.start.step < step <= end), None)
 
     def bad_records(self, fingerprint: str) -> dict[int, str]:
-        """Number -> reason of the records that were left out of this input."""
+        """Number -> reason of the records that any run left out of this input."""
         known = [line for line in self.lines if isinstance(line, BadRecords) and line.fingerprint == fingerprint]
         return {int(number): reason for line in known for number, reason in line.records.items()}
 
@@ -103,7 +175,7 @@ def read_history(workdir: str) -> History:
     storage = open_storage(path)
     if not storage.exists(path):
         return History()
-    texts = enumerate(storage.read(path).splitlines(), 1)
+    texts = [(number, text) for number, text in enumerate(storage.read(path).splitlines(), 1) if text.strip()]
     return History([_line(JsonFile(f"{path}, line {number}", CheckpointError, REMEDY), text) for number, text in texts])
 
 

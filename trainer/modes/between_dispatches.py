@@ -78,7 +78,8 @@ class Actions:
         source = self.opened.source
         input_state = source.state(source.advance(self.position, step - self.start))
         seconds = self.spent.productive(self.monitor.productive_seconds)
-        saved = Saved(step, state, input_state, self.setup.config.to_json(), productive_seconds=seconds)
+        config, run = self.setup.config.to_json(), self.recorder.run
+        saved = Saved(step, state, input_state, config, productive_seconds=seconds, run=run)
         self.session.checkpoints.save(saved)
         for callback in self.setup.callbacks:
             callback.on_checkpoint(CheckpointEnd(step, state, self.monitor.reports, self.stop_request))

@@ -1,6 +1,6 @@
 """Training steps once more, from a checkpoint that was kept, with the loss of every record. Writes nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import jax
@@ -8,72 +8,66 @@ import numpy as np
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.logs import logger
+from trainer.checkpointing.manager import CheckpointManager
+from trainer.history.seen import segment_of_all
+from trainer.history.segments import Start, read_history
 from trainer.inputs import INDEX, MASK, InputFn
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
-from trainer.modes.resuming import resumed_position
+from trainer.modes.beginning import new_state, restored, training_step
 from trainer.modes.session import Session, open_session
 from trainer.results import ReplayedStep
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
-from trainer.step_functions import BAD_LEAF, record_losses, train_step
+from trainer.step_functions import BAD_LEAF, record_losses
 from trainer.warm_start.config import WarmStart
-from trainer.warm_start.loading import plan_loading
 
 __all__ = ["replay"]
 
 log = logger("trainer")
 
 
-def replay(
-    setup: Setup, input_fn: InputFn, steps: range, start: int = 0, warm_start: WarmStart | None = None
-) -> Iterator[ReplayedStep]:
-    """Replays these steps. start: of the run that trained them; see Trainer.replay for the errors."""
+def replay(setup: Setup, input_fn: InputFn, steps: range, warm_start: WarmStart) -> Iterator[ReplayedStep]:
+    """Replays these steps; see Trainer.replay for the errors."""
     if jax.process_count() > 1:
         raise OptionError("a replay runs in one process, on the devices that it has. Start it without a coordinator.")
+    workdir = setup.config.workdir
+    start = segment_of_all(read_history(workdir), steps, workdir).start
     with open_session(setup.config) as session:
-        begin = _begin(session.checkpoints.steps(), steps, start, setup.config.checkpoint_every_steps)
+        begin = _begin(session.checkpoints, steps, start, setup.config.checkpoint_every_steps)
         log.info("replaying from %s", f"the checkpoint of step {begin}" if begin else "the new model")
         opened = setup.open("train", input_fn, begin)
         if not opened.resumable:
             raise OptionError("a plain iterable has no positions, so its batches cannot be read again.")
-        state, position = _state(session, setup, opened, begin, warm_start or WarmStart())
+        state, position = _state(session, setup, opened, begin, warm_start)
         state = _advanced(session, setup, opened, state, position, range(begin, steps.start - 1))
         position = opened.source.advance(position, steps.start - 1 - begin)
         for step, loss, losses, record_ids in _observed(session, setup, opened, state, position, steps):
             yield ReplayedStep(step, loss, losses, record_ids, begin)
 
 
-def _begin(kept: list[int], steps: range, start: int, every: int | None) -> int:
-    """The step of the state to begin with."""
-    usable = [step for step in kept if start <= step < steps.start]
-    if usable:
-        return usable[-1]
-    if start == 0 and (every is None or steps.start <= every):  # before the first checkpoint
+def _begin(checkpoints: CheckpointManager, steps: range, start: Start, every: int | None) -> int:
+    """The step of the state to begin with. start: of the run of these steps."""
+    kept = checkpoints.steps()
+    for step in reversed(kept):  # another run may have saved a later one than this run began with
+        own = start.run if step > start.step else start.parent
+        if start.step <= step < steps.start and checkpoints.saved_by(step) in (own, None):
+            return step
+    if start.step == 0 and (every is None or steps.start <= every):  # before the first checkpoint
         return 0
     raise CheckpointError(
-        f"step {steps.start} cannot be replayed: no checkpoint is left between the start of its run, after step "
-        f"{start}, and step {steps.start - 1}. Kept are: {kept or 'none'}. keep_every_steps keeps more of them."
+        f"step {steps.start} cannot be replayed: no checkpoint of its run is left between its start, after step "
+        f"{start.step}, and step {steps.start - 1}. Kept are: {kept or 'none'}. keep_every_steps keeps more of them."
     )
 
 
 def _state(
     session: Session, setup: Setup, opened: Opened, step: int, warm_start: WarmStart
 ) -> tuple[TrainState, object]:
-    if step:
-        saved = session.checkpoints.restore(step, setup.abstract_state(opened))
-        return saved.state, resumed_position(opened.source, saved, setup.config.to_json())
-    loading = plan_loading(warm_start, setup.abstract_state(opened)) if warm_start.init_from else None
-    state = setup.fresh_state(opened, session.check)
-    return loading.into(state, setup.task, setup.placement) if loading else state, opened.source.start
-
-
-def _step_function(setup: Setup) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
-    config = setup.config
-    unroll = setup.placement.on_cpu
-    return train_step(
-        setup.task, config.on_nan, accumulate=config.accumulate, unroll=unroll, ema_decay=config.ema_decay
-    )
+    if step == 0:
+        return new_state(session, setup, opened, warm_start), opened.source.start
+    saved, position = restored(session, setup, opened, step)
+    return saved.state, position
 
 
 def _advanced(
@@ -84,7 +78,7 @@ def _advanced(
         return state
     every = [n for n in (setup.config.checkpoint_every_steps,) if n]
     k = setup.steps_per_dispatch(opened, every)
-    program = setup.program(_step_function(setup), state, opened, k)
+    program = setup.program(training_step(setup), state, opened, k)
     planned = Steps.planned(steps.start, steps.stop, k, Marks(every))
     with setup.feeding(program, opened, position, planned, session.check) as feeder:
         state, _ = run(state, steps.start, feeder, program, lambda _: None, session)
@@ -95,7 +89,7 @@ def _observed(
     session: Session, setup: Setup, opened: Opened, state: TrainState, position: object, steps: range
 ) -> Iterator[tuple[int, float, np.ndarray, np.ndarray | None]]:
     """Step, loss, losses and record numbers of these steps."""
-    program = setup.program(_step_function(setup), state, opened, 1)
+    program = setup.program(training_step(setup), state, opened, 1)
     losses_of = jax.jit(
         partial(record_losses, setup.task, accumulate=setup.config.accumulate),
         out_shardings=setup.placement.replicated,

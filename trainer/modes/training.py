@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,21 +21,19 @@ from trainer.loop.dispatching import run
 from trainer.loop.flops import peak_tflops
 from trainer.loop.program import Program
 from trainer.modes.alternating import Alternating
+from trainer.modes.beginning import new_state, restored, training_step
 from trainer.modes.between_dispatches import Actions, BetweenDispatches, StopRequest
 from trainer.modes.goal import check_ends
 from trainer.modes.owning import own
 from trainer.modes.pace import Pace
 from trainer.modes.preflight import agree_on
 from trainer.modes.recording import Recorder
-from trainer.modes.resuming import resumed_position
 from trainer.modes.session import Session, open_session
 from trainer.modes.training_monitor import TrainingMonitor
 from trainer.results import TrainResult
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
-from trainer.step_functions import train_step
 from trainer.warm_start.config import WarmStart
-from trainer.warm_start.loading import plan_loading
 
 __all__ = ["train"]
 
@@ -88,20 +86,13 @@ def _train_run(
     with session.preemption.leavable():
         records_time = jax.process_index() == 0 and not config.fast_dev_run
         began = first_began(config.workdir, time.time()) if records_time else None
-        state, position, earlier = _begin(session, setup, opened, start, warm_start)
-    spent = TimeSpent(began, earlier)
+        begun = _begin(session, setup, opened, start, warm_start)
+    spent = TimeSpent(began, begun.productive_seconds)
     profile = Profile(config, start, end)
     every = [n for n in (config.checkpoint_every_steps, evaluating and evaluating.every_steps) if n]
     pace = Pace(config.loop_seconds, partial(setup.steps_per_dispatch, opened, every)) if config.loop_seconds else None
     k = 1 if pace else setup.steps_per_dispatch(opened, every)
-    one_step = train_step(
-        setup.task,
-        config.on_nan,
-        accumulate=config.accumulate,
-        unroll=setup.placement.on_cpu,
-        ema_decay=config.ema_decay,
-    )
-    program = setup.program(one_step, state, opened, k)
+    program = setup.program(training_step(setup), begun.state, opened, k)
     size = _step_size(setup, program)
     marks = Marks(every, profile.stops)
     steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
@@ -109,33 +100,33 @@ def _train_run(
     log.info(
         "training steps %d to %s: %s parameters, batch %d on %d %s %s, %s steps per dispatch%s",
         *(start, "the end of the input" if end is None else end),
-        *(f"{sum(leaf.size for leaf in jax.tree.leaves(state.variables.params)):,}", opened.global_batch),
+        *(f"{sum(leaf.size for leaf in jax.tree.leaves(begun.state.variables.params)):,}", opened.global_batch),
         *(devices, jax.default_backend(), "device" if devices == 1 else "devices"),
         *(f"{config.iterations_per_loop} of" if pace else k, " in one program" if program.scans else ""),
     )
 
     with ExitStack() as stack:
         recorder = stack.enter_context(Recorder(setup, opened.source, session.ownership.fence))
-        recorder.start(start, position)
+        recorder.start(start, begun.position, begun.saved_by)
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
         common = CommonEnd(session.watchdog.registry) if end is None else None
         checks = session.check, session.check_late
-        feeder = stack.enter_context(setup.feeding(program, opened, position, steps, *checks, common))
+        feeder = stack.enter_context(setup.feeding(program, opened, begun.position, steps, *checks, common))
         stop_request = StopRequest()
         monitor = stack.enter_context(
             TrainingMonitor(
-                *(setup, feeder, size, state, start, end),
+                *(setup, feeder, size, begun.state, start, end),
                 *(stop_request, session.ownership.fence, recorder.hint),
             )
         )
         stack.enter_context(profile)
         actions = Actions(
-            *(session, setup, opened, start, position, spent, program, monitor),
+            *(session, setup, opened, start, begun.position, spent, program, monitor),
             *(recorder, profile, stop_request, pace, evaluating),
         )
         between = BetweenDispatches(actions, end)
-        state, step = run(state, start, feeder, program, actions.observe, between)
+        state, step = run(begun.state, start, feeder, program, actions.observe, between)
         recorder.end(between.stopped)
     if bad := opened.source.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)
@@ -161,20 +152,24 @@ def _step_size(setup: Setup, program: Program) -> StepSize:
     return StepSize(setup.config.global_batch_size, flops, peak and peak * devices.size)
 
 
-def _begin(
-    session: Session, setup: Setup, opened: Opened, start: int, warm_start: WarmStart
-) -> tuple[TrainState, Any, float | None]:
-    """The state, the input's position and the productive seconds up to step `start`."""
-    config, source = setup.config, opened.source
+@dataclass(frozen=True)
+class _Begun:
+    """The state and the input's position before the first step. saved_by: the run that saved them, if it is known."""
+
+    state: TrainState
+    position: Any
+    productive_seconds: float | None
+    saved_by: str | None
+
+
+def _begin(session: Session, setup: Setup, opened: Opened, start: int, warm_start: WarmStart) -> _Begun:
     if not opened.resumable:
         log.info("the input is a plain iterable, which has no position: a resumed run starts it from its beginning")
     if start == 0:
-        loading = plan_loading(warm_start, setup.abstract_state(opened)) if warm_start.init_from else None
-        state = setup.fresh_state(opened, session.check)
-        return loading.into(state, setup.task, setup.placement) if loading else state, source.start, 0.0
+        return _Begun(new_state(session, setup, opened, warm_start), opened.source.start, 0.0, None)
     if warm_start.init_from:
         log.info("init_from=%s is ignored: the work directory has a checkpoint", warm_start.init_from)
-    saved = session.checkpoints.restore(start, setup.abstract_state(opened))
-    changed = saved.changes(config.to_json())
+    saved, position = restored(session, setup, opened, start)
+    changed = saved.changes(setup.config.to_json())
     log.info("resuming from the checkpoint of step %d%s", start, "; changed: " * bool(changed) + ", ".join(changed))
-    return saved.state, resumed_position(source, saved, config.to_json()), saved.productive_seconds
+    return _Begun(saved.state, position, saved.productive_seconds, saved.run)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
-from trainer.history.seen import start_of
+from trainer.history.seen import seen_batches, segment_of, segment_of_all
 from trainer.history.segments import BadRecords, Command, End, History, Start, append, read_history
 
 START = Start(
@@ -29,6 +29,7 @@ def test_what_is_appended_is_read_back_in_order(tmp_path):
     assert list(history.lines) == lines
     assert history.starts == [lines[0], lines[3]]
     assert (history.bad_records("data"), history.bad_records("other")) == ({7: "truncated"}, {})
+    assert [(segment.start, segment.lines) for segment in history.segments] == [(START, lines[1:3]), (lines[3], [])]
 
 
 def test_a_work_directory_without_one_has_an_empty_history(tmp_path):
@@ -56,7 +57,7 @@ def test_in_a_bucket_hosts_add_to_one_object(bucket):
 def test_a_damaged_line_is_an_error_that_names_it(tmp_path, line, problem):
     append(str(tmp_path), START)
     with (tmp_path / "segments.jsonl").open("a") as file:
-        file.write(f"{line}\n")
+        file.write(f"{line}\n\n")
     with pytest.raises(CheckpointError, match=problem):
         read_history(str(tmp_path))
 
@@ -68,10 +69,70 @@ def test_keys_that_a_later_version_adds_are_skipped(tmp_path):
     assert read_history(str(tmp_path)).starts == [START]
 
 
-def test_of_several_runs_the_last_one_that_began_before_a_step_trained_it():
-    first, second, back = START, replace(START, step=20), replace(START, step=10)
-    history = History([first, second, back])
-    assert [start_of(history, step, "run") for step in (1, 10, 11, 20, 30)] == [first, first, back, back, back]
+def runs(*segments):
+    """A history of runs (name, first step, parent, last step or None)."""
+    lines = []
+    for name, first, parent, last in segments:
+        lines.append(replace(START, step=first, run=name, parent=parent))
+        if last is not None:
+            lines.append(End(last, START.time, "finished"))
+    return History(lines)
+
+
+def trained_by(history, *steps):
+    return [segment_of(history, step, "run").start.run for step in steps]
+
+
+def test_a_step_belongs_to_the_run_that_trained_it_last():
+    history = runs(("a", 0, None, 20), ("b", 20, "a", None), ("c", 10, "a", None))
+    assert trained_by(history, 1, 10, 11, 20, 30) == ["a", "a", "c", "c", "c"]  # c may be alive
+
+
+def test_steps_of_a_run_that_went_back_and_failed_are_its_own_and_later_ones_stay_with_the_run_before():
+    history = runs(("a", 0, None, 30), ("b", 10, "a", 12))
+    assert trained_by(history, 10, 11, 12, 13, 30) == ["a", "b", "b", "a", "a"]
+
+
+def test_a_run_that_saved_nothing_is_no_ancestor_of_the_model():
+    history = runs(("a", 0, None, 30), ("b", 10, "a", None), ("c", 30, "a", None))
+    assert trained_by(history, 11, 25, 31) == ["a", "a", "c"]
+
+
+def test_without_names_of_parents_the_run_before_is_the_parent():
+    history = runs(("", 0, None, 20), ("", 20, None, 35), ("", 30, None, None))
+    firsts = [segment_of(history, step, "run").start.step for step in (20, 21, 30, 31)]
+    assert firsts == [0, 20, 20, 30]
+
+
+def test_a_new_model_in_the_same_work_directory_has_no_ancestors():
+    history = runs(("a", 0, None, 30), ("b", 0, None, 4))
+    assert trained_by(history, 3, 4, 5, 30) == ["b", "b", "a", "a"]
+
+
+def test_a_run_that_was_killed_is_not_known_to_have_trained_what_the_model_did_not_keep():
+    history = runs(("a", 0, None, None), ("b", 10, "a", 12))
+    with pytest.raises(
+        OptionError, match=r"step 13 was not trained: the last run in run ended at step 12 \(finished\)"
+    ):
+        segment_of(history, 13, "run")
+
+
+def test_bad_records_are_those_of_the_run_that_met_them():
+    given = {"fingerprint": "data"}
+    first, bad = replace(START, input=given), BadRecords("data", {"7": "truncated"})
+    history = History([first, bad, BadRecords("other", {"8": "short"}), End(9, "", "finished"), replace(first, step=9)])
+    assert [segment.bad_records for segment in history.segments] == [{7: "truncated"}, {}]
+
+
+def test_steps_of_several_runs_have_no_common_segment():
+    history = runs(("a", 0, None, 20), ("b", 20, "a", None))
+    assert segment_of_all(history, range(11, 21), "run") is history.segments[0]
+    with pytest.raises(OptionError, match=r"started after step 20\. Replay --step=19 --to=20 and --step=21 --to=22"):
+        segment_of_all(history, range(19, 23), "run")
+
+
+def traced(history, step):
+    return list(seen_batches(history, range(step, step + 1), "run"))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +142,14 @@ def test_of_several_runs_the_last_one_that_began_before_a_step_trained_it():
         ([], 3, CheckpointError, r"run has no segments\.jsonl, so no step can be traced\. .* give the --workdir of a"),
         ([replace(START, step=9)], 9, OptionError, r"step 9 is before the history of run, which begins after step 9"),
         ([replace(START, input=None)], 9, CheckpointError, r"Only inputs made by train_dataset can be traced"),
+        (
+            [replace(START, input={"order": {}})],
+            9,
+            CheckpointError,
+            r"run/segments\.jsonl: the start after step 0 has no valid input \(KeyError\('num_records'\)\)\. .* remove",
+        ),
     ],
 )
 def test_a_step_that_cannot_be_traced_is_an_error_that_says_why(starts, step, error, problem):
     with pytest.raises(error, match=problem):
-        start_of(History(starts), step, "run")
+        traced(History(starts), step)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 
-from pipeline.errors import CheckpointError, OptionError
+from pipeline.errors import CheckpointError, NanError, OptionError
 from trainer.config import TrainerConfig
 from trainer.trainer import Trainer
 from trainer.warm_start.config import WarmStart
@@ -127,11 +128,42 @@ def test_a_checkpoint_that_is_gone_is_an_error_that_lists_those_that_are_left(ru
     shutil.rmtree(kept / "checkpoints" / "5")
     trainer = Trainer(dense_task, replace(run.config, workdir=str(kept)))
     with pytest.raises(
-        CheckpointError, match="step 8 cannot be replayed: .* between the start of its run, after step 0"
+        CheckpointError, match="step 8 cannot be replayed: no checkpoint of its run .* its start, after step 0"
     ):
         next(trainer.replay(vector_input, step=8))
-    with pytest.raises(CheckpointError, match=r"after step 11, and step 11\. Kept are: \[10, 12\]\. keep_every_steps"):
-        next(trainer.replay(vector_input, step=12, start=11))
+    trainer.train(vector_input, max_steps=14)
+    shutil.rmtree(kept / "checkpoints" / "12")
+    with pytest.raises(CheckpointError, match=r"after step 12, and step 13\. Kept are: \[10, 14\]\. keep_every_steps"):
+        next(trainer.replay(vector_input, step=14))
+
+
+def test_a_later_checkpoint_of_another_run_is_not_begun_with(run, dense_task, vector_input, tmp_path):
+    """A run goes back to step 5, with another rate, and fails at step 12, before it saves: step 10 is another model."""
+
+    def fails(variables, batch, rng, train):
+        losses, after, outputs = dense_task.loss_fn(variables, batch, rng, train)
+        return jax.numpy.where(batch["_index"] == failing, np.nan, losses), after, outputs
+
+    (twelfth,) = run.replay(vector_input, step=12)
+    failing = int(twelfth.record_ids[0])
+    workdir = str(shutil.copytree(run.config.workdir, tmp_path / "back"))
+    settings = replace(run.config, workdir=workdir, restore_step=5, checkpoint_every_steps=50)
+    back = Trainer(replace(dense_task, loss_fn=fails, optimizer=optax.adam(0.5)), settings)
+    with pytest.raises(NanError):
+        back.train(vector_input, max_steps=20)
+    (step,) = back.replay(vector_input, step=11)
+    assert step.from_step == 5
+    assert np.float32(step.loss) == reported(workdir)[11]
+
+
+def test_steps_of_two_runs_and_steps_beyond_the_end_are_errors(run, dense_task, vector_input, tmp_path):
+    workdir = str(shutil.copytree(run.config.workdir, tmp_path / "resumed"))
+    trainer = Trainer(dense_task, replace(run.config, workdir=workdir))
+    with pytest.raises(OptionError, match=r"step 13 was not trained: .* ended at step 12 \(finished\)"):
+        next(trainer.replay(vector_input, step=13))
+    trainer.train(vector_input, max_steps=14)
+    with pytest.raises(OptionError, match=r"Replay --step=11 --to=12 and --step=13 --to=13"):
+        next(trainer.replay(vector_input, step=11, to=13))
 
 
 def test_an_iterable_cannot_be_replayed(run, vectors):
