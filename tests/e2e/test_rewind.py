@@ -188,6 +188,8 @@ def test_of_a_mixture_each_source_is_found_where_it_is_now(damaged, tmp_path, ca
         (["--step=5", "--to=4"], r"--step=5 --to=4: give 1 to 10,000 steps, the first one first"),
         (["--step=5", "--rows=0"], r"--rows=0: must be at least 1"),
         (["--step=0"], r"step 0 does not exist"),
+        (["--step=1", "--to=30", "--html=page.html"], r"at most 500 records\. Give fewer steps or --rows=16"),
+        (["--step=1", "--jsonl", "--html=page.html"], r"--html and --jsonl are both given"),
     ],
 )
 def test_bad_options_are_one_line(run, options, message):

@@ -21,6 +21,7 @@ RECIPE = """
 import jax.numpy as jnp
 import optax
 from dataclasses import dataclass
+from pathlib import Path
 from trainer.recipe import DataRecipe, TrainerConfig, batch_options, settings
 from trainer.task import Task, Variables
 
@@ -41,6 +42,8 @@ class Config(DataRecipe):
     def train_input(self, ctx):
         from pipeline.datasets import train_dataset
         from pipeline.ops import DecodeJpeg
+        if ctx.start_step == 0:  # as recipes do that write the names of their classes
+            Path(self.trainer.workdir, "began").touch()
         ops = [DecodeJpeg("image/encoded", into=IMAGE, shape=(32, 32, 1))]
         return train_dataset(self.train_records, ops=ops, keys=(IMAGE, LABEL), seed=ctx.seed, **batch_options(ctx))
 
@@ -147,8 +150,10 @@ def warned(there, tmp_path, capsys, caplog):
         page["command"]["options"] += options
         page["command"]["directory"] = directory or page["command"]["directory"]
         (model / "segments.jsonl").write_text("\n".join([json.dumps(page), *rest]))
+        (model / "began").unlink()
         rewind.main([str(model), "--step=3", "--losses", "--jsonl"])
         printed = capsys.readouterr()
+        assert not (model / "began").exists()
         assert len(printed.out.splitlines()) == 64
         assert ("loss" in json.loads(printed.out.splitlines()[0])) == ("the losses are not known" not in printed.err)
         return printed.err + caplog.text

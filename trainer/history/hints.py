@@ -17,7 +17,7 @@ def no_hint(step: int) -> str:
     return ""
 
 
-def hint_of(workdir: str, by_loss: bool) -> Hint:
+def hint_of(workdir: str, by_loss: bool = True) -> Hint:
     """Names the command for steps of the runs in a work directory. by_loss: whether it can compute losses."""
     order, losses = (" by loss", " --losses") if by_loss else ("", "")
     command = f"{program('trainer.rewind')} {shlex.quote(workdir)}"

@@ -55,9 +55,6 @@ class Recorder(AbstractContextManager):
     def reached(self, step: int) -> None:
         """Notes the last step, and writes the bad records that the input has met since the last call."""
         self._step = step
-        self._tell_bad_records()
-
-    def _tell_bad_records(self) -> None:
         found = self._source.quarantine
         if self._workdir is None or self._provenance is None or len(found) == len(self._known):
             return
@@ -86,7 +83,6 @@ class Recorder(AbstractContextManager):
         if error is None:
             return
         with contextlib.suppress(InfeedError):  # of the disk, or of a new owner: `error` says more
-            self._tell_bad_records()  # a step that failed may have left some out
             how = {Interrupted: "interrupted: ", Preempted: "preempted: "}.get(type(error), "")
             self._end(f"{how}{error}" or type(error).__name__)
 

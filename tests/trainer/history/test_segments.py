@@ -57,9 +57,17 @@ def test_in_a_bucket_hosts_add_to_one_object(bucket):
 def test_a_damaged_line_is_an_error_that_names_it(tmp_path, line, problem):
     append(str(tmp_path), START)
     with (tmp_path / "segments.jsonl").open("a") as file:
-        file.write(f"{line}\n\n")
+        file.write(f"{line}\n")
     with pytest.raises(CheckpointError, match=problem):
         read_history(str(tmp_path))
+
+
+def test_empty_lines_are_skipped(tmp_path):
+    append(str(tmp_path), START)
+    with (tmp_path / "segments.jsonl").open("a") as file:
+        file.write("\n \n")
+    append(str(tmp_path), replace(START, step=3))
+    assert [start.step for start in read_history(str(tmp_path)).starts] == [0, 3]
 
 
 def test_keys_that_a_later_version_adds_are_skipped(tmp_path):
