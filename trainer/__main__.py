@@ -33,7 +33,7 @@ from trainer.user_code import JAX_NOTE, described, source_lines
 if TYPE_CHECKING:
     from trainer.recipe import Recipe
 
-NOTHING_LOST = "SIGINT; all progress is saved, and the same command resumes from there"
+NOTHING_LOST = "SIGINT; there was nothing to save: run the same command again"  # the trainer's calls have saved
 
 
 def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
@@ -57,7 +57,7 @@ def main(arguments: list[str], interrupts: Interrupts | None = None) -> int:
         print(f"interrupted: {interrupted}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except KeyboardInterrupt:
-        print("interrupted; the same command resumes from the newest checkpoint", file=sys.stderr)
+        print("interrupted; run the same command again: a training resumes from its newest checkpoint", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:
         if (lines := _of_user(error)) is None:

@@ -107,8 +107,9 @@ class Look:
 
     numbers: int64 [n], of the records; None if the input does not number them. draws: for each epoch, from the first
     one on, name -> array [n, ...]. batch: as draws, of the complete batch that contains the records in the first
-    epoch."""
+    epoch. first_batch: whether the input cannot draw a record again, so that its first batch is all there is."""
 
     numbers: np.ndarray | None
     draws: Sequence[Mapping[str, np.ndarray]]
     batch: Mapping[str, np.ndarray]
+    first_batch: bool = False

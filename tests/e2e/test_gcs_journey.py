@@ -109,7 +109,7 @@ def test_with_one_request_in_twenty_failing_it_ends_as_on_a_disk(
 
 
 def test_the_pages_of_an_evaluation_and_of_what_the_model_sees_are_written_to_a_bucket(there, gcs_server, capsys):
-    told = {"evaluate": "the page of the evaluation is", "look": "the page of what the model sees is"}
+    told = {"evaluate": "evaluation page written to", "look": "page of what the model sees written to"}
     for mode, line in told.items():
         path = f"{there}/pages/{mode}.html"
         assert main(flags(f"{there}/shards", f"{there}/model", f"--mode={mode}", f"--report={path}")) == 0

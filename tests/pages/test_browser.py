@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from browser import find_browser, open_browser
 from odd_names import MARKUP, dataset_with_markup, text_with_markup
+from PIL import Image
 
 from pipeline import describe
 from pipeline.datasets import train_dataset
 from pipeline.describing.records import show_records
-from pipeline.pages.page import write_page
+from pipeline.pages.page import Page, Pictures, Section, Table, write_page
+from pipeline.pages.thumbnails import thumbnail_of_array
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
 from trainer import report, rewind
@@ -121,3 +123,25 @@ def test_a_page_fits_any_window_loads_nothing_and_shows_markup_as_text(pages, br
     assert view.broken_images == []
     assert view.count("h1") == 1
     assert pages[name].stat().st_size < 5e6
+
+
+def test_a_wide_table_below_pictures_keeps_its_lines_short_and_shows_that_it_scrolls(browser, tmp_path):
+    picture = thumbnail_of_array(np.zeros((8, 8), np.uint8), "black")
+    cells = [0, 1_173, 0, "10 n00000009", "train/n00000009/n00000009_815.JPEG", "train", "train-00004-of-00006"]
+    keys = Table(("row", "index", "epoch", "label", "key", "split", "shard"), [cells])
+    write_page(f"{tmp_path}/page.html", Page("wide", "", [Section("wide", [Pictures([(picture, [])]), keys])]))
+    for dark in (False, True):
+        browser.show(tmp_path / "page.html", 390, dark)
+        grid, row = (box_of(browser, selector) for selector in (".pictures", "tbody tr"))
+        assert row["height"] < 40
+        assert box_of(browser, ".wide")["top"] - grid["bottom"] >= 15
+        assert browser.evaluate("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.wide'))")
+        browser.screenshot(tmp_path / "page.png")
+        with Image.open(tmp_path / "page.png") as image:
+            x, y = box_of(browser, ".wide")["right"] - 1, row["bottom"] - 3
+            edge, ground = (image.convert("RGB").getpixel((at, int(y))) for at in (x, 1))
+        assert max(abs(a - b) for a, b in zip(edge, ground, strict=True)) > 25
+
+
+def box_of(browser, selector):
+    return browser.evaluate(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().toJSON()")

@@ -20,6 +20,7 @@ KEY = "preempted"  # of the run. A host's value: "" for SIGTERM, for SIGINT the 
 SAVING = "interrupted: saving the run; a second interrupt (Ctrl-C) ends the process without saving"
 STOPPING = "interrupted: stopping; a second interrupt (Ctrl-C) ends the process"
 SAVED = "SIGINT; all progress is saved, and the same command resumes from there"
+UNSAVED = "SIGINT; there was nothing to save: run the same command again"
 
 _requested = threading.Event()
 
@@ -41,8 +42,8 @@ class Preemption:
         self._store = store
         self._listening = False
         self._call = ""
-        words = SAVING if saves else STOPPING
-        self._interrupts = Interrupts(FirstOne.WAITS, words, lambda: self._tell(self._call), lambda: Interrupted(SAVED))
+        words, why = (SAVING, SAVED) if saves else (STOPPING, UNSAVED)
+        self._interrupts = Interrupts(FirstOne.WAITS, words, lambda: self._tell(self._call), lambda: Interrupted(why))
 
     def __enter__(self) -> "Preemption":
         main = threading.current_thread() is threading.main_thread()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 
@@ -10,30 +9,27 @@ from pipeline.describing.records import ShownRecord, show_records
 from pipeline.pages.page import write_page
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
-from pipeline.tools.program import program
 from trainer.checkpointing.listing import checkpoints_directory
-from trainer.inputs import InputContext
+from trainer.command.page_input import PageInput, command_text, name_of
+from trainer.history.segments import Command
 from trainer.pages.collected import Collected
 from trainer.pages.evaluation import About, evaluation_page
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords
 
-__all__ = ["Report", "command_of", "name_of"]
+__all__ = ["Report"]
 
 MODELS = {"params": "the parameters as trained", "ema": "the averaged parameters"}
 
 
 class Report:
-    """What an evaluation needs for its page: the input_fn and on_records to evaluate with; then `write`."""
+    """What an evaluation needs for its page: the input_fn and on_records to evaluate with; then `write`.
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe, self._collected, self._fingerprint = recipe, Collected(), None
+    command: see `run`."""
 
-    def input_fn(self, ctx: InputContext) -> Any:
-        """The recipe's eval_input."""
-        source = self._recipe.eval_input(ctx)
-        self._fingerprint = getattr(source, "fingerprint", None)
-        return source
+    def __init__(self, recipe: Recipe, command: Command | None = None) -> None:
+        self.input_fn = PageInput(recipe.eval_input)
+        self._recipe, self._command, self._collected = recipe, command, Collected()
 
     def on_records(self, records: EvaluatedRecords) -> None:
         """Collects them on host 0."""
@@ -50,7 +46,7 @@ class Report:
             page.html()
             return
         write_page(path, page)
-        say(Console(), f"the page of the evaluation is {path}")
+        say(Console(), f"evaluation page written to {path}")
 
     def _about(self, result: EvalResult) -> About:
         recipe = self._recipe
@@ -58,29 +54,19 @@ class Report:
         facts = {"checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step))}
         facts["model"] = MODELS[recipe.trainer.evaluated_models[0]]
         if isinstance(recipe, DataRecipe) and records:
-            facts |= {"data": records.name, "split": recipe.eval_split}
+            facts |= {"data": recipe.data_name, "split": recipe.eval_split}
         return About(
             recipe=name_of(recipe),
             facts=facts,
             class_names=recipe.class_names().get("class"),
             label_names=records.labels if records else None,
             show=self._show(),
-            made_by=command_of(recipe),
+            made_by=command_text(self._command),
         )
 
     def _show(self) -> Callable[[Sequence[int]], Sequence[ShownRecord]] | None:
-        """None for an input of other records than the recipe's: their numbers mean something else."""
+        """None for an input of other records than the recipe's."""
         recipe = self._recipe
-        if not isinstance(recipe, DataRecipe) or recipe.eval_records.fingerprint != self._fingerprint:
+        if not isinstance(recipe, DataRecipe) or not self.input_fn.reads(recipe.eval_records):
             return None
         return partial(show_records, recipe.eval_records, text_of=recipe.record_text)
-
-
-def name_of(recipe: Recipe) -> str:
-    """The name of a recipe in the titles of pages, such as mnist."""
-    return type(recipe).__module__.rpartition(".")[2]
-
-
-def command_of(recipe: Recipe) -> str:
-    """The command that writes a page."""
-    return f"{program('trainer')} {name_of(recipe)} --mode {recipe.mode}"

@@ -27,7 +27,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     """Runs recipe.mode. Prints every evaluation and writes it to <workdir>/eval_result.json, the speed and the goodput
     of the training to train_result.json, predictions to predictions.jsonl.
 
-    command: what started the process, for the history of the work directory."""
+    command: what started the process, for the history of the work directory and for pages."""
     trainer = Trainer(
         task := recipe.task(),
         recipe.trainer,
@@ -42,10 +42,10 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
         _print_samples(trainer, recipe)
         return
     if recipe.mode == "look":
-        write_look(trainer, recipe)
+        write_look(trainer, recipe, command)
         return
     if recipe.trainer.fast_dev_run:
-        _try(trainer, recipe, predicts=task.predict_fn is not None)
+        _try(trainer, recipe, command, predicts=task.predict_fn is not None)
         return
     if recipe.mode == "predict":
         _write_predictions(trainer, recipe)
@@ -58,18 +58,18 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
         _export(trainer, recipe)
         return
     trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
-    _evaluate(trainer, recipe)
+    _evaluate(trainer, recipe, command)
     if trained and trained.speed and jax.process_index() == 0:
         _publish(recipe.trainer.workdir, "train_result.json", _measured(trained.speed, trained.goodput))
     if trained and recipe.export.export_path:
         _export(trainer, recipe)
 
 
-def _try(trainer: Trainer, recipe: Recipe, predicts: bool) -> None:
+def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bool) -> None:
     """Every mode for a moment, with results that nobody reads."""
     if recipe.mode == "train":
         trainer.train(recipe.train_input)
-    _evaluate(trainer, recipe)
+    _evaluate(trainer, recipe, command)
     predicts = predicts or recipe.mode == "predict"  # which states the remedy
     for line in _lines(trainer, recipe) if predicts else ():
         json.dumps(line)
@@ -77,9 +77,9 @@ def _try(trainer: Trainer, recipe: Recipe, predicts: bool) -> None:
         say(Console(), f"fast_dev_run: everything works{', predictions too' if predicts else ''}. Nothing was written.")
 
 
-def _evaluate(trainer: Trainer, recipe: Recipe) -> None:
+def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None:
     given = {"checkpoint_path": recipe.checkpoint_path, "check_padding": recipe.check_padding}
-    report = Report(recipe) if recipe.pages.report else None
+    report = Report(recipe, command) if recipe.pages.report else None
     if report:
         result = trainer.evaluate(report.input_fn, on_records=report.on_records, **given)
     else:

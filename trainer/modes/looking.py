@@ -27,7 +27,7 @@ def look(setup: Setup, input_fn: InputFn, records: int, draws: int) -> Look:
             made = jax.device_get(augment(dict(batch)))
         return {name: np.asarray(leaf) for name, leaf in named_leaves(made).items()}
 
-    # Of the class: a wrapper that passes attributes on may change the batches.
+    # Ask the class: a wrapper that forwards attributes may change the batches.
     if hasattr(type(opened.source), "draw") and opened.source.num_records:
         return _drawn(opened, seen, records, draws)
     return _first_batch(opened, seen, records)
@@ -53,7 +53,8 @@ def _first_batch(opened: Opened, seen: Seen, records: int) -> Look:
         getattr(batches, "close", lambda: None)()
     rows = _some_rows(batch, records)
     drawn = {name: values[rows] for name, values in batch.items()}
-    return Look(drawn[INDEX].astype(np.int64) if INDEX in drawn else None, [drawn], _counting(batch))
+    numbers = drawn[INDEX].astype(np.int64) if INDEX in drawn else None
+    return Look(numbers, [drawn], _counting(batch), first_batch=True)
 
 
 def _counting(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -10,16 +10,17 @@ from trainer.history.hints import Hint
 __all__ = ["LossSpikes"]
 
 RECENT, LEAST = 256, 64  # losses to compare with
-DEVIATIONS = 12  # 12 standard deviations: never by chance, were losses normally distributed
+DEVIATIONS = 12  # standard deviations: normally distributed losses would practically never reach it
+LOG_DEVIATIONS = 6  # of the losses' logarithms: log-normal losses, which jump more, would practically never reach it
 NORMAL = 1.4826  # the standard deviation of normally distributed values, per median absolute deviation
-SHARE = 1.2  # of the median: what a loss must reach that hardly varies
+SHARE = 1.2  # a spike exceeds the median by at least this factor, even if losses hardly vary
 
 log = logger("trainer")
 
 
 class LossSpikes:
-    """Warns of a loss that is far above the last 256. After each warning it is quiet for twice as many steps, so that a
-    loss that jumps all the time does not fill the log.
+    """Warns of a loss that is far above the last 256. After each warning it stays quiet twice as long as after the one
+    before, so that a loss that jumps all the time does not fill the log.
 
     hint: ends the warning."""
 
@@ -39,7 +40,20 @@ class LossSpikes:
         self._recent.extend(finite[finite > -np.inf].tolist())
 
     def _bound(self) -> float:
+        """What only a spike exceeds; infinite if most losses are equal or 0, which does not tell how losses vary."""
         recent = np.array(self._recent)
-        median = np.median(recent)
-        deviation = NORMAL * np.median(np.abs(recent - median))
-        return float(max(median + DEVIATIONS * deviation, median + (SHARE - 1) * abs(median)))
+        median, deviation = _spread(recent)
+        if median == 0 or deviation == 0:
+            return np.inf
+        bounds = [median + DEVIATIONS * deviation, median + (SHARE - 1) * abs(median)]
+        if recent.min() > 0:
+            log_median, log_deviation = _spread(np.log(recent))
+            with np.errstate(over="ignore"):
+                bounds.append(np.exp(log_median + LOG_DEVIATIONS * log_deviation))
+        return float(max(bounds))
+
+
+def _spread(values: np.ndarray) -> tuple[np.floating, np.floating]:
+    """The median, and the standard deviation if the values without outliers are normally distributed."""
+    median = np.median(values)
+    return median, NORMAL * np.median(np.abs(values - median))

@@ -19,7 +19,8 @@ OTHERS_NOTE = (
 )
 TABLE_NOTE = (
     "Recall: share of the class's records that were predicted as such. Precision: share of the records predicted as "
-    "the class that belong to it. F1: their harmonic mean, lowest first."
+    "the class that belong to it. F1: their harmonic mean, lowest first. A cell is empty if the class has no records, "
+    "or was never predicted."
 )
 
 
@@ -81,9 +82,10 @@ class Classes:
             f1 = 2 * hits / (of_label + of_predicted)
             loss = np.bincount(self.label, self.loss, len(self.names)) / of_label
         shares = [_percent(share) for share in (recall, precision, f1)]
+        losses = [mean if count else None for mean, count in zip(loss.tolist(), of_label.tolist(), strict=True)]
         order = np.argsort(f1, kind="stable")[:TABLE_CLASSES].tolist()
         rows: list[list[Cell]] = [
-            [self.names[at], int(of_label[at]), *(share[at] for share in shares), float(loss[at])] for at in order
+            [self.names[at], int(of_label[at]), *(share[at] for share in shares), losses[at]] for at in order
         ]
         columns = ("class", "records", "recall, %", "precision, %", "F1, %", "mean loss")
         note = TABLE_NOTE
@@ -107,7 +109,7 @@ class Classes:
 def find_classes(
     loss: np.ndarray, predictions: Mapping[str, np.ndarray], class_names: Labels | None, label_names: Labels | None
 ) -> Classes | None:
-    """The classes of an evaluation; None unless the task predicts the integers `class` and `label`.
+    """The classes of an evaluation; None unless the task predicts `class` and `label`, each one integer per record.
 
     class_names, label_names: of the model and of the data, which may number the classes from different bases."""
     found = [predictions.get(name) for name in ("class", "label")]

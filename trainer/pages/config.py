@@ -16,8 +16,8 @@ class Pages:
 
     report: str | None = None
     """Write a page about the evaluation to this file, such as report.html; may be gs://... It shows metrics and their
-    proof, mistakes by class, and the worst records. train: the page of the evaluation at its end. look: where its page
-    goes; default: <workdir>/look.html."""
+    proof, mistakes by class, and the worst records. With --mode train, the page is about the evaluation at the end.
+    With --mode look, this is where its page is written (default: <workdir>/look.html)."""
     look_records: int = 16
     """Records that --mode look shows, spread evenly over the training data."""
     look_draws: int = 4
@@ -30,7 +30,7 @@ class Pages:
         if (pictures := self.look_records * (self.look_draws + 1)) > MOST_PICTURES:
             raise OptionError(
                 f"look_records={self.look_records} with look_draws={self.look_draws}: {pictures} pictures, as each "
-                f"record is also shown as stored. A page has at most {MOST_PICTURES}. Give less of one of the two."
+                f"record is also shown as stored. A page has at most {MOST_PICTURES}. Reduce one of them."
             )
 
     def check(self, mode: str) -> None:

@@ -17,8 +17,12 @@ from trainer.results import EvalResult, EvaluatedRecords
 __all__ = ["About", "evaluation_page"]
 
 SHOWN, MOST_METRICS = 24, 100
-OF_CLASSES = ("class", "label", "probability")
-NO_CLASSES = "The task does not predict the integers 'class' and 'label', so mistakes by class are not known."
+OF_CLASSES, PROBABILITY = ("class", "label", "probability"), "probability, %"
+OF_RECORDS = ("text", "where")
+Told = str | int | float
+NO_CLASSES = (
+    "This page has no table of classes: it needs the predictions 'class' and 'label', each one integer per record."
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ def _verdict(result: EvalResult) -> str:
 def _metrics(result: EvalResult) -> Table:
     metrics = list(result.metrics.items())
     rows: list[list[Cell]] = [
-        [name, f"{value:.2%}" if "accuracy" in name else f"{value:.6g}"] for name, value in metrics[:MOST_METRICS]
+        [f"{name}, %", 100 * value] if "accuracy" in name else [name, _without_exponent(value)]
+        for name, value in metrics[:MOST_METRICS]
     ]
     rows += [[name, total] for name, total in result.totals.items()]
     note = f"The first {MOST_METRICS} of {len(metrics):,}." if len(metrics) > MOST_METRICS else ""
@@ -111,41 +116,52 @@ class _Records:
         items = [(record.pictures[0], _caption(told, record)) for told, record in rows if record and record.pictures]
         return Pictures(items) if items else _table(rows)
 
-    def _told(self, at: int) -> dict[str, str]:
+    def _told(self, at: int) -> dict[str, Told]:
         """What the evaluation knows of a record, by name."""
-        index, classes, told = self._records.index, self._classes, {}
+        index, classes, told = self._records.index, self._classes, dict[str, Told]()
         if index is not None:
-            told["record"] = f"{index[at]:,}"
-        told["loss"] = f"{self._records.loss[at]:.4g}"
+            told["record"] = int(index[at])
+        told["loss"] = float(self._records.loss[at])
         if classes:
             label, predicted = classes.names[classes.label[at]], classes.names[classes.predicted[at]]
             told |= {"label": label, "prediction": predicted}
-        others = {name: values[at] for name, values in self._records.predictions.items()}
+        others = {name: values[at].item() for name, values in self._records.predictions.items()}
         if "probability" in others:
-            told["probability"] = f"{float(others['probability']):.1%}"
-        rest = {name: f"{value:.6g}" for name, value in others.items() if name not in OF_CLASSES}
-        return told | rest
+            told[PROBABILITY] = 100 * others["probability"]
+        rest = {name: value for name, value in others.items() if name not in OF_CLASSES}
+        taken = {*told, *OF_RECORDS}
+        return told | {f"predicted {name}" if name in taken else name: value for name, value in rest.items()}
 
 
-def _caption(told: Mapping[str, str], record: ShownRecord) -> list[str]:
+def _without_exponent(value: float) -> float | int:
+    """As an integer if a page would show its four leading digits with an exponent."""
+    return round(value) if 1e4 <= abs(value) < 1e12 else value
+
+
+def _caption(told: Mapping[str, Told], record: ShownRecord) -> list[str]:
     """The lines below a picture."""
-    lines = [f"{name} {value}" for name, value in told.items() if name not in ("label", "prediction", "probability")]
-    if "label" in told:
-        label, prediction, probability = (told.get(name, "") for name in ("label", "prediction", "probability"))
-        verdict = label if label == prediction else f"{label}, taken for {prediction}"
-        lines.insert(0, f"{verdict} ({probability})" if probability else verdict)
-    return [*lines, record.name or record.where]
+    rest, first = dict(told), ""
+    probability = f"{rest.pop(PROBABILITY):.1f}%" if PROBABILITY in rest else ""
+    if "label" in rest:
+        label, prediction = rest.pop("label"), rest.pop("prediction")
+        verdict = f"{label}" if label == prediction else f"{label}, taken for {prediction}"
+        first = f"{verdict} ({probability})" if probability else verdict
+    elif probability:
+        first = f"probability {probability}"
+    numbers = [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4g}" for name, value in rest.items()]
+    return [first, *numbers, record.name or record.where]
 
 
-def _table(rows: Sequence[tuple[Mapping[str, str], ShownRecord | None]]) -> Table:
+def _table(rows: Sequence[tuple[Mapping[str, Told], ShownRecord | None]]) -> Table:
     """The records in a table, with their texts and where they are, if these are known."""
+    text, where = OF_RECORDS
     columns, cells = [*rows[0][0]], [list[Cell](told.values()) for told, _ in rows]
     if any(record and (record.texts or record.problem) for _, record in rows):
-        columns.append("text")
+        columns.append(text)
         for row, (_, record) in zip(cells, rows, strict=True):
             row.append(record and (record.problem or " ".join(record.texts)))
     if any(record for _, record in rows):
-        columns.append("where")
+        columns.append(where)
         for row, (_, record) in zip(cells, rows, strict=True):
             row.append(record and record.where)
     return Table(columns, cells)

@@ -17,17 +17,22 @@ Ranges = Mapping[str, tuple[float, float]]
 MOST_LINES, MOST_NUMBERS, SHARES = 8, 6, 3
 SAME = "The draws are all the same, so one is shown: neither the input's ops nor the augmentation is random."
 ONCE = "The input cannot draw a record again, so its first batch is shown, once."
-SCALED = "Images of other numbers than uint8 are scaled from the smallest number in the batch, black, to the largest."
+REPEATS = "The training repeats its first batches unchanged, as overfit_batches asks, so the first one is shown, once."
+SCALED = "Images that are not uint8 are scaled: the smallest value in the batch is black, the largest is white."
 
 
 @dataclass(frozen=True)
 class LookedAt:
-    """What the page says besides the look. stored: its records as stored, in their order; empty if not known."""
+    """What the page says besides the look.
+
+    stored: its records as stored, in their order; empty if not known. repeats: whether the training repeats its first
+    batches. made_by: see Page."""
 
     recipe: str
     stored: Sequence[ShownRecord] = ()
     labels: Labels | None = None
     text_of: TextOf | None = None
+    repeats: bool = False
     made_by: str = ""
 
 
@@ -36,7 +41,9 @@ def look_page(look: Look, about: LookedAt) -> Page:
     same = len(look.draws) > 1 and all(_equal(look.draws[0], draw) for draw in look.draws[1:])
     draws = look.draws[:1] if same else look.draws
     count = len(next(iter(look.draws[0].values())))
-    notes = [Note(SAME)] if same else [Note(ONCE)] if len(draws) == 1 else []
+    notes = [Note(SAME)] if same else []
+    if look.first_batch:
+        notes.append(Note(REPEATS if about.repeats else ONCE))
     ranges = dict(_ranges(look.batch))
     if ranges:
         notes.append(Note(SCALED))
@@ -125,7 +132,7 @@ def _features(batch: Mapping[str, np.ndarray]) -> Table:
         rows.append([name, str(values.dtype), str(list(values.shape[1:])), float(low), float(mean), float(high)])
     count = len(next(iter(batch.values())))
     note = f"Over {count:,} records, a batch of this host. Shapes are those of one record."
-    return Table(("feature", "dtype", "shape", "least", "mean", "largest"), rows, note=note)
+    return Table(("feature", "dtype", "shape", "min", "mean", "max"), rows, note=note)
 
 
 def _ranges(batch: Mapping[str, np.ndarray]) -> Iterator[tuple[str, tuple[float, float]]]:

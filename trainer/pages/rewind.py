@@ -19,14 +19,14 @@ def rewind_page(
     order = "Those with the largest losses come first." if with_losses else "They are in the order of the batch."
     return Page(
         f"What the training in {workdir} saw",
-        f"The records of {len(sections)} training steps. {order}",
+        f"The records of {len(sections):,} training step{'s' * (len(sections) != 1)}. {order}",
         sections,
         made_by,
     )
 
 
 def _blocks(seen: SeenStep, told: str, with_losses: bool) -> Iterable[Block]:
-    shown = f"; shown are {len(seen.records)}" if len(seen.records) < seen.num_rows else ""
+    shown = f", of which {len(seen.records):,} are shown" if len(seen.records) < seen.num_rows else ""
     yield Note(f"{told} {seen.num_rows:,} records{shown}.")
     numbers = np.array([record.index for record in seen.records], np.int64)
     pairs = list(zip(seen.records, seen.places.shown(numbers), strict=True))

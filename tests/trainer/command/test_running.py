@@ -1,15 +1,20 @@
 """The modes of a recipe of one's own, in this process."""
 
+import html
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import InputError
 from trainer.command.running import run
+from trainer.history.segments import Command
 from trainer.pages.config import Pages
-from trainer.recipe import Recipe
+from trainer.recipe import DataRecipe, Recipe, batch_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +69,7 @@ def test_a_page_is_written_by_look_and_by_report_but_not_in_a_fast_dev_run(recip
         assert not path.exists()
     looked = replace(tried, trainer=replace(tried.trainer, fast_dev_run=None))
     run(looked)
-    assert capsys.readouterr().out == f"the page of what the model sees is {path}\n"
+    assert capsys.readouterr().out == f"page of what the model sees written to {path}\n"
     html = path.read_text()
     assert "16 training records" in html
     assert "cannot draw a record again" in html
@@ -74,3 +79,74 @@ def test_without_report_the_page_of_look_is_in_the_work_directory(recipe):
     tried = recipe(lambda x: {"sum": x.sum(1)}, mode="look")
     run(replace(tried, trainer=replace(tried.trainer, fast_dev_run=None)))
     assert [path.name for path in Path(tried.trainer.workdir).iterdir()] == ["look.html"]
+
+
+def images(seed):
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(0, 256, (48, 8, 8, 3)).astype(np.uint8)
+    return {"image": pixels, "x": rng.normal(size=(48, 8)).astype(np.float32), "label": np.arange(48) % 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(DataRecipe):
+    """Reads its own records, or others of the same number."""
+
+    made: Any
+    read: Any = None
+
+    def task(self):
+        return self.made
+
+    def tiny_records(self, split):
+        return images(seed=0)
+
+    def train_input(self, ctx):
+        return train_dataset(self.train_records if self.read is None else self.read, seed=1, **batch_options(ctx))
+
+    def eval_input(self, ctx):
+        return eval_dataset(self.eval_records if self.read is None else self.read, **batch_options(ctx))
+
+
+def page_of(recipe, tmp_path):
+    """The text of the page that run writes."""
+    path = tmp_path / "page.html"
+    options = ["--mode", recipe.mode, "--workdir", "my run"]
+    run(replace(recipe, pages=Pages(report=str(path), look_draws=2)), Command("mine.recipes:Odd", options, "/"))
+    return path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("read", "ema_decay", "pictures", "model"),
+    [(None, None, 24, "the parameters as trained"), (images(seed=1), 0.9, 0, "the averaged parameters")],
+    ids=["own records", "other records"],
+)
+def test_the_page_of_an_evaluation_has_the_model_the_command_and_no_pictures_of_records_that_were_not_read(
+    dense_task, config, tmp_path, capsys, read, ema_decay, pictures, model
+):
+    settings = config(max_steps=1, global_batch_size=8, ema_decay=ema_decay)
+    page = page_of(Images(made=dense_task, read=read, tiny=True, trainer=settings), tmp_path)
+    assert page.count("<img ") == pictures
+    assert f">{model}</td>" in page
+    command = html.unescape(re.findall("<footer>Made by <code>(.*)</code></footer>", page)[0])
+    assert command == "python -m trainer mine.recipes:Odd --mode train --workdir 'my run'"
+    assert f"evaluation page written to {tmp_path / 'page.html'}\n" in capsys.readouterr().out
+    facts = re.findall("<td[^>]*>(data|split)</td>\n<td[^>]*>(.*)</td>", page)
+    assert facts == [("data", "--tiny"), ("split", "validation")]
+
+
+@pytest.mark.parametrize(("read", "stored"), [(None, 8), (images(seed=1), 0)], ids=["own records", "other records"])
+def test_the_page_of_look_shows_records_as_stored_unless_others_were_read(dense_task, config, tmp_path, read, stored):
+    trainer = config(max_steps=1, global_batch_size=8)
+    recipe = Images(made=dense_task, read=read, tiny=True, mode="look", trainer=trainer)
+    page = page_of(recipe, tmp_path)
+    assert page.count("<img ") == 8 + stored  # the draws are the same
+    assert ('<th scope="col">as stored</th>' in page) == bool(stored)
+    assert "<code>python -m trainer mine.recipes:Odd --mode look --workdir" in page
+
+
+def test_the_page_of_look_says_that_overfit_batches_repeats_the_first_batch(dense_task, config, tmp_path):
+    trainer = config(max_steps=1, global_batch_size=8, overfit_batches=1)
+    page = page_of(Images(made=dense_task, tiny=True, mode="look", trainer=trainer), tmp_path)
+    assert "The training repeats its first batches unchanged, as overfit_batches asks" in page
+    assert "cannot draw" not in page
+    assert page.count("<img ") == 8 + 8

@@ -46,6 +46,7 @@ def looking(dense_task, config):
 def test_a_record_has_the_same_bits_as_in_the_batch_of_training_of_that_epoch(looking, image_input, images):
     look = looking.look(image_input, records=BATCH, draws=3)
     assert look.numbers.tolist() == list(range(0, RECORDS, 3))
+    assert not look.first_batch
     source = looking._setup.open("train", image_input).source
     program = jax.jit(lambda batch: augmented(looking._setup.task, batch))
     found = 0
@@ -77,6 +78,15 @@ def test_more_records_than_a_batch_has_are_not_drawn(looking, image_input):
     assert len(looking.look(image_input, records=100, draws=1).numbers) == BATCH
 
 
+def test_rows_that_do_not_count_are_neither_shown_nor_part_of_the_batch(looking):
+    count = np.array([1, 0, 1, 1, 0, 1, 1, 0], np.float32)
+    image = np.zeros((BATCH, 6, 6, 3), np.float32)
+    batch = {"image": image, "label": np.arange(BATCH), "_mask": count, "_seed": np.ones((BATCH, 2), np.uint32)}
+    look = looking.look(lambda ctx: [batch])
+    assert look.first_batch
+    assert look.batch["label"].tolist() == look.draws[0]["label"].tolist() == [0, 2, 3, 5, 6]
+
+
 def test_an_input_that_cannot_draw_again_shows_its_first_batch(looking, image_input, images):
     class Wrapped:
         """Passes everything on, but changes the batches: its records must not be drawn without the change."""
@@ -92,7 +102,7 @@ def test_an_input_that_cannot_draw_again_shows_its_first_batch(looking, image_in
                 yield batch | {"image": np.zeros_like(batch["image"])}
 
     look = looking.look(lambda ctx: Wrapped(image_input(ctx)), records=3)
-    assert len(look.draws) == 1
+    assert (len(look.draws), look.first_batch) == (1, True)
     assert (look.draws[0]["image"] == 0).all()
     assert set(look.numbers.tolist()) <= set(range(RECORDS))
     labels = [example["label"] for example in images.examples()]

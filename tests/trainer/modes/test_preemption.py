@@ -201,7 +201,7 @@ def test_a_signal_is_heard_while_a_late_input_is_waited_for(
     if where != "train":
         running.set()
     began = time.monotonic()
-    with pytest.raises(Preempted if number == signal.SIGTERM else KeyboardInterrupt):
+    with pytest.raises(Preempted if number == signal.SIGTERM else KeyboardInterrupt) as ended:
         if where == "train":
             trainer.train(stalling, max_steps=STEPS)
         else:
@@ -209,6 +209,9 @@ def test_a_signal_is_heard_while_a_late_input_is_waited_for(
     assert time.monotonic() - began < 20
     let_go.set()
     preemption._requested.clear()
+    if number == signal.SIGINT:
+        saved, nothing = "saved, and the same command resumes from there", "nothing to save: run the same command again"
+        assert str(ended.value).endswith(saved if where == "train" else nothing)
     if where == "train":
         assert CheckpointManager(config()).steps() == [20]
         assert_same_bits(trainer.train(plain, max_steps=STEPS), straight)

@@ -34,6 +34,44 @@ def test_noise_a_falling_loss_and_non_finite_losses_are_no_spikes(usual, caplog,
     assert not caplog.records
 
 
+@pytest.mark.parametrize("usual", [0.0, 2.0])
+def test_losses_that_are_all_the_same_do_not_tell_what_a_spike_is(caplog, usual):
+    spikes = LossSpikes(hint_of("run"))
+    spikes.observe(0, np.full(100, usual))
+    spikes.observe(100, np.array([usual + 1e-9]))
+    spikes.observe(101, np.array([1.5 * usual]))
+    assert not caplog.records
+
+
+def test_losses_that_vary_by_factors_are_no_spikes_unless_they_leave_their_range(caplog):
+    losses = 1e-4 * np.exp(np.random.default_rng(0).standard_normal(4000))
+    spikes = LossSpikes(hint_of("run"))
+    for at in range(0, 4000, 10):
+        spikes.observe(at, losses[at : at + 10])
+    assert not caplog.records
+    spikes.observe(4000, np.array([1.0]))
+    assert len(caplog.records) == 1
+
+
+def test_a_rise_of_less_than_a_fifth_is_no_spike_although_losses_hardly_vary(usual, caplog):
+    steady = 2.0 + 1e-4 * (usual - 2.0)
+    spikes = LossSpikes(hint_of("run"))
+    spikes.observe(0, steady[:100])
+    spikes.observe(100, np.array([2.38]))
+    assert not caplog.records
+    spikes.observe(101, np.array([2.42]))
+    assert len(caplog.records) == 1
+
+
+def test_a_negative_loss_has_spikes_too(usual, caplog):
+    spikes = LossSpikes(hint_of("run"))
+    spikes.observe(0, -2.0 + 1e-4 * (usual[:100] - 2.0))
+    spikes.observe(100, np.array([-1.7]))
+    assert not caplog.records
+    spikes.observe(101, np.array([-1.5]))
+    assert len(caplog.records) == 1
+
+
 def test_a_dispatch_without_a_finite_loss_is_passed_over(usual, caplog):
     spikes = LossSpikes(hint_of("run"))
     spikes.observe(0, usual[:100])

@@ -18,7 +18,7 @@ def test_modes_without_a_page_refuse_a_report(mode):
     [
         ({"look_records": 0}, "look_records=0 must be at least 1"),
         ({"look_draws": -1}, "look_draws=-1 must be at least 1"),
-        ({"look_records": 60}, "look_records=60 with look_draws=4: 300 pictures, .* at most 250"),
+        ({"look_records": 60}, "look_records=60 with look_draws=4: 300 pictures, .* at most 250. Reduce one of them."),
     ],
 )
 def test_a_page_has_at_least_one_record_and_not_too_many_pictures(fields, text):

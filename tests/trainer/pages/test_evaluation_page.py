@@ -1,6 +1,7 @@
 """The page of an evaluation: its numbers are NumPy's, and it shows the records that are worst."""
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -138,23 +139,63 @@ def test_the_page_states_whether_the_evaluation_is_proven(changes, verdict):
     records = EvaluatedRecords(None, np.ones(3, np.float32), {})
     page = evaluation_page(result_of(3, **changes), records, About("line", {"checkpoint": "runs/3"}))
     assert verdict in page.lead
-    _, proof = blocks_of(page)["Result"]
+    metrics, proof = blocks_of(page)["Result"]
+    assert cells_of(metrics) == {"accuracy, %": 50.0, "loss": 0.25}
     cells = cells_of(proof)
     assert (cells["verdict"], cells["sum of checksums"], cells["checkpoint"]) == (verdict, "00000007", "runs/3")
 
 
 def test_without_classes_or_numbers_the_page_shows_losses_alone():
     loss = np.array([0.5, np.nan, 2.0], np.float32)
-    page = evaluation_page(result_of(3), EvaluatedRecords(None, loss, {"nats": np.arange(3)}), About("line"))
+    page = evaluation_page(
+        result_of(3), EvaluatedRecords(None, loss, {"nats": np.arange(3), "class": loss, "label": loss}), About("line")
+    )
     blocks = blocks_of(page)
     assert not blocks["Classes"]
-    assert isinstance(blocks["Losses"][1], Note)
+    assert blocks["Losses"][1] == Note(
+        "This page has no table of classes: it needs the predictions 'class' and 'label', each one integer per record."
+    )
     table = blocks["Worst records"][1]
     assert isinstance(table, Table)
     assert [*table.columns] == ["loss", "nats"]
-    assert [row[0] for row in table.rows] == ["nan", "2", "0.5"]
+    np.testing.assert_array_equal(table.rows, [[np.nan, 1], [2.0, 2], [0.5, 0]])
     assert "Most confident mistakes" not in blocks
     page.html()
+
+
+def test_a_large_metric_is_shown_without_an_exponent():
+    records = EvaluatedRecords(None, np.ones(3, np.float32), {})
+    result = replace(result_of(3), metrics={"perplexity": 123456.7, "nats": float("nan")}, totals={"num_bytes": 5})
+    html = evaluation_page(result, records, About("line")).html()
+    cells = re.findall('<td class="short">(perplexity|nats|num_bytes)</td>\n<td class="number">(.*?)</td>', html)
+    assert cells == [("perplexity", "123,457"), ("nats", "nan"), ("num_bytes", "5")]
+
+
+def test_predictions_with_the_names_of_other_columns_are_told_apart(images):
+    predictions = {"loss": np.arange(3.0), "nats": np.arange(3), "record": np.arange(3), "where": np.arange(3)}
+    records = EvaluatedRecords(np.array([7, 8, 9], np.int32), np.array([0.5, 3.0, 2.0], np.float32), predictions)
+    pages = (
+        evaluation_page(result_of(3), records, About("line", show=show))
+        for show in (None, partial(show_records, images))
+    )
+    (_, table), (_, grid) = (blocks_of(page)["Worst records"] for page in pages)
+    assert [*table.columns] == ["record", "loss", "predicted loss", "nats", "predicted record", "predicted where"]
+    assert table.rows[0] == [8, 3.0, 1.0, 1, 1, 1]
+    assert grid.items[0][1][1:-1] == [
+        "record 8",
+        "loss 3",
+        "predicted loss 1",
+        "nats 1",
+        "predicted record 1",
+        "predicted where 1",
+    ]
+
+
+def test_a_class_that_was_only_predicted_has_empty_cells_as_the_note_explains():
+    classes = find_classes(np.ones(2), {"class": np.array([0, 1]), "label": np.array([0, 0])}, None, None)
+    _, table, _ = classes.blocks()
+    assert table.rows == [["1", 0, None, 0.0, 0.0, None], ["0", 2, 50.0, 100.0, pytest.approx(200 / 3), 1.0]]
+    assert "A cell is empty if the class has no records, or was never predicted." in table.note
 
 
 def test_records_are_shown_with_their_label_their_file_and_what_damages_them(digits):

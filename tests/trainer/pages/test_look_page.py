@@ -33,7 +33,8 @@ def notes_of(page):
 
 @pytest.fixture(scope="module")
 def stored():
-    return [ShownRecord(number, f"shard, record {number}", f"{number}.jpg", "1 cat") for number in (4, 9)]
+    labels = {4: "1 cat", 9: "3 mouse"}
+    return [ShownRecord(number, f"shard, record {number}", f"{number}.jpg", label) for number, label in labels.items()]
 
 
 def test_each_draw_has_its_pictures_and_its_labels_in_words(stored):
@@ -47,8 +48,12 @@ def test_each_draw_has_its_pictures_and_its_labels_in_words(stored):
     assert [*first[2].lines] == ["label: 1 cat", "labels: dog 70.0%, mouse 20.0%, cat 10.0%"]
     assert [*first[3].lines] == ["label: 1 cat", "labels: mouse 100.0%"]
     assert first[2].pictures[0].source != first[3].pictures[0].source
-    assert "scaled from the smallest number in the batch" in notes_of(page)
+    assert notes_of(page) == (
+        "Images that are not uint8 are scaled: the smallest value in the batch is black, the largest is white."
+    )
     assert page.html().count("<img ") == 4
+    assert [[*row[0].lines] for row in table.rows] == [["4", "4.jpg"], ["9", "9.jpg"]]
+    assert [row[1].lines[0] for row in table.rows] == ["1 cat", "3 mouse"]
 
 
 def test_draws_that_are_all_the_same_are_shown_once(stored):
@@ -58,11 +63,20 @@ def test_draws_that_are_all_the_same_are_shown_once(stored):
     assert "The draws are all the same, so one is shown" in notes_of(page)
 
 
+def test_one_draw_that_was_asked_for_has_no_note_and_batches_that_repeat_say_so():
+    batch = {"label": np.array([1, 3])}
+    assert notes_of(look_page(Look(None, [batch], batch), LookedAt("pets"))) == ""
+    page = look_page(Look(None, [batch], batch, first_batch=True), LookedAt("pets", repeats=True))
+    assert notes_of(page) == (
+        "The training repeats its first batches unchanged, as overfit_batches asks, so the first one is shown, once."
+    )
+
+
 def test_an_input_that_draws_once_says_so_and_tokens_are_texts():
     batch = {"tokens": np.array([[1, 2, 3]] * 2), "weight": np.array([0.5, 2.5], np.float32)}
     about = LookedAt("text", text_of=lambda values: f"a\n{values['tokens'][0]}")
-    page = look_page(Look(None, [batch], batch), about)
-    assert "cannot draw a record again" in notes_of(page)
+    page = look_page(Look(None, [batch], batch, first_batch=True), about)
+    assert notes_of(page) == "The input cannot draw a record again, so its first batch is shown, once."
     assert [*table_of(page).rows[1][1].lines] == ["a ↵ 1", "weight: 2.5"]
     assert ["weight", "float32", "[]", 0.5, 1.5, 2.5] in page.sections[1].blocks[0].rows
 
