@@ -101,4 +101,4 @@ def test_of_data_that_are_gone_the_numbers_are_left(data, seen, caplog):
     assert not blocks_of(page, Pictures)
     (table,) = blocks_of(page, Table)
     assert [*table.columns] == ["row", "index", "epoch", "split"]
-    assert "the places of records are not known" in caplog.text
+    assert "cannot locate the records" in caplog.text
