@@ -155,7 +155,7 @@ def _table(records: Sequence[SeenRecord], with_losses: bool) -> Table:
         "note": [record.note for record in records],
     }
     columns = {name: cells for name, cells in columns.items() if len(cells) == len(records) and any(cells)}
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
     for name in columns:
         folds = name in ("key", "label", "note")
         table.add_column(name, overflow="fold", no_wrap=not folds, justify="right" if name == "loss" else "left")
