@@ -16,7 +16,7 @@ from trainer.events.growing_files import Progress, ignored, matching, pieces
 __all__ = ["EventTimes", "Process", "read_event_times"]
 
 PREFIX = "events.out.tfevents."
-MOST_EVENT_BYTES = 1 << 28
+LEAST_EVENT_BYTES, MOST_EVENT_BYTES = 9, 1 << 28
 _LENGTH, _TIME = struct.Struct("<Q"), struct.Struct("<d")
 _WALL_TIME, _STEP, _SESSION_LOG = 0x09, 0x10, 0x3A  # tags of an Event's fields: 1, 2 and 7
 
@@ -87,23 +87,22 @@ def _events(parts: Iterable[bytes]) -> Iterator[tuple[float, int, bool]]:
         while at + FRAME_BYTES <= len(data):
             (length,) = _LENGTH.unpack_from(data, at)
             first = at + HEADER_BYTES
-            if length > MOST_EVENT_BYTES or (length and data[first : first + 1] != bytes([_WALL_TIME])):
+            if not LEAST_EVENT_BYTES <= length <= MOST_EVENT_BYTES or data[first] != _WALL_TIME:
                 return
             if at + FRAME_BYTES + length > len(data):
                 break
-            yield _event(data, first)
+            yield _event(data[first : first + length])
             at += FRAME_BYTES + length
         data = data[at:]
 
 
-def _event(data: bytes, at: int) -> tuple[float, int, bool]:
-    (time,), at = _TIME.unpack_from(data, at + 1), at + 9
+def _event(data: bytes) -> tuple[float, int, bool]:
+    (time,), at = _TIME.unpack_from(data, 1), LEAST_EVENT_BYTES
     step = shift = 0
-    if data[at] == _STEP:
-        at += 1
-        while data[at] & 0x80:
+    if data[at : at + 1] == bytes([_STEP]):
+        more = True
+        while more and (at := at + 1) < len(data):
             step |= (data[at] & 0x7F) << shift
-            at, shift = at + 1, shift + 7
-        step |= data[at] << shift
-        at += 1
-    return time, step, data[at] == _SESSION_LOG
+            more, shift = bool(data[at] & 0x80), shift + 7
+        step, at = 0 if more else step, at + 1
+    return time, step, data[at : at + 1] == bytes([_SESSION_LOG])

@@ -45,7 +45,18 @@ def test_a_process_that_resumed_replaces_the_later_steps_of_the_one_before(write
     assert np.isnan(times.of(np.array([0, 21]))).all()
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-5], lambda data: data[:-60] + bytes([255]) * 60])
+DAMAGES = {
+    "cut": lambda data: data[:-5],
+    "overwritten": lambda data: data[:-60] + bytes([255]) * 60,
+    "a frame of one byte": lambda data: data + (1).to_bytes(8, "little") + bytes(20),
+    "an event without a step": lambda data: data + (9).to_bytes(8, "little") + bytes(4) + b"\x09" + bytes(12),
+    "a step without an end": lambda data: (
+        data + (11).to_bytes(8, "little") + bytes(4) + b"\x09" + bytes(8) + b"\x10\xff" * 3
+    ),
+} | {f"{count} zeros": lambda data, count=count: data + bytes(count) for count in range(1000, 1016)}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_the_rest_of_a_damaged_file_is_left_out(write, tmp_path, damage):
     write(1, 50, 1_790_000_000.0)
     (path,) = tmp_path.glob(f"{PREFIX}*")
@@ -84,3 +95,26 @@ def test_of_a_step_that_was_evaluated_twice_the_last_value_counts(tmp_path):
 def test_a_directory_without_files_has_no_times_and_no_columns(tmp_path):
     assert len(read_event_times(str(tmp_path / "none")).steps) == 0
     assert read_columns(str(tmp_path / "none")) == {}
+
+
+def test_lines_that_are_no_scalars_and_other_files_are_skipped(tmp_path):
+    lines = [
+        '{"step": 1, "loss": 0.5}',
+        '{"step": 2, "loss": "abc"}',
+        '{"step": 3, "loss": "abcN"}',
+        '{"step": 99999999999999999999, "loss": 1}',
+        '{"step": 4.5, "loss": 1}',
+        '{"step": 5, "loss": null}',
+        '{"step": 6, "loss": 0.25, "step": 0.5}',
+        '{"step": 7, "loss": "Infinity"}',
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    (tmp_path / "metrics.jsonl.bak").write_text('{"step": 7, "loss": 77}\n')
+    (tmp_path / "metrics.jsonl.000001").write_text('{"step": 8, "loss": 0.125}\n')
+    column = read_columns(str(tmp_path))["loss"]
+    assert dict(zip(column.steps.tolist(), column.values.tolist(), strict=True)) == {
+        1: 0.5,
+        6: 0.25,
+        7: float("inf"),
+        8: 0.125,
+    }
