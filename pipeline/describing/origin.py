@@ -65,4 +65,4 @@ def of_split(name: str, entry: SplitEntry, conversion: Conversion) -> Iterator[t
 def _raw(sources: Mapping[str, int]) -> str:
     inputs = sources.get("inputs", 0)
     told = [f"{inputs:,} input{'s' * (inputs != 1)}"] if inputs else []
-    return ", ".join([*told, *([format_bytes(sources["bytes"])] if "bytes" in sources else [])])
+    return ", ".join([*told, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])])  # 0: of folders

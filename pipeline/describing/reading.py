@@ -9,6 +9,7 @@ from pipeline.tools.program import program
 __all__ = ["commands", "python", "recipe_of"]
 
 CROP, BATCH = 224, 32
+LEAST_IMAGENET = 100_000  # records: its recipe has a batch of 1,024 and a schedule for a million
 LEAST_SIDE, RECIPE_SIDE = 16, 64  # of the recipe images: the smallest --size for its model, and its default
 
 
@@ -50,7 +51,9 @@ def recipe_of(manifest: Manifest) -> str | None:
     if not _image(manifest) or not labels or labels.count < 2 or labels.key not in features:
         return None
     one_number = (features[labels.key].dtype, features[labels.key].shape) == ("int64", ())
-    return ("imagenet_resnet50" if labels.count == 1000 else "images") if one_number else None
+    records = sum(entry.num_records for entry in manifest.splits.values())
+    imagenet = labels.count == 1000 and records >= LEAST_IMAGENET
+    return ("imagenet_resnet50" if imagenet else "images") if one_number else None
 
 
 def _train_split(manifest: Manifest) -> str | None:

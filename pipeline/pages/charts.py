@@ -4,7 +4,6 @@ The drawings contain no colors of their own: placeholders become the page's CSS 
 its own, without pyplot and its global state."""
 
 import io
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +19,17 @@ from pipeline.pages.page import Chart
 __all__ = ["Line", "histogram", "lines"]
 
 INCHES = (7.6, 2.7)
+LEGEND_COLUMNS, LEGEND_ROW = 3, 0.18  # the height of a row, in inches
 MOST_POINTS = 2_000  # per line: more than a screen has pixels
 BINS = 40
-MARKS = {"Dashed lines": "--", "Dotted lines": ":", "Dash-dotted lines": "-.", "Solid lines": "-"}
+MARKS: Mapping[str, Any] = {
+    "Dashed lines": "--",
+    "Dotted lines": ":",
+    "Dash-dotted lines": "-.",
+    "Solid lines": "-",
+    "Lines of long dashes": (0, (10, 3)),
+    "Lines of dots in pairs": (0, (1, 1, 1, 4)),
+}
 MOST_NAMED = 8  # marks of a kind, in the alternative text
 INK, GRID = "#010101", "#020202"
 SERIES = [f"#0a0a0{number}" for number in range(6)]
@@ -50,7 +57,7 @@ class Line:
 
     trend: points (x, y) of the same values, smoothed. It is drawn over the line, which becomes thin and pale.
     marks: what happened -> at which x, such as {"restarted": [150]}: vertical lines in the color of the line, in a
-    style for each kind. ticks: the same as small triangles on the axis, for what happens often."""
+    style for each of at most six kinds. ticks: the same as small triangles on the axis, for what happens often."""
 
     name: str
     x: np.ndarray
@@ -74,10 +81,12 @@ def lines(
 
     A long line is reduced to the smallest and the largest value of each of many stretches, so that no peak is lost;
     nor is a gap. The note explains the marks."""
-    styles = dict(zip(_kinds(line.marks for line in of), itertools.cycle(MARKS.items())))
-    with _figure() as (figure, axes):
+    styles = dict(zip(_kinds(line.marks for line in of), MARKS.items(), strict=False))
+    rows = -(-len(of) // LEGEND_COLUMNS) if len(of) > 1 else 0
+    with _figure(rows * LEGEND_ROW) as (figure, axes):
+        drawn = []
         for number, line in enumerate(of):
-            _draw(axes, line, SERIES[number % len(SERIES)], number // len(SERIES), most_points)
+            drawn += _draw(axes, line, SERIES[number % len(SERIES)], number // len(SERIES), most_points)
             for kind, places in line.marks.items():
                 for at in places:
                     axes.axvline(at, color=SERIES[number % len(SERIES)], linewidth=0.8, linestyle=styles[kind][1])
@@ -91,7 +100,8 @@ def lines(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if len(of) > 1:
-            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+            names = [printable(line.name) for line in of]  # given, as matplotlib hides a label that begins with "_"
+            figure.legend(drawn, names, loc="outside lower center", ncols=min(LEGEND_COLUMNS, len(of)))
         svg = _svg(figure)
     told = [f"{style[0]}: {kind}." for kind, style in styles.items()]
     told += [f"Triangles: {kind}." for kind in _kinds(line.ticks for line in of)]
@@ -115,14 +125,14 @@ def _kinds(marked: Iterable[Mapping[str, Sequence[float]]]) -> list[str]:
     return list(dict.fromkeys(kind for marks in marked for kind, places in marks.items() if len(places)))
 
 
-def _draw(axes: Any, line: Line, color: str, cycle: int, most_points: int) -> None:
+def _draw(axes: Any, line: Line, color: str, cycle: int, most_points: int) -> list[Any]:
+    """Returns what the legend shows of it."""
     x, y = _reduced(np.asarray(line.x, np.float64), np.asarray(line.y, np.float64), most_points)
-    style = {"color": color, "linestyle": ("-", "--", ":")[cycle % 3], "label": printable(line.name)}
-    if line.trend is not None:
-        axes.plot(x, y, linewidth=0.5, alpha=0.45, **style | {"label": None})
-        axes.plot(*line.trend, linewidth=1.5, **style)
-    else:
-        axes.plot(x, y, linewidth=1.2, marker="o" if len(x) <= 60 else None, markersize=2.5, **style)
+    style = {"color": color, "linestyle": ("-", "--", ":")[cycle % 3]}
+    if line.trend is None:
+        return axes.plot(x, y, linewidth=1.2, marker="o" if len(x) <= 60 else None, markersize=2.5, **style)
+    axes.plot(x, y, linewidth=0.5, alpha=0.45, **style)
+    return axes.plot(*line.trend, linewidth=1.5, **style)
 
 
 def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "records", *, note: str = "") -> Chart:
@@ -159,15 +169,15 @@ def _short(value: float) -> str:
 
 
 @contextmanager
-def _figure() -> Iterator[tuple[Any, Any]]:
-    """A new figure and its axes, in the page's style."""
+def _figure(more_inches: float = 0.0) -> Iterator[tuple[Any, Any]]:
+    """A new figure and its axes, in the page's style. more_inches: of its height."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ModuleNotFoundError as e:
         raise OptionError(f"pages need {e.name}. Install it: {how_to_install('pages')}.") from e
     with mpl.rc_context(dict(STYLE)):
-        figure = Figure(figsize=INCHES, layout="constrained")
+        figure = Figure(figsize=(INCHES[0], INCHES[1] + more_inches), layout="constrained")
         axes = figure.add_subplot()
         axes.grid(visible=True, axis="y", linewidth=0.6)
         axes.set_axisbelow(True)

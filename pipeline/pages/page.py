@@ -3,6 +3,7 @@
 The file needs neither a network nor scripts: its style and pictures are inside, and it asks browsers to load nothing
 else. Every text is escaped. Commands build a Page from these blocks; none writes HTML of its own."""
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pipeline.errors import OptionError, StorageError, printable
 from pipeline.installing import how_to_install
 from pipeline.sizes import MB, format_bytes
-from pipeline.storage.schemes import open_storage
+from pipeline.storage.schemes import is_remote, open_storage
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -71,6 +72,12 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     title: str = ""
     note: str = ""
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Whether a column has numbers; empty cells are ignored."""
+        filled = [[row[at] for row in self.rows if row[at] is not None] for at in range(len(self.columns))]
+        return [bool(cells) and all(map(_is_number, cells)) for cells in filled]
 
 
 @dataclass(frozen=True)
@@ -191,9 +198,21 @@ def check_page(path: str | None) -> None:
         open_storage(path)
         if path.endswith("/") or Path(path).is_dir():
             raise OptionError(f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html.")
+        if not is_remote(path):
+            _check_writable(path)
     for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:
             raise OptionError(f"pages need {package}. Install it: {how_to_install('pages')}.")
+
+
+def _check_writable(path: str) -> None:
+    """OptionError if no file can be made in the nearest directory that exists: the page comes after a long time."""
+    parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as e:
+        raise OptionError(f"cannot write {path}: {parent}: {e.strerror}. Give a file in another directory.") from e
 
 
 def _number(value: float) -> str:

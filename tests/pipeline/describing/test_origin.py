@@ -26,6 +26,8 @@ def test_a_summary_tells_when_and_what_it_warned_of(tmp_path):
     assert rows["train: raw data"] == "1 input, 2 MB"
     assert rows["train: warning"] == "slow"
     assert rows["train: plan, seed"] == "plan, 5"
+    folders = dataclasses.replace(ENTRY, sources={"inputs": 2, "bytes": 0})
+    assert dict(of_split("train", folders, Conversion()))["train: raw data"] == "2 inputs"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"started": "x"', json.dumps(SUMMARY | {"started": 1e300})])

@@ -51,7 +51,9 @@ def test_recipes_are_named_only_for_what_they_train_on():
     several = Schema("two", PHOTOS.features | {"depth": Feature("bytes", content="image")})
     many = Schema("many", PHOTOS.features | {"label": Feature("int64", (None,))})
     assert recipe_of(manifest({}, Schema("packed_text", {}), None)) == "byte_lm"
-    assert recipe_of(manifest({}, labels=Labels("label", 1, ("x",) * 1000))) == "imagenet_resnet50"
+    thousand = Labels("label", 1, ("x",) * 1000)
+    assert recipe_of(manifest({"train": 1_281_167}, labels=thousand)) == "imagenet_resnet50"
+    assert recipe_of(manifest({"train": 100}, labels=thousand)) == "images"
     for schema, labels in ((PHOTOS, None), (several, NAMES), (many, NAMES), (Schema("opaque", {}), None)):
         assert recipe_of(manifest({}, schema, labels)) is None
         assert "trainer" not in commands(manifest({"train": 1}, schema, labels))

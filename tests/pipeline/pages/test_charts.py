@@ -82,6 +82,20 @@ def test_a_gap_is_not_drawn_over_however_many_points_there_are():
         assert drawn.count("M") == 2
 
 
+def test_the_legend_names_every_line():
+    names = ["_hidden", "run", *"abcde"]
+    svg = lines("loss", [Line(name, STEPS, STEPS * 1.0) for name in names], "step", "loss").svg
+    assert [name for name in names if f">{name}</text>" in svg] == names
+
+
+def test_each_kind_of_marks_has_a_style_of_its_own():
+    kinds = ["ended", "preempted", "interrupted", "killed", "resumed", "moved"]
+    chart = lines("loss", [Line("run", STEPS, STEPS * 1.0, {kind: [3] for kind in kinds})], "step", "loss")
+    styles = re.findall(r"([A-Z][a-z -]*): (\w+)\.", chart.note)
+    assert [kind for _, kind in styles] == kinds
+    assert len({style for style, _ in styles}) == len(set(re.findall(r"stroke-dasharray: [^;]*", chart.svg))) + 1 == 6
+
+
 def test_a_logarithmic_axis_needs_positive_values():
     rising = 10.0 ** np.arange(-2, 8)
     svg = lines("loss", [Line("a", STEPS, rising)], "step", "loss", log=True).svg

@@ -6,7 +6,19 @@ import pytest
 
 from pipeline.errors import OptionError, StorageError
 from pipeline.pages import page as pages
-from pipeline.pages.page import Bars, Code, Matrix, Note, Page, Picture, Pictures, Section, Table, write_page
+from pipeline.pages.page import (
+    Bars,
+    Code,
+    Matrix,
+    Note,
+    Page,
+    Picture,
+    Pictures,
+    Section,
+    Table,
+    check_page,
+    write_page,
+)
 
 ODD = "<b onload=x>\"'&{{ 1 }}{% raw %}\x1b[31m\u202eabc"
 SHOWN = "&lt;b onload=x&gt;&#34;&#39;&amp;{{ 1 }}{% raw %}\\x1b[31m\\u202eabc"
@@ -41,6 +53,26 @@ def test_numbers_are_formatted_and_an_empty_section_is_left_out():
     assert '<td class="number">12,345</td>' in html
     assert '<td class="number">1.5</td>' in html
     assert "nothing" not in html
+
+
+def test_a_heading_is_aligned_as_the_numbers_below_it():
+    table = Table(("first empty", "text", "mixed", "empty"), [(None, "a", 1, None), (2.5, "b", "c", None)])
+    assert table.numeric == [True, False, False, False]
+    html = Page("page", "", [Section("numbers", [table])]).html()
+    assert (
+        html.count('<th scope="col" class="number">first empty</th>')
+        == html.count('<th scope="col" class="number">')
+        == 1
+    )
+
+
+def test_a_path_where_no_file_can_be_made_is_refused_before_anything_is_read(tmp_path):
+    check_page(str(tmp_path / "new" / "page.html"))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(
+        OptionError, match=r"cannot write /proc/page\.html: /proc: .*\. Give a file in another directory"
+    ):
+        check_page("/proc/page.html")
 
 
 def test_a_long_text_has_room_next_to_many_columns():
