@@ -124,7 +124,7 @@ def test_values_that_are_not_finite_are_named_and_names_are_escaped(runs, tmp_pa
     lines[6]["loss"] = "NaN"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     html = run_page([read_run(str(copy), "broken")]).html()
-    assert "1 value, at step 7." in html
+    assert "training: 1 value is not finite, at step 7." in html
     assert "&lt;b&gt;odd" in html
     assert "<b>" not in html
 

@@ -18,17 +18,18 @@ def run_page(runs: Sequence[Run], made_by: str = "") -> Page:
     """The page. made_by: the command that wrote it."""
     clock = Clock.of_runs(runs)
     names = _names(runs)
-    losses = [name for name in names if "loss" in name]
-    others = [name for name in names if name not in losses]
-    speeds = [name for name in SPEEDS if name != "speed/tflops_per_second"]  # that has the shape of the others
+    wanted = {
+        "Loss": [name for name in names if "loss" in name],
+        "Speed": [name for name in SPEEDS if name != "speed/tflops_per_second"],  # that has the shape of the others
+        "Metrics": [name for name in names if "loss" not in name],
+    }
+    drawn = charts(runs, wanted, clock)
     several = len(runs) > 1
     differing = run_tables.differing(runs)
     sections = [
         Section("Results", [*_notes(runs), run_tables.results(runs)]),
         Section("What differs", [differing if differing.rows else Note("No setting differs.")] if several else []),
-        Section("Loss", charts(runs, losses, clock)),
-        Section("Metrics", charts(runs, others, clock)),
-        Section("Speed", charts(runs, speeds, clock)),
+        *(Section(title, drawn[title]) for title in ("Loss", "Metrics", "Speed")),
         *(Section(f"Run {run.name}" if several else "Processes and checkpoints", _course(run)) for run in runs),
         Section("Bad records", [] if several or not runs[0].bad_records else [run_tables.bad_records(runs[0])]),
         Section("Settings", [table] if not several and (table := run_tables.settings(runs[0])).rows else []),

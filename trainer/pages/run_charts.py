@@ -1,6 +1,7 @@
 """The charts of runs: each scalar over the steps and over the time, with restarts and checkpoints marked."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +20,11 @@ SPEEDS = {
     "speed/steps_per_second": "steps per second",
     "speed/mfu": "share of the devices' peak (MFU)",
     "speed/tflops_per_second": "TFLOP/s of all devices",
-    "speed/input_wait": "share of the time waiting for the input",
+    "speed/input_wait": "share of time spent waiting for input",
 }
-MOST_LINES = 240  # of a page, which has to stay below 5 MB
+MOST_LINES, MOST_CHARTS = 240, 120  # of a page, which has to stay below 5 MB; a chart takes 27 KB, its lines aside
 ALL_POINTS, FEWEST_POINTS, MOST_POINTS = 100_000, 120, 2_000
-NOISY, BLOCKS = 400, 200  # a line of more points gets a trend: the medians of that many blocks
+NOISY, BLOCKS = 2_000, 200  # a line of more points gets a trend: the medians of that many blocks
 MOST_NAMED, LABEL = 10, 28
 LOG_RATIO = 20.0
 
@@ -39,17 +40,32 @@ class Drawn:
     trained: bool
 
 
-def charts(runs: Sequence[Run], names: Sequence[str], clock: Clock, most_lines: int = MOST_LINES) -> list[Block]:
-    """Two charts of each named scalar, as many as fit a page; a note names the others."""
-    groups = [(name, title, drawn) for name in names for title, drawn in _groups(runs, name)]
-    shown, total = 0, 0
-    while shown < len(groups) and (not shown or total + 2 * len(groups[shown][2]) <= most_lines):
-        total += 2 * len(groups[shown][2])
-        shown += 1
-    points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // max(total, 1)))
-    blocks = [block for name, title, drawn in groups[:shown] for block in _pair(name, title, drawn, clock, points)]
-    if left := list(dict.fromkeys(name for name, _, _ in groups[shown:])):
-        blocks.append(Note(f"Not shown, because the page would be too large: {', '.join(left)}."))
+def charts(
+    runs: Sequence[Run],
+    wanted: Mapping[str, Sequence[str]],
+    clock: Clock,
+    most_lines: int = MOST_LINES,
+    most_charts: int = MOST_CHARTS,
+) -> dict[str, list[Block]]:
+    """Two charts of each scalar of each section, as many as fit a page; a note names the others.
+
+    wanted: section -> names; the first sections get their charts first."""
+    groups = [
+        (section, name, title, drawn)
+        for section, names in wanted.items()
+        for name in names
+        for title, drawn in _groups(runs, name)
+    ]
+    total = list(itertools.accumulate(2 * len(drawn) for *_, drawn in groups))
+    count = min(sum(lines <= most_lines for lines in total), most_charts // 2)
+    shown, left = groups[: max(1, count)], groups[max(1, count) :]
+    points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // max([1, *total[: len(shown)]])))
+    blocks: dict[str, list[Block]] = {section: [] for section in wanted}
+    for section, name, title, drawn in shown:
+        blocks[section] += _pair(name, title, drawn, clock, points)
+    for section, found in blocks.items():
+        if missing := list(dict.fromkeys(name for of, name, *_ in left if of == section)):
+            found.append(Note(f"Not shown, because the page would be too large: {', '.join(missing)}."))
     return blocks
 
 
@@ -140,9 +156,7 @@ def _median(values: np.ndarray) -> float:
 def _trend_note(of: Sequence[Line]) -> list[str]:
     if not any(line.trend for line in of):
         return []
-    return [
-        f"Thick lines are medians, each of 1/{BLOCKS} of the values; thin lines reach from the lowest to the highest."
-    ]
+    return [f"Thick lines are medians of {BLOCKS} equal stretches; thin lines show the values, of many the extremes."]
 
 
 def _not_finite(drawn: Drawn) -> str:
@@ -152,5 +166,6 @@ def _not_finite(drawn: Drawn) -> str:
     steps, more = drawn.column.steps[bad[:MOST_NAMED]].tolist(), len(bad) - MOST_NAMED
     named = ", ".join(f"{step:,}" for step in steps) + (f" and {more:,} more" if more > 0 else "")
     return (
-        f"Not finite, {drawn.label}: {len(bad):,} value{'s' * (len(bad) > 1)}, at step{'s' * (len(bad) > 1)} {named}."
+        f"{drawn.label}: {len(bad):,} value{'s are' if len(bad) > 1 else ' is'} not finite, at "
+        f"step{'s' * (len(bad) > 1)} {named}."
     )

@@ -135,7 +135,7 @@ def test_bad_records_the_command_and_the_speed_are_on_the_page(make_run):
     html = run_page([run]).html()
     assert "its JPEG is truncated" in html
     assert "cd /home/me\npython -m trainer digits --data-dir d --learning-rate=0.1 --max-steps 300" in html
-    assert "share of the time waiting for the input, over time" in html
+    assert "share of time spent waiting for input, over time" in html
 
 
 def test_options_versions_and_settings_that_differ_are_listed_and_no_others(make_run):
@@ -157,11 +157,14 @@ def test_what_changed_at_a_restart_is_listed_with_the_process(make_run):
 
 def test_metrics_that_would_make_the_page_too_large_are_named(make_run):
     run = make_run("a", **{f"metric{number}": number for number in range(4)})
-    shown = charts([run], [f"metric{number}" for number in range(4)], Clock("minutes"), most_lines=4)
-    assert [block.title for block in shown[:-1]] == [
-        f"metric{number}, over {what}" for number in range(2) for what in ("steps", "time")
-    ]
-    assert shown[-1].text == "Not shown, because the page would be too large: metric2, metric3."
+    wanted = {"Loss": ["loss"], "Metrics": [f"metric{number}" for number in range(4)]}
+    for limits in ({"most_lines": 7}, {"most_charts": 6}):
+        shown = charts([run], wanted, Clock("minutes"), **limits)
+        assert [block.title for block in shown["Loss"]] == ["loss, over steps", "loss, over time"]
+        assert [block.title for block in shown["Metrics"][:-1]] == [
+            f"metric{number}, over {what}" for number in range(2) for what in ("steps", "time")
+        ]
+        assert shown["Metrics"][-1].text == "Not shown, because the page would be too large: metric2, metric3."
 
 
 def test_the_command_needs_neither_jax_nor_tensorflow(make_run, tmp_path):
