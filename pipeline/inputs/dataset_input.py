@@ -99,7 +99,7 @@ class DatasetInput:
 
     @property
     def provenance(self) -> Mapping[str, Any] | None:
-        """How the batches of training came about, as JSON: their order, where the records are, and how bad ones are
+        """Where the batches of training come from, as JSON: their order, where the records are, and how bad ones are
         treated. `python -m trainer.rewind` names the records of any step with it. None for an evaluation."""
         if isinstance(self._order, EvalOrder):
             return None

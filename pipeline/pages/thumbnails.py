@@ -13,7 +13,7 @@ __all__ = ["UNREADABLE", "is_picture", "thumbnail", "thumbnail_of_array"]
 PIXELS = 136  # of the longer side, as the page shows it
 SMALL = 64  # an image below this size is enlarged, each pixel as a square
 QUALITY = 80
-LEAST_SIDE = 4  # pixels; a smaller array with the shape of an image is hardly one
+LEAST_SIDE = 4  # pixels; a smaller array is probably not an image
 CHANNELS = (1, 3)
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, Image.DecompressionBombError)
 """What Pillow raises for bytes that are not an image, or a damaged one; RuntimeError for AVIF and DDS."""
@@ -43,7 +43,7 @@ def is_picture(array: np.ndarray) -> bool:
 def thumbnail_of_array(pixels: np.ndarray, alt: str, size: int = PIXELS) -> Picture:
     """A picture of an array that `is_picture`, or of one with four channels.
 
-    uint8 as it is; other numbers are scaled so that their smallest is black and their largest white."""
+    uint8 is shown unchanged; other numbers are scaled so that the smallest is black and the largest white."""
     array = np.asarray(pixels)
     if array.ndim == 3 and _channels_first(array):
         array = array.transpose(1, 2, 0)

@@ -139,7 +139,7 @@ class RecordsLine:
             self._live.close()
 
     def add(self, records: int) -> None:
-        """So many more are done."""
+        """Counts this many more records as done."""
         now = self._clock()
         if not self._records:  # they took a compilation, too
             self._began, self._first = now, records
