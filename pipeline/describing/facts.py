@@ -4,7 +4,6 @@ Memory does not grow with the records: of each feature a bounded number of value
 
 import io
 import itertools
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from pipeline.describing.values import Values
 from pipeline.orders.hashing import splitmix64
 from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
@@ -23,49 +23,13 @@ from pipeline.sources.records import intact, weighed
 from pipeline.tokenizers import PACKED_TEXT
 from pipeline.tools.record_checks import labels_of
 
-__all__ = ["Facts", "Values", "gathered", "looked_at", "sample", "shard_sizes", "spread"]
+__all__ = ["Facts", "gathered", "looked_at", "sample", "shard_sizes", "spread"]
 
-MOST_VALUES = 50_000  # of a feature: 0.4 MB
 RECORDS_PER_READ = 64
 SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
 SEGMENTS = "segments"
+KINDS = {bytes: "bytes", int: "int64", float: "float32"}  # of decoded values, by dtype of the schema
 SIZE_RANGES, ALIKE = 8, 1.02  # of shards; within 2 % they count as equally large
-
-
-class Values:
-    """Numbers, and their count and range. Keeps all of them, or of more than MOST_VALUES a random sample, which is the
-    same in every run."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._kept, self._part, self._rng = array("d"), 1, np.random.default_rng(0)
-        self._low, self._high = np.inf, -np.inf
-
-    def add(self, values: Sequence[float]) -> None:
-        """Takes these numbers."""
-        self.count += len(values)
-        for value in values:
-            if value < self._low:
-                self._low = value
-            if value > self._high:
-                self._high = value
-        if self._part > 1:
-            values = np.asarray(values, np.float64)[self._rng.random(len(values)) < 1 / self._part].tolist()
-        self._kept.extend(values)
-        while len(self._kept) > MOST_VALUES:
-            half = self._rng.random(len(self._kept)) < 0.5
-            self._kept = array("d", np.frombuffer(self._kept)[half].tobytes())
-            self._part *= 2
-
-    @property
-    def complete(self) -> bool:
-        """Whether all are kept."""
-        return self._part == 1
-
-    @property
-    def kept(self) -> np.ndarray:
-        """float64 [n]: those that were kept; always with the smallest and the largest."""
-        return np.array(self._kept if self.complete else [*self._kept, self._low, self._high], np.float64)
 
 
 def _by_feature() -> dict[str, Values]:
@@ -121,7 +85,9 @@ def gathered(reader: IndexedRecords, ids: np.ndarray, progress: Any = None, *, o
 def looked_at(total: int, every: bool) -> tuple[np.ndarray, str]:
     """The numbers of the records to look at, and which they are, in words. every: all of them."""
     ids = np.arange(total) if every else sample(total, SAMPLED_RECORDS)
-    return ids, f"all {total:,} records" if len(ids) == total else f"a sample of {len(ids):,} of {total:,} records"
+    if len(ids) == total:
+        return ids, f"all {total:,} records" if total != 1 else "the only record"
+    return ids, f"a sample of {len(ids):,} of the {total:,} records"
 
 
 def shard_sizes(entry: SplitEntry) -> list[tuple[str, int]]:
@@ -139,7 +105,7 @@ def _add(facts: Facts, manifest: Manifest, values: Mapping[str, Sequence[Any]]) 
     packed = manifest.schema.name == PACKED_TEXT
     for key, feature in manifest.schema.features.items():
         items = values.get(key, ())
-        if items and isinstance(items[0], bytes) != (feature.dtype == "bytes"):
+        if items and KINDS[type(items[0])] != feature.dtype:
             facts.misfits[key] += 1
             continue
         if None in feature.shape:

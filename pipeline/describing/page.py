@@ -1,14 +1,16 @@
 """The page of a dataset: what it is, its splits, labels, samples and distributions, and how to read it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from pipeline.describing import origin, reading
-from pipeline.describing.facts import SEGMENTS, Facts, Values, shard_sizes
-from pipeline.describing.records import OF_FILES, ShownRecord, label_text
+from pipeline.describing.facts import SEGMENTS, Facts, shard_sizes
+from pipeline.describing.labels import label_rows, label_text, occurring, outside
+from pipeline.describing.records import OF_FILES, ShownRecord
 from pipeline.describing.splits import SplitFacts, fitting
+from pipeline.describing.values import Values
 from pipeline.pages.charts import histogram
 from pipeline.pages.page import Bars, Block, Code, Note, Page, Pictures, Section, Table
 from pipeline.shards.manifest import Manifest
@@ -18,13 +20,15 @@ from pipeline.sources.keys import FILE_NAME_KEYS
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.packed_text import TOTALS, text_totals
 
-__all__ = ["dataset_page", "label_rows"]
+__all__ = ["dataset_page"]
 
 MOST_CHARTS = 60  # of a page: 1.2 MB
 MOST_LABELS = 60
 MOST_COLUMNS = 60  # of a table of samples
 MOST_REASONS = 30
-NO_RECIPE = "No recipe of infeed trains on these records as they are. trainer/RECIPES.md shows how to write one."
+MOST_LINES = 3  # texts, and values, below a picture
+ALIKE = "Reasons that differ only in their numbers are counted together; the text is that of the example."
+NO_RECIPE = "None of infeed's recipes trains on these records unchanged. trainer/RECIPES.md shows how to write one."
 
 
 def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInfo | None, made_by: str) -> Page:
@@ -48,17 +52,6 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
     ]
     sections = [Section(title, blocks, narrow=title == "Distributions") for title, blocks in made]
     return Page(manifest.name, lead, sections, made_by)
-
-
-def label_rows(counts: Mapping[int, int], most: int, name: Callable[[int], str]) -> tuple[list[tuple[str, int]], str]:
-    """(name, count) of the labels: all in order, or the most and the least frequent, which the text says."""
-    ranked, told = sorted(counts.items(), key=lambda pair: -pair[1]), ""
-    if len(ranked) > most:
-        half = most // 2
-        ranked, told = ranked[:half] + ranked[-half:], f"the {half} most and the {half} least frequent"
-    else:
-        ranked.sort()
-    return [(name(label), count) for label, count in ranked], told
 
 
 def _splits(manifest: Manifest) -> Table:
@@ -89,10 +82,10 @@ def _shards(manifest: Manifest) -> Iterator[Block]:
 
 def _features(manifest: Manifest) -> Block:
     if manifest.schema.opaque:
-        return Note("Records are opaque: each is one value of any bytes.")
+        return Note("Records are opaque: infeed does not parse their bytes.")
     rows = []
     for key, feature in sorted(manifest.schema.features.items()):
-        shape = "any number" if None in feature.shape else "x".join(map(str, feature.shape)) or "one"
+        shape = "any length" if None in feature.shape else "x".join(map(str, feature.shape)) or "1 value"
         kind = feature.content if feature.dtype == "bytes" else ""
         rows.append((key, feature.dtype, f"{shape}{', optional' * feature.optional}", kind, feature.doc))
     return _without_empty_columns(("feature", "dtype", "shape", "holds", "meaning"), rows)
@@ -115,7 +108,7 @@ def _samples(split: SplitFacts) -> Iterator[Block]:
     pictured = [record for record in split.samples if record.pictures]
     if pictured:
         features = list(dict.fromkeys(key for record in pictured for key in record.pictured))
-        note = f"Of each record, from top to bottom: {', '.join(features)}." if len(features) > 1 else ""
+        note = f"Pictures of each record, from top to bottom: {', '.join(features)}." if len(features) > 1 else ""
         yield Pictures([(record.pictures, _lines(record)) for record in pictured], split.name, note)
     others = [record for record in split.samples if not record.pictures]
     if others:
@@ -141,7 +134,20 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
 
 
 def _lines(record: ShownRecord) -> list[str]:
-    return [record.label or f"record {record.number:,}", record.name, *record.texts[:3]]
+    """What is below the pictures of a record."""
+    values = [f"{key}: {value}" for key, value in record.values.items()]
+    return [
+        *([record.label] if record.label else []),
+        f"record {record.number:,}",
+        record.name,
+        *_first(record.texts, "text"),
+        *_first(values, "feature"),
+    ]
+
+
+def _first(lines: Sequence[str], what: str) -> list[str]:
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], *([f"and {more:,} more {what}{'s' * (more > 1)}"] if more > 0 else [])]
 
 
 def _without_empty_columns(
@@ -154,28 +160,41 @@ def _without_empty_columns(
 def _labels(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     if manifest.labels and split.facts.labels:
         rows, told = label_rows(split.facts.labels, MOST_LABELS, partial(label_text, manifest.labels))
-        note = f"Of {split.whose}. {len(split.facts.labels):,} of {manifest.labels.count:,} classes occur."
-        yield Bars(rows, "records", f"{split.name}: labels", f"{note} Shown are {told}." if told else note)
+        note = f"Counted in {split.whose}. {occurring(manifest.labels, split.facts.labels)}. {told}".strip()
+        yield Bars(rows, "records", f"{split.name}: labels", note)
+        if warning := outside(manifest.labels, split.facts.labels):
+            yield Note(f"{split.name}: {warning}", warning=True)
 
 
 def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
     facts = split.facts
-    measured = [(title, unit, values, values.kept) for title, unit, values in _measured(facts) if values.count]
-    same = [(title, float(kept[0])) for title, _, _, kept in measured if kept.min() == kept.max()]
-    charts = [each for each in measured if each[3].min() != each[3].max()]  # NaN equals nothing
+    measured = [each for each in _measured(facts) if each[2].count]
+    same = [(title, values.low) for title, _, values in measured if values.low == values.high and not values.bad]
+    charts = [each for each in measured if each[2].low != each[2].high or each[2].bad]
     if measured or facts.formats:
-        yield Note(f"Of {split.whose}.", split.name)
+        yield Note(f"Counted in {split.whose}.", split.name)
     for key, count in facts.misfits.items():
-        yield Note(f"{count:,} records have {key!r} in another dtype than the schema.", warning=True)
-    for title, unit, values, kept in charts[:most]:
-        note = "" if values.complete else f"A random part of {values.count:,} values, and the smallest and largest."
-        yield histogram(f"{split.name}: {title}", kept, unit, "count", note=note)
+        have = f"{count:,} record{'s have' if count != 1 else ' has'}"
+        yield Note(f"{split.name}: {have} {key!r} in another dtype than the schema.", warning=True)
+    for title, unit, values in charts[:most]:
+        yield _histogram(f"{split.name}: {title}", unit, values)
     if len(charts) > most:
         yield Note(f"{len(charts) - most:,} more features are not shown.")
     if same:
-        yield Table(("feature", "value"), same, f"{split.name}: the same in all")
+        yield Table(("feature", "value"), same, f"{split.name}: same value in every record")
     if facts.formats:
         yield Bars(facts.formats.most_common(), "images", f"{split.name}: formats of images")
+
+
+def _histogram(title: str, unit: str, values: Values) -> Block:
+    if values.low is None:
+        return Note(f"{title}: none of {values.count:,} values is finite.")
+    told = (
+        [] if values.complete else [f"A random sample of {values.count:,} values, plus the smallest and the largest."]
+    )
+    if values.bad:
+        told.append(f"{values.bad:,} value{'s are' if values.bad != 1 else ' is'} not finite and not shown.")
+    return histogram(title, values.kept, unit, "count", note=" ".join(told))
 
 
 def _measured(facts: Facts) -> Iterator[tuple[str, str, Values]]:
@@ -199,12 +218,13 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     if split.rejects is None or not split.rejects.counts:
         path = rejects_file(split.name)
         inputs = f"{rejected:,} input{'s were' if rejected != 1 else ' was'}"
-        yield Note(f"{split.name}: {inputs} rejected; the list of reasons, {path}, is not here.")
+        yield Note(f"{split.name}: {inputs} rejected; the reasons are unknown because {path} is missing.")
         return
-    rows = [(count, reason, split.rejects.example[reason]) for reason, count in split.rejects.counts[:MOST_REASONS]]
-    more = len(split.rejects.counts) - MOST_REASONS
-    note = f"{more:,} more reasons are not shown." if more > 0 else ""
-    yield Table(("inputs", "reason", "for example"), rows, split.name, note)
+    shown, more = split.rejects.counts[:MOST_REASONS], len(split.rejects.counts) - MOST_REASONS
+    notes = [ALIKE] if any(reason.several for reason, _ in shown) else []
+    notes += [f"{more:,} more reason{'s are' if more != 1 else ' is'} not shown."] if more > 0 else []
+    rows = [(count, reason.text, reason.key) for reason, count in shown]
+    yield Table(("inputs", "reason", "for example"), rows, split.name, " ".join(notes))
 
 
 def _origin(manifest: Manifest, splits: Sequence[SplitFacts]) -> Table:

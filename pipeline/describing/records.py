@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.describing.labels import label_text, shortened
 from pipeline.errors import InfeedError
 from pipeline.pages.page import Picture
 from pipeline.pages.thumbnails import PIXELS, is_picture, thumbnail, thumbnail_of_array
@@ -16,7 +17,7 @@ from pipeline.sources.examples import ExampleParser
 from pipeline.sources.keys import FILE_NAME_KEYS
 from pipeline.sources.records import Records, fetch, intact
 
-__all__ = ["ShownRecord", "TextOf", "label_text", "shortened", "show_records"]
+__all__ = ["ShownRecord", "TextOf", "show_records"]
 
 MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
@@ -67,17 +68,6 @@ def show_records(
         else:
             shown.append(_shown(records, number, where, values, text_of, pixels))
     return shown
-
-
-def label_text(labels: Labels | None, label: int) -> str:
-    """The number of a label, and its name if it has one."""
-    place = label - labels.base if labels else -1
-    return f"{label} {shortened(labels.names[place], 60)}" if labels and 0 <= place < labels.count else str(label)
-
-
-def shortened(text: str, most: int = MOST_TEXT) -> str:
-    """The text, or its beginning and its length."""
-    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
 def _shown(
@@ -179,7 +169,7 @@ def _item(value: Any) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    return shortened(text).replace("\n", " ↵ ")
+    return shortened(text, MOST_TEXT).replace("\n", " ↵ ")
 
 
 def _text(value: bytes) -> str:

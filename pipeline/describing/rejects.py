@@ -3,22 +3,30 @@
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.shards.naming import rejects_file
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["Rejects", "read_rejects"]
+__all__ = ["Reason", "Rejects", "read_rejects"]
 
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Rejects:
-    """Reason -> how many inputs, the most frequent first, and the key of one of them. Numbers in reasons are "N"."""
+class Reason:
+    """Why inputs were rejected. text, key: of the first of them. several: whether others differ, in their numbers."""
 
-    counts: list[tuple[str, int]]
-    example: dict[str, str]
+    text: str
+    key: str
+    several: bool = False
+
+
+@dataclass(frozen=True)
+class Rejects:
+    """(reason, how many inputs), the most frequent first; reasons that differ only in their numbers are one."""
+
+    counts: list[tuple[Reason, int]]
 
 
 def read_rejects(storage: Storage, directory: str, split: str) -> Rejects | None:
@@ -26,13 +34,16 @@ def read_rejects(storage: Storage, directory: str, split: str) -> Rejects | None
     path = join(directory, rejects_file(split))
     if not storage.exists(path):
         return None
-    counts, example = Counter[str](), dict[str, str]()
+    counts, reasons = Counter[str](), dict[str, Reason]()
     for line in storage.read(path).splitlines():
         try:
             rejected = json.loads(line)
-            reason, key = _NUMBER.sub("N", rejected["error"]), rejected["key"]
+            text, key = rejected["error"], rejected["key"]
+            kind = _NUMBER.sub("N", text)
         except (ValueError, KeyError, TypeError):
-            reason, key = "(a damaged line)", ""
-        counts[reason] += 1
-        example.setdefault(reason, key)
-    return Rejects(counts.most_common(), example)
+            kind, text, key = "", "(a damaged line)", ""
+        counts[kind] += 1
+        first = reasons.setdefault(kind, Reason(text, key))
+        if text != first.text and not first.several:
+            reasons[kind] = replace(first, several=True)
+    return Rejects([(reasons[kind], count) for kind, count in counts.most_common()])

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.describing.facts import gathered, looked_at, shard_sizes, spread
-from pipeline.describing.page import label_rows
+from pipeline.describing.labels import label_rows, label_text, occurring, outside, shortened
 from pipeline.errors import printable
 from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
@@ -25,7 +25,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.command import Console
 from pipeline.tools.packed_text import TOTALS, row_text, text_totals
-from pipeline.tools.record_checks import label_name, labels_of
+from pipeline.tools.record_checks import labels_of
 
 __all__ = ["print_description"]
 
@@ -57,7 +57,7 @@ def _schema_table(manifest: Manifest) -> Table:
     title = f"{manifest.name}, schema {manifest.schema.name!r}, written by {manifest.writer or 'an unknown program'}"
     table = _table(title, "feature", "dtype", "shape", "holds", "meaning")
     for key, feature in sorted(manifest.schema.features.items()):
-        shape = "any number" if None in feature.shape else "x".join(map(str, feature.shape)) or "one"
+        shape = "any length" if None in feature.shape else "x".join(map(str, feature.shape)) or "1 value"
         holds = feature.content if feature.dtype == "bytes" else ""
         _add(table, key, feature.dtype, shape, holds, feature.doc + (" (optional)" if feature.optional else ""))
     return table
@@ -93,14 +93,9 @@ def _add(table: Table, *cells: str) -> None:
 def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: Any) -> Group:
     ids, whose = looked_at(reader.num_records, every)
     counts = gathered(reader, ids, progress, only_labels=True).labels
-    title = f"{reader.split}: labels of {whose}; {len(counts):,} of {len(labels.names):,} classes occur"
-    rows, told = label_rows(counts, _MAX_BARS, partial(_label, labels))
-    return _bars(f"{title}; shown are {told}" if told else title, rows, "records")
-
-
-def _label(labels: Labels, label: int) -> str:
-    name = label_name(labels, label)
-    return f"{label} {'(outside the range)' if name is None else name}"
+    rows, told = label_rows(counts, _MAX_BARS, partial(label_text, labels))
+    title = f"{reader.split}: labels of {whose}; {occurring(labels, counts)}."
+    return _bars(" ".join(filter(None, [title, outside(labels, counts), told])), rows, "records")
 
 
 def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
@@ -121,15 +116,11 @@ def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) ->
         text = ", ".join(_item(feature, item) for item in items[:4])
         text += f", ... ({len(items)} values)" if len(items) > 4 else ""
         if manifest.labels and key == manifest.labels.key:
-            text = ", ".join(_label(manifest.labels, label) for label in labels_of(manifest.labels, values))
+            text = ", ".join(label_text(manifest.labels, label) for label in labels_of(manifest.labels, values))
         _add(table, key, text)
     if info:
-        _add(table, "(text)", _shortened(row_text(info, values), _MAX_ROW_TEXT))
+        _add(table, "(text)", shortened(row_text(info, values), _MAX_ROW_TEXT))
     return table
-
-
-def _shortened(text: str, most: int = _MAX_TEXT) -> str:
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _item(feature: Feature | None, item: Any) -> str:
@@ -138,7 +129,7 @@ def _item(feature: Feature | None, item: Any) -> str:
     if feature and feature.content == "image":
         return f"{_image(item)}, {format_bytes(len(item))}"
     if feature and feature.content == "text":
-        return _shortened(item.decode("utf-8", "backslashreplace"))
+        return shortened(item.decode("utf-8", "backslashreplace"), _MAX_TEXT)
     return f"{item[:8].hex(' ')}{' ...' if len(item) > 8 else ''} ({format_bytes(len(item))})"
 
 

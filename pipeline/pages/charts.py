@@ -139,13 +139,11 @@ def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "reco
     """A histogram of numbers; non-finite ones are left out, which its note states."""
     values = np.asarray(values, np.float64).ravel()
     finite = values[np.isfinite(values)]
-    bins: Any = BINS
-    if len(finite) and np.ptp(finite) < BINS and (finite == finite.round()).all():
-        bins = np.arange(finite.min(), finite.max() + 2) - 0.5  # a bar for each integer
-    if len(finite) < len(values):
-        note = f"{note} {len(values) - len(finite):,} values are not finite and not shown.".strip()
+    bins, bad = _bins(finite), len(values) - len(finite)
+    if bad:
+        note = f"{note} {bad:,} value{'s are' if bad != 1 else ' is'} not finite and not shown.".strip()
     with _figure() as (figure, axes):
-        integers = bins is not BINS
+        integers = not isinstance(bins, int)
         axes.hist(finite, bins=bins, color=SERIES[0], rwidth=0.8 if integers else 1.0)  # integers: a gap between bars
         axes.locator_params(axis="x", integer=integers)
         axes.locator_params(axis="y", integer=True)
@@ -161,6 +159,18 @@ def histogram(title: str, values: np.ndarray, x_label: str, y_label: str = "reco
         f"{len(finite):,} value{'s' * (len(finite) != 1)} from {_short(low)} to {_short(high)}, median {_short(middle)}"
     )
     return Chart(svg, f"{title}: {told}", title, f"{told}. {note}".strip())
+
+
+def _bins(finite: np.ndarray) -> Any:
+    """The number of bins, or their edges: a bin for each integer, if these are few."""
+    if not len(finite):
+        return BINS
+    width, resolution = np.ptp(finite), np.spacing(np.abs(finite).max())
+    if width < BINS and resolution < 0.5 and (finite == finite.round()).all():
+        return np.arange(finite.min(), finite.max() + 2) - 0.5
+    if width == 0 and resolution >= 0.5:  # a bin needs a width
+        return finite[0] + resolution * np.array([-1, 1])
+    return max(1, min(BINS, int(width / resolution)))
 
 
 def _short(value: float) -> str:

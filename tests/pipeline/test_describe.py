@@ -61,9 +61,9 @@ def test_schema_and_splits_are_told(animals, describe):
     entry = read_manifest(directory).splits["train"]
     printed = describe(directory)
     assert "animals, schema 'animals', written by us 1.0" in printed
-    assert "\nlabel int64 one which [bold]animal\n" in printed  # text, not markup
-    assert "\nbox float32 any number (optional)\n" in printed
-    assert "\nimage bytes one image (optional)\n" in printed
+    assert "\nlabel int64 1 value which [bold]animal\n" in printed  # text, not markup
+    assert "\nbox float32 any length (optional)\n" in printed
+    assert "\nimage bytes 1 value image (optional)\n" in printed
     assert f"\ntrain 4 {entry.num_bytes} B 2 3 png_to_jpeg 2\n" in printed
     assert f"train: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed 0" in printed
 
@@ -81,7 +81,7 @@ def test_shards_are_counted_by_size(animals, describe):
 def test_labels_are_those_of_a_sample_or_of_all_and_it_says_which(animals, describe):
     directory = animals([[named(1)] * 900, [named(2), *[named(3)] * 99]])
     printed = describe(directory)
-    assert "train: labels of a sample of 200 of 1,000 records; 2 of 3 classes occur" in printed
+    assert "train: labels of a sample of 200 of the 1,000 records; 2 of 3 classes occur" in printed
     assert "1 animal1 180 █" in printed
     assert "3 animal3 20 █" in printed
     printed = describe(directory, "--all")
@@ -93,7 +93,7 @@ def test_labels_are_those_of_a_sample_or_of_all_and_it_says_which(animals, descr
 def test_of_many_classes_the_most_and_the_least_frequent_are_shown(animals, describe):
     records = [named(label) for label in range(1, 41) for _ in range(label)]
     printed = describe(animals([records], classes=39), "--all")
-    assert "40 of 39 classes occur; shown are the 10 most and the 10 least frequent" in printed
+    assert "39 of 39 classes occur. 40 labels are outside 1..39. Only the 10 most frequent and the 10 least " in printed
     assert "40 (outside the range) 40 █" in printed
     assert "1 animal1 1 █" in printed
     assert "20 animal20" not in printed

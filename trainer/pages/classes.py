@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pipeline.describing.records import shortened
+from pipeline.describing.labels import MOST_NAME, shortened
 from pipeline.pages.page import Block, Cell, Matrix, Table
 from pipeline.shards.schema import Labels
 
@@ -122,7 +122,7 @@ def find_classes(
     numbers, inverse = np.unique(np.concatenate(places), return_inverse=True)
     predicted, label = np.split(inverse, 2)
     known = class_names.names if class_names else tuple[str, ...]()
-    names = [shortened(known[at], 60) if 0 <= at < len(known) else str(at + bases[0]) for at in numbers.tolist()]
+    names = [shortened(known[at], MOST_NAME) if 0 <= at < len(known) else str(at + bases[0]) for at in numbers.tolist()]
     return Classes(tuple(names), label, predicted, loss.astype(np.float64))
 
 

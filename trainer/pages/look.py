@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.describing.records import ShownRecord, TextOf, label_text, shortened
+from pipeline.describing.labels import label_text, shortened
+from pipeline.describing.records import MOST_TEXT, ShownRecord, TextOf
 from pipeline.pages.page import Cell, Note, Page, Picture, Section, Shown, Table
 from pipeline.pages.thumbnails import is_picture, thumbnail_of_array
 from pipeline.shards.schema import Labels
@@ -95,7 +96,7 @@ def _lines(features: Mapping[str, np.ndarray], about: LookedAt) -> Iterator[str]
     """The features that are not pictures, in words."""
     text = about.text_of(features) if about.text_of else None
     if text is not None:
-        yield shortened(text).replace("\n", " ↵ ")
+        yield shortened(text, MOST_TEXT).replace("\n", " ↵ ")
     for name, values in features.items():
         if _is_image(values) or (text is not None and values.ndim):
             continue

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from odd_names import MARKUP, RECORDS, dataset_with_markup
 
-from pipeline.describing.facts import MOST_VALUES, Values, gathered, shard_sizes
+from pipeline.describing.facts import gathered, shard_sizes
 from pipeline.shards.manifest import ShardEntry, SplitEntry, read_manifest
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.indexed_records import IndexedRecords
@@ -58,34 +58,15 @@ def test_segments_of_packed_text_have_lengths_without_the_padding(write_dataset,
     assert set(facts.numbers) == {"num_bytes"}
 
 
-def test_a_record_that_does_not_fit_the_schema_is_counted(write_dataset, tmp_path):
-    written = Schema("numbers", {"x": Feature("int64")})
-    reader = reader_of(write_dataset(tmp_path, {"train": [[{"x": 1}, {"x": 2}]]}, written))
-    object.__setattr__(reader.manifest, "schema", Schema("texts", {"x": Feature("bytes")}))
-    facts = gathered(reader, np.arange(2))
-    assert facts.misfits == {"x": 2}
-    assert "x" not in facts.sizes
-
-
-@pytest.mark.parametrize(("records", "each"), [(10, 3), (2 * MOST_VALUES, 1), (100, 5000)])
-def test_values_are_bounded_and_from_all_over_the_records(records, each):
-    values = Values()
-    for number in range(records):
-        values.add([number] * each)
-    assert values.count == records * each
-    assert values.complete == (values.count <= MOST_VALUES)
-    assert min(values.count, MOST_VALUES / 4) < len(values.kept) + 1 <= MOST_VALUES + 3
-    assert (values.kept.min(), values.kept.max()) == (0, records - 1)
-    assert abs(np.median(values.kept) - records / 2) < max(1, records / 50)
-
-
-def test_neither_a_period_nor_nan_biases_what_is_kept():
-    values = Values()
-    for _ in range(MOST_VALUES // 3):
-        values.add([0.0, 1.0, np.nan, 1.0])
-    assert not values.complete
-    assert abs(np.nanmean(values.kept) - 2 / 3) < 0.02
-    assert abs(np.isnan(values.kept).mean() - 1 / 4) < 0.02
+@pytest.mark.parametrize(("dtype", "value"), [("int64", 1), ("float32", 0.5), ("bytes", b"a")])
+def test_a_record_that_does_not_fit_the_schema_is_counted(write_dataset, tmp_path, dtype, value):
+    directory = write_dataset(tmp_path, {"train": [[{"x": value}] * 2]}, Schema("written", {"x": Feature(dtype)}))
+    for told in ("int64", "float32", "bytes"):
+        reader = reader_of(directory)
+        object.__setattr__(reader.manifest, "schema", Schema("told", {"x": Feature(told)}))
+        facts = gathered(reader, np.arange(2))
+        assert facts.misfits == ({} if told == dtype else {"x": 2})
+        assert bool(facts.numbers or facts.sizes) == (told == dtype)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from pipeline import describe
 from pipeline.describing import page as page_of_dataset
 from pipeline.describing import splits
 from pipeline.describing.facts import gathered, sample
-from pipeline.describing.page import dataset_page, label_rows
-from pipeline.describing.rejects import read_rejects
+from pipeline.describing.page import dataset_page
+from pipeline.describing.rejects import Reason, Rejects, read_rejects
 from pipeline.describing.splits import SplitFacts
 from pipeline.errors import OptionError
 from pipeline.pages.thumbnails import thumbnail
@@ -43,7 +43,7 @@ def page_of(directory, *options):
 def test_the_page_has_samples_labels_charts_and_the_commands_that_read_it(marked):
     page = page_of(marked)
     assert page.count("<img ") == RECORDS
-    assert "Of all 12 records. 2 of 2 classes occur." in page
+    assert "Counted in all 12 records. 2 of 2 classes occur." in page
     assert "12 values from 90 to 101" in page
     assert f"infeed verify {marked}" in page or f"python -m pipeline.verify {marked}" in page
     assert f"trainer images --data-dir {marked} --workdir runs/images " in page
@@ -60,29 +60,32 @@ def test_rejects_are_counted_by_reason_without_their_numbers(marked, tmp_path):
     lines = [json.dumps({"key": f"{MARKUP}{at}", "error": error}) for at, error in enumerate(errors)]
     (directory / "_rejects/train.jsonl").write_text("\n".join([*lines, "{"]) + "\n")
     rejects = read_rejects(LocalStorage(), str(directory), "train")
-    assert rejects.counts == [("truncated at byte N", 2), ("not an image", 1), ("(a damaged line)", 1)]
-    assert rejects.example["truncated at byte N"] == f"{MARKUP}0"
+    assert rejects.counts == [
+        (Reason("truncated at byte 12", f"{MARKUP}0", several=True), 2),
+        (Reason("not an image", f"{MARKUP}2"), 1),
+        (Reason("(a damaged line)", ""), 1),
+    ]
     assert read_rejects(LocalStorage(), marked, "train") is None
     manifest = read_manifest(marked)
     facts = gathered(reader_of(marked), sample(RECORDS, 5))
     split = SplitFacts("train", facts, "some", rejects=rejects)
     titles = {section.title: section.blocks for section in dataset_page(manifest, [split], None, "").sections}
     (table,) = titles["Rejected inputs"]
-    assert table.rows[0] == (2, "truncated at byte N", f"{MARKUP}0")
+    assert table.rows[0] == (2, "truncated at byte 12", f"{MARKUP}0")
+    assert (
+        table.note == "Reasons that differ only in their numbers are counted together; the text is that of the example."
+    )
+    split = SplitFacts("train", facts, "some", rejects=Rejects(rejects.counts[1:]))
+    titles = {section.title: section.blocks for section in dataset_page(manifest, [split], None, "").sections}
+    assert not titles["Rejected inputs"][0].note
 
 
 def test_reasons_that_are_elsewhere_are_said_to_be(marked):
     manifest = read_manifest(marked)
     entries = {"train": dataclasses.replace(manifest.splits["train"], rejected=3, fixups={"png_to_jpeg": 2})}
     page = dataset_page(dataclasses.replace(manifest, splits=entries), [SplitFacts("train")], None, "").html()
-    assert "train: 3 inputs were rejected; the list of reasons, _rejects/train.jsonl, is not here." in page
+    assert "train: 3 inputs were rejected; the reasons are unknown because _rejects/train.jsonl is missing." in page
     assert "png_to_jpeg 2" in page
-
-
-def test_of_many_labels_the_most_and_the_least_frequent_are_shown():
-    rows, told = label_rows({label: label + 1 for label in range(100)}, 6, str)
-    assert rows == [("99", 100), ("98", 99), ("97", 98), ("2", 3), ("1", 2), ("0", 1)]
-    assert told == "the 3 most and the 3 least frequent"
 
 
 def test_datasets_without_images_labels_or_records_have_a_page(write_dataset, tmp_path):
@@ -130,6 +133,20 @@ def test_a_table_has_a_column_for_each_of_at_most_so_many_features(write_dataset
     assert "1 more feature is not shown." in page
 
 
+def test_below_pictures_are_the_first_texts_and_values_and_how_many_more(write_dataset, tmp_path):
+    texts = {f"t{at}": Feature("bytes", content="text") for at in range(5)}
+    schema = Schema("rich", texts | {"image": Feature("bytes", content="image"), "box": Feature("float32", (2,))})
+    record = {key: key.encode() for key in texts} | {"image": png(90), "box": [0.25, 3]}
+    (figure,) = re.findall(
+        r"<figure>.*?</figure>", page_of(write_dataset(tmp_path, {"train": [[record]]}, schema)), re.DOTALL
+    )
+    assert re.findall("<span>(.*?)</span>", figure) == [
+        "record 0",
+        *("t0: t0", "t1: t1", "t2: t2", "and 2 more texts"),
+        "box: 0.25, 3",
+    ]
+
+
 def test_pictures_of_a_record_are_together_and_named(write_dataset, tmp_path):
     schema = Schema(
         "robot", {"left": Feature("bytes", content="image"), "frames": Feature("bytes", (None,), content="image")}
@@ -138,8 +155,8 @@ def test_pictures_of_a_record_are_together_and_named(write_dataset, tmp_path):
     page = page_of(write_dataset(tmp_path / "data", {"train": [[values]]}, schema))
     (figure,) = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
     assert re.findall(r'alt="(.*?)"', figure) == ["record 0, frames", "record 0, frames", "record 0, left"]
-    assert "Of each record, from top to bottom: frames, left." in page
-    assert "No recipe of infeed trains on these records as they are." in page
+    assert "Pictures of each record, from top to bottom: frames, left." in page
+    assert "None of infeed&#39;s recipes trains on these records unchanged." in page
 
 
 def test_a_page_shows_fewer_samples_if_all_would_make_it_too_large(write_dataset, tmp_path, monkeypatch):

@@ -118,6 +118,10 @@ def test_its_words_state_the_first_last_and_lowest_value():
     [
         ([3, 1, 2, 2], "4 values from 1 to 3, median 2"),
         ([0.5, np.nan, np.inf, 1.5], "2 values from 0.5 to 1.5, median 1. 2 values are not finite and not shown."),
+        ([1.0, np.nan], "1 value from 1 to 1, median 1. 1 value is not finite and not shown."),
+        ([2.0**60, 2.0**60 + 256, 2.0**60 + 512], "3 values from 1.153e+18 to 1.153e+18"),
+        ([2.0**60] * 2, "2 values from 1.153e+18 to 1.153e+18"),
+        ([1.0, np.nextafter(1.0, 2.0)], "2 values from 1 to 1"),
         ([], "no values"),
         ([7.0], "1 value from 7 to 7, median 7"),
         ([10_640.4, 1_234_567], "2 values from 10,640 to 1,234,567, median 622,604"),

@@ -1,0 +1,49 @@
+"""Labels and their counts, in words."""
+
+from collections.abc import Callable, Mapping
+
+from pipeline.shards.schema import Labels
+
+__all__ = ["label_rows", "label_text", "occurring", "outside", "shortened"]
+
+MOST_NAME = 60  # characters
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and its length."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def label_text(labels: Labels | None, label: int) -> str:
+    """The number of a label, and its name if it has one."""
+    if labels is None:
+        return str(label)
+    place = label - labels.base
+    return (
+        f"{label} {shortened(labels.names[place], MOST_NAME) if 0 <= place < labels.count else '(outside the range)'}"
+    )
+
+
+def label_rows(counts: Mapping[int, int], most: int, name: Callable[[int], str]) -> tuple[list[tuple[str, int]], str]:
+    """(name, count) of the labels: all in order, or the most and the least frequent, which the text says."""
+    ranked, told = sorted(counts.items(), key=lambda pair: -pair[1]), ""
+    if len(ranked) > most:
+        half = most // 2
+        ranked = ranked[:half] + ranked[-half:]
+        told = f"Only the {half} most frequent and the {half} least frequent labels are shown."
+    else:
+        ranked.sort()
+    return [(name(label), count) for label, count in ranked], told
+
+
+def occurring(labels: Labels, counts: Mapping[int, int]) -> str:
+    """How many of the classes occur, in a clause."""
+    found = sum(labels.base <= label < labels.base + labels.count for label in counts)
+    return f"{found:,} of {labels.count:,} classes occur"
+
+
+def outside(labels: Labels, counts: Mapping[int, int]) -> str:
+    """How many labels are no class, in a sentence; "" if there are none."""
+    last = labels.base + labels.count - 1
+    found = sum(count for label, count in counts.items() if not labels.base <= label <= last)
+    return f"{found:,} label{'s are' if found != 1 else ' is'} outside {labels.base}..{last}." if found else ""

@@ -1,0 +1,52 @@
+"""The numbers on the page of a dataset: exact constants, what is not finite, and what does not fit the schema."""
+
+import numpy as np
+
+from pipeline.describing.facts import gathered
+from pipeline.describing.page import dataset_page
+from pipeline.describing.splits import SplitFacts
+from pipeline.pages.page import Note
+from pipeline.shards.manifest import read_manifest
+from pipeline.shards.schema import Feature, Schema
+from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.storage.local import LocalStorage
+
+
+def reader_of(directory):
+    return IndexedRecords(read_manifest(directory), "train", LocalStorage())
+
+
+def distributions(write_dataset, directory, records, **features):
+    """Title -> block of the page's section."""
+    data = write_dataset(directory, {"train": [records]}, Schema("numbers", features))
+    split = SplitFacts("train", gathered(reader_of(data), np.arange(len(records))), "all")
+    sections = dataset_page(read_manifest(data), [split], None, "").sections
+    return {block.title: block for block in next(each for each in sections if each.title == "Distributions").blocks}
+
+
+def test_constants_are_exact_and_values_that_differ_are_no_constant(write_dataset, tmp_path):
+    records = [
+        {"large": 1_234_567, "time": 1_700_000_000_000_000_000 + 100 * at, "raw": b"x" * 12_288} for at in range(2)
+    ]
+    features = {"large": Feature("int64"), "time": Feature("int64"), "raw": Feature("bytes")}
+    blocks = distributions(write_dataset, tmp_path, records, **features)
+    assert dict(blocks["train: same value in every record"].rows) == {"large": 1_234_567, "sizes of raw": 12_288}
+    assert "train: time" in blocks
+
+
+def test_values_that_are_not_finite_are_counted_and_an_empty_chart_is_a_sentence(write_dataset, tmp_path):
+    records = [{"x": 1.0, "none": float("nan")}, {"x": float("inf"), "none": float("nan")}]
+    features = {"x": Feature("float32"), "none": Feature("float32")}
+    blocks = distributions(write_dataset, tmp_path, records, **features)
+    assert blocks["train: x"].note.endswith("1 value is not finite and not shown.")
+    texts = [block.text for block in blocks.values() if isinstance(block, Note)]
+    assert "train: none: none of 2 values is finite." in texts
+
+
+def test_a_feature_with_another_dtype_than_the_schema_is_a_warning(write_dataset, tmp_path):
+    data = write_dataset(tmp_path, {"train": [[{"x": 0.5}]]}, Schema("numbers", {"x": Feature("float32")}))
+    reader = reader_of(data)
+    object.__setattr__(reader.manifest, "schema", Schema("numbers", {"x": Feature("int64")}))
+    split = SplitFacts("train", gathered(reader, np.arange(1)), "all")
+    html = dataset_page(reader.manifest, [split], None, "").html()
+    assert '<p class="warning">train: 1 record has &#39;x&#39; in another dtype than the schema.</p>' in html
