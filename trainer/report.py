@@ -3,7 +3,7 @@
 The page is one file: loss, metrics, speed and input wait over steps and over time, with restarts, preemptions and
 checkpoints marked; results, settings, versions. With several work directories, each chart has a line per run, and the
 settings that differ are listed. Without --html, a table of the newest values. WORKDIR and the page may be on a disk
-or gs://. Reads only files: a training may go on meanwhile, and nothing needs JAX or TensorFlow."""
+or gs://. It only reads files, so it is safe while the training is still running. Needs neither JAX nor TensorFlow."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once

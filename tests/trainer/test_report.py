@@ -114,7 +114,10 @@ def test_of_two_runs_only_the_settings_that_differ_are_listed(runs):
 def test_without_a_history_the_page_says_so(runs, tmp_path):
     copy = shutil.copytree(runs[0], tmp_path / "old")
     (copy / "segments.jsonl").unlink()
-    assert "has no segments.jsonl: an earlier infeed trained there" in run_page([read_run(str(copy), "old")]).html()
+    assert (
+        "has no segments.jsonl: an older version of infeed trained there"
+        in run_page([read_run(str(copy), "old")]).html()
+    )
 
 
 def test_values_that_are_not_finite_are_named_and_names_are_escaped(runs, tmp_path):

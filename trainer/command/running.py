@@ -60,7 +60,8 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
     _evaluate(trainer, recipe, command)
     if trained and trained.speed and jax.process_index() == 0:
-        _publish(recipe.trainer.workdir, "train_result.json", _measured(trained.speed, trained.goodput))
+        measured = {"step": trained.step} | _measured(trained.speed, trained.goodput)
+        _publish(recipe.trainer.workdir, "train_result.json", measured)
     if trained and recipe.export.export_path:
         _export(trainer, recipe)
 

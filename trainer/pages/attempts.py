@@ -21,8 +21,8 @@ class Attempt:
 
     reached: the last step that it is known to have trained. ended: when it ended; for a killed one, when it last wrote
     points; None if not known. how: killed, if another process came later and this one left no end; the last process
-    without one has "no end recorded": it runs, or was killed. "not recorded": by an infeed before the history.
-    reason: the history's, "" if there is none."""
+    without one has "no end recorded": it runs, or was killed. "not recorded": by a version of infeed that wrote no
+    history. reason: the history's, "" if there is none."""
 
     after: int
     began: float
@@ -55,6 +55,8 @@ def _recorded(history: History, processes: Sequence[Process]) -> Iterator[Attemp
         until = float("inf") if following is None else _seconds(following.time)
         own = next((process for process in reversed(processes) if began <= process.began < until), None)
         reached, ended = (line.step, None) if own is None else (max(own.last, line.step), own.ended)
+        if following is not None and line.run and following.parent == line.run:
+            reached = max(reached, following.step)  # it saved that
         yield Attempt(line.step, began, reached, ended, "killed" if following else "no end recorded", "", line)
 
 

@@ -28,7 +28,9 @@ def run_page(runs: Sequence[Run], made_by: str = "") -> Page:
     differing = run_tables.differing(runs)
     sections = [
         Section("Results", [*_notes(runs), run_tables.results(runs)]),
-        Section("What differs", [differing if differing.rows else Note("No setting differs.")] if several else []),
+        Section(
+            "What differs", [differing if differing.rows else Note("No recorded setting differs.")] if several else []
+        ),
         *(Section(title, drawn[title]) for title in ("Loss", "Metrics", "Speed")),
         *(Section(f"Run {run.name}" if several else "Processes and checkpoints", _course(run)) for run in runs),
         Section("Bad records", [] if several or not runs[0].bad_records else [run_tables.bad_records(runs[0])]),
@@ -57,26 +59,24 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _notes(runs: Sequence[Run]) -> list[Block]:
-    """What the work directories do not tell."""
+    """What the work directories leave unknown."""
     found: list[Block] = []
+    if without := [run.workdir for run in runs if not run.history.starts]:
+        told = "an older version of infeed trained there, or the file was not copied. Settings and versions come from "
+        told += "the newest checkpoint, if there is one. How processes started and ended is unknown."
+        found.append(Note(f"{_have(without)} no {NAME}: {told}", warning=True))
+    if without := [run.workdir for run in runs if run.train.columns and not len(run.train.times.steps)]:
+        found.append(Note(f"{_have(without)} no TensorBoard events, so no values over time are known.", warning=True))
     for run in runs:
-        if not run.history.starts:
-            found.append(
-                Note(
-                    f"{run.workdir} has no {NAME}: an earlier infeed trained there. Settings and versions are those of "
-                    "the newest checkpoint. How processes ended and what started them is not known.",
-                    warning=True,
-                )
-            )
-        if run.train.columns and not len(run.train.times.steps):
-            found.append(
-                Note(f"{run.workdir} has no TensorBoard events, so no values over time are known.", warning=True)
-            )
         if damaged := [step for step, page in run.checkpoints.items() if "damage" in page]:
             found.append(
                 Note(f"Checkpoints of {run.workdir} are damaged: {', '.join(map(str, damaged))}.", warning=True)
             )
     return found
+
+
+def _have(workdirs: Sequence[str]) -> str:
+    return f"{', '.join(workdirs)} {'have' if len(workdirs) > 1 else 'has'}"
 
 
 def _course(run: Run) -> list[Block]:

@@ -60,9 +60,10 @@ class Run:
 
     @property
     def last_step(self) -> int:
-        """The last step that was trained."""
+        """The last step of the newest process; without a history, that of the newest checkpoint if it is later."""
         reported = [int(column.steps[-1]) for column in self.train.columns.values()]
-        return max([*reported, *self.checkpoints, *(attempt.reached for attempt in self.attempts)], default=0)
+        known = [self.attempts[-1].reached] if self.history.starts else self.checkpoints
+        return max([*reported, *known], default=0)
 
     @property
     def settings(self) -> Mapping[str, Any]:

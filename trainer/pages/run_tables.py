@@ -24,13 +24,9 @@ PROOF = {
     "masked": "masked records",
     "proven": "proven exact",
 }
-"""Keys of eval_result.json that are no metrics."""
+"""Keys of eval_result.json that are not metrics."""
 INTERNAL = ("crc", "expected_crc", "name", "seconds", "checkpoint_path")
-GOODPUT = {
-    "goodput": "goodput",
-    "productive_seconds": "productive seconds",
-    "wall_seconds": "seconds since it first began",
-}
+GOODPUT = {"goodput": "goodput", "productive_seconds": "productive seconds"}
 
 
 def results(runs: Sequence[Run]) -> Table:
@@ -40,7 +36,7 @@ def results(runs: Sequence[Run]) -> Table:
 
 
 def _results(run: Run) -> Iterator[tuple[str, Value]]:
-    newest = run.attempts[-1] if run.attempts else None
+    newest, recorded = run.attempts[-1] if run.attempts else None, bool(run.history.starts)
     yield "state", "not recorded" if newest is None else _state(newest.how, newest.reason)
     yield "last step", run.last_step
     scalars = {name: column for name, column in run.train.columns.items() if name not in SPEEDS}
@@ -50,26 +46,37 @@ def _results(run: Run) -> Iterator[tuple[str, Value]]:
         for name, value in _last(evaluation.columns):
             yield f"{name}, {title}", value
     yield from _evaluated(run)
-    speeds = {title: run.train.columns[name].last for name, title in SPEEDS.items() if name in run.train.columns}
-    ended = {title: run.train_result.get(name.removeprefix("speed/")) for name, title in SPEEDS.items()}
-    yield from (speeds | {title: value for title, value in ended.items() if value is not None}).items()
+    ended = run.train_result if _is_newest(run) else {}
+    for name, title in SPEEDS.items():
+        last = run.train.columns[name].last if name in run.train.columns else None
+        yield title, ended.get(name.removeprefix("speed/"), last)
     for name, title in GOODPUT.items():
-        yield title, run.train_result.get(name)
-    yield "time, with pauses", duration(run) if run.attempts else None
-    yield "restarts", max(0, len(run.attempts) - 1)
-    yield "preemptions", sum(attempt.how == "preempted" for attempt in run.attempts)
-    yield "bad records left out", len(run.bad_records)
-    yield "devices", run.history.starts[-1].devices if run.history.starts else None
+        yield title, ended.get(name)
+    yield "elapsed time, including pauses", duration(run) if run.attempts else None
+    yield "restarts", len(run.attempts) - 1 if run.attempts else None
+    yield "preemptions", sum(attempt.how == "preempted" for attempt in run.attempts) if recorded else None
+    yield "bad records left out", len(run.bad_records) if recorded else None
+    yield "devices", run.history.starts[-1].devices if recorded else None
+
+
+def _is_newest(run: Run) -> bool:
+    """Whether train_result.json is of the newest training: a training writes it when it has finished."""
+    finished = bool(run.attempts) and run.attempts[-1].how == "finished"
+    return run.train_result.get("step", run.last_step if finished else None) == run.last_step
 
 
 def _evaluated(run: Run) -> Iterator[tuple[str, Value]]:
-    """Of eval_result.json, what metrics.jsonl has not."""
+    """Entries of eval_result.json that metrics.jsonl lacks; all, named apart, if they are of another checkpoint."""
     told, known = run.eval_result, run.evaluations[EVALUATION].columns if EVALUATION in run.evaluations else {}
+    newest = max((int(column.steps[-1]) for column in known.values()), default=None)
+    which = ""
+    if told and ("checkpoint_path" in told or newest not in (None, told.get("step"))):
+        known, which = {}, f" of {told.get('checkpoint_path', 'the checkpoint of')} step {told.get('step')}"
     for name, value in told.items():
         if name not in PROOF and name not in INTERNAL and name not in known:
-            yield f"{name}, {EVALUATION}", value
+            yield f"{name}, {EVALUATION}{which}", value
     for name, title in PROOF.items():
-        yield title, told.get(name)
+        yield f"{title}, {EVALUATION}{which}" if which else title, told.get(name)
 
 
 def _last(columns: Mapping[str, Column]) -> Iterator[tuple[str, float]]:
@@ -78,6 +85,8 @@ def _last(columns: Mapping[str, Column]) -> Iterator[tuple[str, float]]:
 
 
 def _state(how: str, reason: str) -> str:
+    if how == "no end recorded":
+        return "running, or killed (no end recorded)"
     return f"{how}: {reason}" if reason and reason != how else how
 
 
@@ -110,14 +119,14 @@ def _changed(before: Any, now: Any) -> str:
 
 
 def checkpoints(run: Run) -> Table:
-    """A row for each checkpoint that is there."""
+    """A row for each checkpoint that still exists."""
     names = list(dict.fromkeys(name for measured in run.measured.values() for name in measured))
     rows = []
     for step, page in run.checkpoints.items():
         measured = run.measured.get(step, {})
         spent = page.get("productive_seconds")
         saved = page.get("damage") or page["time"].replace("T", " ").replace("+00:00", "")
-        rows.append((step, saved, spent, *(measured.get(name) for name in names)))
+        rows.append((step, saved, None if spent is None else round(spent), *(measured.get(name) for name in names)))
     columns = ("step", "saved (UTC)", "productive seconds", *(f"{name}, evaluation" for name in names))
     return _shortened(columns, rows, "Checkpoints", "", "newest")
 
@@ -130,7 +139,7 @@ def settings(run: Run) -> Table:
 def differing(runs: Sequence[Run]) -> Table:
     """The settings, options, data, devices and versions that are not the same in all runs; a column per run."""
     table = _beside(runs, [{**_settings(run), **run.versions, **_devices(run)} for run in runs])
-    note = "An empty cell: the run did not set it."
+    note = "An empty cell: not set, or not recorded."
     return replace(table, rows=[row for row in table.rows if len({*row[1:]}) > 1], note=note)
 
 
@@ -142,7 +151,7 @@ def versions(runs: Sequence[Run]) -> Table:
 def bad_records(run: Run) -> Table:
     """The records that were left out."""
     rows = [(number, reason) for number, reason in sorted(run.bad_records.items())]
-    return _shortened(("record", "reason"), rows, "", "Numbers are those of the input.", "last")
+    return _shortened(("record", "reason"), rows, "", "Record numbers are positions in the input.", "last")
 
 
 def _beside(runs: Sequence[Run], told: Sequence[Mapping[str, Value]]) -> Table:
@@ -164,7 +173,7 @@ def _settings(run: Run) -> dict[str, Any]:
     if given is not None:
         settings |= {
             "data": "; ".join(source["name"] for source in given["sources"]),
-            "data's fingerprint": given["fingerprint"],
+            "fingerprint of the data": given["fingerprint"],
         }
     return settings
 
@@ -176,6 +185,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         if word.startswith("--"):
             name, equals, value = word.partition("=")
+            name = name.replace("_", "-")  # the parser accepts both
             found[name] = value if equals else ""
         elif name:
             found[name] = f"{found[name]} {word}".strip()

@@ -15,6 +15,8 @@ __all__ = ["Clock", "duration", "utc"]
 UNITS = {"days": 86_400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
 ENDS: Mapping[How, str] = {"preempted": "preempted", "interrupted": "interrupted", "killed": "killed"}
 
+AFTER: Mapping[How, str] = {"preempted": "a preemption", "interrupted": "an interrupt", "killed": "being killed"}
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -61,7 +63,7 @@ class Clock:
         """What happened -> after which steps a process resumed."""
         found: dict[str, list[float]] = {}
         for before, after in pairwise(run.attempts):
-            what = f"resumed after it was {ENDS[before.how]}" if before.how in ENDS else "resumed"
+            what = f"resumed after {AFTER[before.how]}" if before.how in AFTER else "resumed"
             found.setdefault(what, []).append(after.after)
         return found
 

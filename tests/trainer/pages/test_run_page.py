@@ -5,68 +5,17 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
+from run_directories import KILLED_AND_PREEMPTED, NOON, at, start
 
 from trainer.events.event_times import Process
-from trainer.events.metrics_file import MetricsFile
-from trainer.events.writer import EventWriter
-from trainer.history.segments import BadRecords, Command, End, History, Start, append
+from trainer.history.segments import End, History
 from trainer.pages.attempts import attempts_of
 from trainer.pages.run import run_page
 from trainer.pages.run_charts import charts
 from trainer.pages.run_files import read_run
 from trainer.pages.run_tables import bad_records, differing
 from trainer.pages.run_times import Clock
-
-NOON = 1_790_164_800.0  # 2026-09-23T12:00:00 UTC
-
-
-def at(seconds):
-    return f"2026-09-23T12:{seconds // 60:02d}:{seconds % 60:02d}+00:00"
-
-
-def start(step, seconds, rate="0.1", **changes):
-    command = Command("digits", ["--data-dir", "d", f"--learning-rate={rate}", "--max-steps", "300"], "/home/me")
-    given = {"fingerprint": "f", "sources": [{"name": "d, split 'train'"}]}
-    told = {"settings": {"max_steps": 300, "seed": 0}, "versions": {"jax": "0.10"}} | changes
-    return Start(step, at(seconds), {}, given, command=command, devices="8 x TPU v4, 2 processes", **told)
-
-
-KILLED_AND_PREEMPTED = (
-    start(0, 0),
-    End(100, at(60), "SIGTERM on host 1 of 2"),
-    start(100, 300),
-    start(200, 600),
-    BadRecords("f", {"7": "its JPEG is truncated"}),
-    End(300, at(660), "finished"),
-)
-
-
-@pytest.fixture
-def make_run(tmp_path):
-    """make_run("a"): a run of 300 steps that was preempted at step 100, killed at step 220 and resumed from 200."""
-
-    def make(name, lines=KILLED_AND_PREEMPTED, **scalars):
-        directory = tmp_path / name
-        for line in lines:
-            append(str(directory), line)
-        for first, last, kept, began in ((1, 100, 100, 0), (101, 220, 200, 300), (201, 300, 300, 600)):
-            clock = iter(NOON + began + np.linspace(1, 59, 200))
-            events = EventWriter(str(directory / "train"), first, clock=lambda clock=clock: next(clock))
-            for step in range(first, last + 1):
-                events.steps(step, {"loss": np.ones(1, np.float32)})
-            events.close()
-            metrics = MetricsFile(str(directory / "train"), first - 1)
-            steps = np.arange(first, kept + 1)
-            values = {"loss": 1.0 / steps, "speed/input_wait": steps / 1000} | {
-                name: np.full(len(steps), value) for name, value in scalars.items()
-            }
-            metrics.steps(first, values)
-            metrics.close()
-        return read_run(str(directory), name)
-
-    return make
 
 
 def chart(page, title):
@@ -104,10 +53,8 @@ def test_a_process_without_an_end_was_killed_if_another_followed():
 def test_restarts_are_marked_at_their_steps_and_times_and_said_in_words(make_run):
     page = run_page([make_run("a")])
     over_steps, over_time = chart(page, "loss, over steps"), chart(page, "loss, over time")
-    assert over_steps.alt.endswith(", resumed after it was preempted at 100, resumed after it was killed at 200")
-    assert over_steps.note == (
-        "Dashed lines: resumed after it was preempted. Dotted lines: resumed after it was killed."
-    )
+    assert over_steps.alt.endswith(", resumed after a preemption at 100, resumed after being killed at 200")
+    assert over_steps.note == ("Dashed lines: resumed after a preemption. Dotted lines: resumed after being killed.")
     marks = dict(re.findall(r"(preempted|killed|resumed) at ([\d.]+(?:, [\d.]+)*)", over_time.alt))
     assert marks["preempted"] == "1"  # minutes
     assert 5.5 < float(marks["killed"]) < 6

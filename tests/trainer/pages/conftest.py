@@ -1,0 +1,34 @@
+import numpy as np
+import pytest
+from run_directories import KILLED_AND_PREEMPTED, NOON
+
+from trainer.events.metrics_file import MetricsFile
+from trainer.events.writer import EventWriter
+from trainer.history.segments import append
+from trainer.pages.run_files import read_run
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """make_run("a"): a run of 300 steps that was preempted at step 100, killed at step 220 and resumed from 200."""
+
+    def make(name, lines=KILLED_AND_PREEMPTED, **scalars):
+        directory = tmp_path / name
+        for line in lines:
+            append(str(directory), line)
+        for first, last, kept, began in ((1, 100, 100, 0), (101, 220, 200, 300), (201, 300, 300, 600)):
+            clock = iter(NOON + began + np.linspace(1, 59, 200))
+            events = EventWriter(str(directory / "train"), first, clock=lambda clock=clock: next(clock))
+            for step in range(first, last + 1):
+                events.steps(step, {"loss": np.ones(1, np.float32)})
+            events.close()
+            metrics = MetricsFile(str(directory / "train"), first - 1)
+            steps = np.arange(first, kept + 1)
+            values = {"loss": 1.0 / steps, "speed/input_wait": steps / 1000} | {
+                name: np.full(len(steps), value) for name, value in scalars.items()
+            }
+            metrics.steps(first, values)
+            metrics.close()
+        return read_run(str(directory), name)
+
+    return make
