@@ -203,7 +203,8 @@ def _measured(facts: Facts) -> Iterator[tuple[str, str, Values]]:
         yield f"widths of {key}", "pixels", facts.widths[key]
         yield f"heights of {key}", "pixels", heights
     for key, numbers in facts.numbers.items():
-        yield key, "value", numbers
+        if key not in OF_FILES:
+            yield key, "value", numbers
     for key, lengths in facts.lengths.items():
         yield f"lengths of {key}", "tokens" if key == SEGMENTS else "values per record", lengths
     for key, sizes in facts.sizes.items():

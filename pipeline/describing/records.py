@@ -21,7 +21,8 @@ __all__ = ["ShownRecord", "TextOf", "show_records"]
 
 MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
-OF_FILES = ("image/format", "image/colorspace")  # features that say nothing about what is seen
+OF_FILES = ("image/format", "image/colorspace", "image/channels", "image/height", "image/width")
+"""Features that repeat what the page measures of the images."""
 MOST_VALUES, FIRST_VALUES = 16, 4  # of a feature: all if they are at most 16 numbers, or else the first four
 MOST_PICTURES = 12  # of a record
 
@@ -151,6 +152,8 @@ def _texts(features: Mapping[str, Feature], values: Mapping[str, Any], label: st
 def _values(features: Mapping[str, Feature], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(feature, its first values) of numbers, and of bytes that are neither image nor text."""
     for key, value in values.items():
+        if key in OF_FILES:
+            continue
         items = np.asarray(value, object if isinstance(value, bytes) else None).ravel()
         if items.size and _holds(features, key) == "raw" and items.dtype.kind in "biufO":
             count = FIRST_VALUES if _is_long(value) or items.dtype == object else items.size
