@@ -129,7 +129,7 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
         )
         for record in records
     ]
-    note = f"{more:,} more feature{'s are' if more != 1 else ' is'} not shown." if more > 0 else ""
+    note = f"{_more(more, 'feature')} not shown." if more > 0 else ""
     return _without_empty_columns(("record", "label", "file", "text", *shown), rows, title, note)
 
 
@@ -148,6 +148,10 @@ def _lines(record: ShownRecord) -> list[str]:
 def _first(lines: Sequence[str], what: str) -> list[str]:
     more = len(lines) - MOST_LINES
     return [*lines[:MOST_LINES], *([f"and {more:,} more {what}{'s' * (more > 1)}"] if more > 0 else [])]
+
+
+def _more(count: int, what: str) -> str:
+    return f"{count:,} more {what}{'s are' if count != 1 else ' is'}"
 
 
 def _without_empty_columns(
@@ -179,7 +183,7 @@ def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
     for title, unit, values in charts[:most]:
         yield _histogram(f"{split.name}: {title}", unit, values)
     if len(charts) > most:
-        yield Note(f"{len(charts) - most:,} more features are not shown.")
+        yield Note(f"{_more(len(charts) - most, 'feature')} not shown.")
     if same:
         yield Table(("feature", "value"), same, f"{split.name}: same value in every record")
     if facts.formats:
@@ -223,7 +227,7 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
         return
     shown, more = split.rejects.counts[:MOST_REASONS], len(split.rejects.counts) - MOST_REASONS
     notes = [ALIKE] if any(reason.several for reason, _ in shown) else []
-    notes += [f"{more:,} more reason{'s are' if more != 1 else ' is'} not shown."] if more > 0 else []
+    notes += [f"{_more(more, 'reason')} not shown."] if more > 0 else []
     rows = [(count, reason.text, reason.key) for reason, count in shown]
     yield Table(("inputs", "reason", "for example"), rows, split.name, " ".join(notes))
 

@@ -1,19 +1,22 @@
 """The numbers on the page of a dataset: exact constants, what is not finite, and what does not fit the schema."""
 
+import re
+
 import numpy as np
 
+from pipeline.describing import page as page_of_dataset
 from pipeline.describing.facts import gathered
 from pipeline.describing.page import dataset_page
 from pipeline.describing.splits import SplitFacts
-from pipeline.pages.page import Note
+from pipeline.pages.page import Chart, Note
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.storage.local import LocalStorage
 
 
-def reader_of(directory):
-    return IndexedRecords(read_manifest(directory), "train", LocalStorage())
+def reader_of(directory, split="train"):
+    return IndexedRecords(read_manifest(directory), split, LocalStorage())
 
 
 def distributions(write_dataset, directory, records, **features):
@@ -32,6 +35,30 @@ def test_constants_are_exact_and_values_that_differ_are_no_constant(write_datase
     blocks = distributions(write_dataset, tmp_path, records, **features)
     assert dict(blocks["train: same value in every record"].rows) == {"large": 1_234_567, "sizes of raw": 12_288}
     assert "train: time" in blocks
+
+
+def test_splits_share_the_charts_of_a_page(write_dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(page_of_dataset, "MOST_CHARTS", 4)
+    features = {name: Feature("int64") for name in "abc"}
+    records = [dict.fromkeys("abc", number) for number in range(3)]
+    data = write_dataset(tmp_path, {"train": [records], "test": [records]}, Schema("numbers", features))
+    found = [SplitFacts(split, gathered(reader_of(data, split), np.arange(3)), "all") for split in ("test", "train")]
+    (section,) = [
+        each for each in dataset_page(read_manifest(data), found, None, "").sections if each.title == "Distributions"
+    ]
+    assert [block.title for block in section.blocks if isinstance(block, Chart)] == [
+        f"{split}: {name}" for split in ("test", "train") for name in "ab"
+    ]
+    assert [block.text for block in section.blocks if isinstance(block, Note)].count(
+        "1 more feature is not shown."
+    ) == 2
+
+
+def test_the_size_of_shards_is_that_of_one(write_dataset, tmp_path):
+    schema = Schema("raw", {"raw": Feature("bytes")})
+    data = write_dataset(tmp_path, {"train": [[{"raw": b"x" * 9_000}]] * 4}, schema)
+    html = dataset_page(read_manifest(data), [SplitFacts("train")], None, "").html()
+    assert re.search(r"train: 4 shards of about 9\.0\d KB\.", html)
 
 
 def test_values_that_are_not_finite_are_counted_and_an_empty_chart_is_a_sentence(write_dataset, tmp_path):

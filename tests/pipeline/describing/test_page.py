@@ -159,14 +159,15 @@ def test_pictures_of_a_record_are_together_and_named(write_dataset, tmp_path):
     assert "None of infeed&#39;s recipes trains on these records unchanged." in page
 
 
-def test_a_page_shows_fewer_samples_if_all_would_make_it_too_large(write_dataset, tmp_path, monkeypatch):
+@pytest.mark.parametrize("fitting", [5, 12])
+def test_a_page_shows_fewer_samples_if_all_would_make_it_too_large(write_dataset, tmp_path, monkeypatch, fitting):
     schema = Schema("pictures", {"image": Feature("bytes", content="image")})
     data = write_dataset(tmp_path / "data", {"train": [[{"image": png(80)} for _ in range(20)]]}, schema)
     assert page_of(data).count("<img ") == 20
-    monkeypatch.setattr(splits, "MOST_SAMPLE_BYTES", 5 * len(thumbnail(png(80), "").source))
+    monkeypatch.setattr(splits, "MOST_SAMPLE_BYTES", fitting * len(thumbnail(png(80), "").source))
     page = page_of(data)
-    assert page.count("<img ") == 5
-    assert "5 of 20 samples are shown" in page
+    assert page.count("<img ") == fitting
+    assert f"{fitting} of 20 samples are shown" in page
 
 
 def test_a_dataset_in_a_bucket_has_its_page_there(marked, bucket, gcs_server):

@@ -53,6 +53,7 @@ def test_a_process_without_an_end_was_killed_if_another_followed():
 def test_restarts_are_marked_at_their_steps_and_times_and_said_in_words(make_run):
     page = run_page([make_run("a")])
     over_steps, over_time = chart(page, "loss, over steps"), chart(page, "loss, over time")
+    assert ">0.01<" in over_steps.svg  # from 1 to 0.0033: a logarithmic axis
     assert over_steps.alt.endswith(", resumed after a preemption at 100, resumed after being killed at 200")
     assert over_steps.note == ("Dashed lines: resumed after a preemption. Dotted lines: resumed after being killed.")
     marks = dict(re.findall(r"(preempted|killed|resumed) at ([\d.]+(?:, [\d.]+)*)", over_time.alt))
