@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline.describing.values import Values
+from pipeline.errors import InfeedError
 from pipeline.orders.hashing import splitmix64
 from pipeline.pages.thumbnails import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
@@ -23,7 +24,7 @@ from pipeline.sources.records import intact, weighed
 from pipeline.tokenizers import PACKED_TEXT
 from pipeline.tools.record_checks import labels_of
 
-__all__ = ["Facts", "gathered", "looked_at", "sample", "shard_sizes", "spread"]
+__all__ = ["Facts", "damage", "gathered", "looked_at", "sample", "shard_sizes", "spread"]
 
 RECORDS_PER_READ = 64
 SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
@@ -38,12 +39,14 @@ def _by_feature() -> dict[str, Values]:
 
 @dataclass
 class Facts:
-    """What is known of these records. records: how many were read. labels: label -> count. formats: of images, such as
-    "JPEG RGB" -> count. The others are by feature. numbers: its values. lengths: how many values a record has, if that
-    varies; of packed text, how many tokens its SEGMENTS have. sizes: bytes of each image, text or other value. widths,
-    heights: of images, in pixels. misfits: in how many records it has another dtype than in the schema."""
+    """What is known of these records. records: how many were read; damaged: how many others could not be. labels:
+    label -> count. formats: of images, such as "JPEG RGB" -> count. The others are by feature. numbers: its values.
+    lengths: how many values a record has, if that varies; of packed text, how many tokens its SEGMENTS have. sizes:
+    bytes of each image, text or other value. widths, heights: of images, in pixels. misfits: in how many records it has
+    another dtype than in the schema."""
 
     records: int = 0
+    damaged: int = 0
     labels: Counter[int] = field(default_factory=Counter)
     formats: Counter[str] = field(default_factory=Counter)
     misfits: Counter[str] = field(default_factory=Counter)
@@ -68,18 +71,30 @@ def sample(total: int, wanted: int) -> np.ndarray:
 def gathered(reader: IndexedRecords, ids: np.ndarray, progress: Any = None, *, only_labels: bool = False) -> Facts:
     """The facts of these records. progress: wraps the groups of records, as rich's track does, with their number.
 
-    only_labels: leaves out everything else, which takes longer. Raises CorruptRecordError, StorageError."""
+    only_labels: leaves out everything else, which takes longer. Raises StorageError."""
     manifest, facts = reader.manifest, Facts()
     groups = [ids[at : at + RECORDS_PER_READ] for at in range(0, len(ids), RECORDS_PER_READ)]
     found: Iterable[Any] = reader.read(weighed(reader, groups))
     for records in progress(found, len(groups)) if progress else found:
         for record in records:
-            values = decode_example(intact(record).payload)
+            try:
+                values = decode_example(intact(record).payload)
+            except InfeedError:
+                facts.damaged += 1
+                continue
             facts.records += 1
             facts.labels.update(labels_of(manifest.labels, values))
             if not only_labels:
                 _add(facts, manifest, values)
     return facts
+
+
+def damage(facts: Facts, reader: IndexedRecords) -> str:
+    """What to know of damaged records, in two sentences; "" if there are none."""
+    if not facts.damaged:
+        return ""
+    left_out = f"{facts.damaged:,} record{'s are' if facts.damaged != 1 else ' is'} damaged and left out here."
+    return f"{left_out} To find every damaged record, run: {reader.verify_command}"
 
 
 def looked_at(total: int, every: bool) -> tuple[np.ndarray, str]:

@@ -39,8 +39,9 @@ def dataset_page(manifest: Manifest, splits: Sequence[SplitFacts], text: TextInf
     count = f"{len(manifest.splits)} split{'s' * (len(manifest.splits) != 1)}"
     lead = f"{records:,} records in {count} ({names}), {size}, in {manifest.directory}"
     shown, charts = fitting(splits), max(1, MOST_CHARTS // max(1, len(splits)))
+    damage = [Note(f"{split.name}: {split.damage}", warning=True) for split in splits if split.damage]
     made = [
-        ("Splits", [_splits(manifest), *_shards(manifest)]),
+        ("Splits", [_splits(manifest), *_shards(manifest), *damage]),
         ("Features", [_features(manifest)]),
         ("Text", _text(manifest, text)),
         ("Samples", [*_fewer(splits, shown), *(block for split in shown for block in _samples(split))]),

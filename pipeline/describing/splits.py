@@ -6,7 +6,7 @@ from functools import partial
 from html import escape
 from typing import Any
 
-from pipeline.describing.facts import Facts, gathered, looked_at, spread
+from pipeline.describing.facts import Facts, damage, gathered, looked_at, spread
 from pipeline.describing.origin import Conversion, read_conversion
 from pipeline.describing.records import ShownRecord, show_records
 from pipeline.describing.rejects import Rejects, read_rejects
@@ -26,7 +26,7 @@ TAG_BYTES = 10  # <td></td>
 @dataclass(frozen=True)
 class SplitFacts:
     """What the page shows of a split. whose: which records the facts are of, in words. rejects: None if the dataset has
-    no list of them."""
+    no list of them. damage: what to know of damaged records, in words, or ""."""
 
     name: str
     facts: Facts = field(default_factory=Facts)
@@ -34,6 +34,7 @@ class SplitFacts:
     samples: Sequence[ShownRecord] = ()
     rejects: Rejects | None = None
     conversion: Conversion = field(default_factory=Conversion)
+    damage: str = ""
 
 
 def split_facts(
@@ -41,7 +42,7 @@ def split_facts(
 ) -> SplitFacts:
     """Reads the facts and samples of a split. every: of all records, not of a sample. progress: see gathered.
 
-    Raises CorruptRecordError, StorageError."""
+    Raises StorageError."""
     storage, directory = open_storage(manifest.directory), manifest.directory
     rejects = read_rejects(storage, directory, split)
     found = SplitFacts(split, rejects=rejects, conversion=read_conversion(storage, directory, split))
@@ -52,7 +53,7 @@ def split_facts(
     facts = Facts() if manifest.schema.opaque else gathered(reader, ids, progress)
     text_of = None if text is None else partial(row_text, text)
     shown = show_records(reader, spread(reader.num_records, samples), text_of)
-    return replace(found, facts=facts, whose=whose, samples=shown)
+    return replace(found, facts=facts, whose=whose, samples=shown, damage=damage(facts, reader))
 
 
 def fitting(splits: Sequence[SplitFacts]) -> list[SplitFacts]:

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipeline.describing.facts import gathered, looked_at, shard_sizes, spread
+from pipeline.describing.facts import damage, gathered, looked_at, shard_sizes, spread
 from pipeline.describing.labels import label_rows, label_text, occurring, outside, shortened
 from pipeline.errors import printable
 from pipeline.pages.thumbnails import UNREADABLE
@@ -92,10 +92,11 @@ def _add(table: Table, *cells: str) -> None:
 
 def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: Any) -> Group:
     ids, whose = looked_at(reader.num_records, every)
-    counts = gathered(reader, ids, progress, only_labels=True).labels
+    facts = gathered(reader, ids, progress, only_labels=True)
+    counts = facts.labels
     rows, told = label_rows(counts, _MAX_BARS, partial(label_text, labels))
     title = f"{reader.split}: labels of {whose}; {occurring(labels, counts)}."
-    return _bars(" ".join(filter(None, [title, outside(labels, counts), told])), rows, "records")
+    return _bars(" ".join(filter(None, [title, outside(labels, counts), told, damage(facts, reader)])), rows, "records")
 
 
 def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:

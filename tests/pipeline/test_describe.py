@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from damage import flip_payload_bits
 
 from pipeline.describe import main
 from pipeline.errors import ManifestError, OptionError
@@ -88,6 +89,16 @@ def test_labels_are_those_of_a_sample_or_of_all_and_it_says_which(animals, descr
     assert "train: labels of all 1,000 records; 3 of 3 classes occur" in printed
     assert "2 animal2 1 ▏" in printed
     assert "3 animal3 99 █" in printed
+
+
+def test_damaged_records_are_counted_apart_from_the_labels(animals, describe):
+    directory = animals([[named(1)] * 50])
+    flip_payload_bits(directory, "train", 7, 9)
+    printed = describe(directory, "--samples", "0")
+    assert (
+        "1 of 3 classes occur. 2 records are damaged and left out here. To find every damaged record, run: " in printed
+    )
+    assert "1 animal1 48 █" in printed
 
 
 def test_of_many_classes_the_most_and_the_least_frequent_are_shown(animals, describe):

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from damage import flip_payload_bits
 from odd_names import MARKUP, RECORDS, dataset_with_markup
 from PIL import Image
 
@@ -125,7 +126,20 @@ def test_a_damaged_image_is_counted_and_named(write_dataset, tmp_path):
     assert re.search(r"<dt>unreadable</dt><dd>1</dd>", page)
 
 
-def test_a_table_has_a_column_for_each_of_at_most_so_many_features(write_dataset, tmp_path, monkeypatch):
+def test_a_damaged_record_is_counted_and_the_others_are_shown(write_dataset, tmp_path):
+    schema = Schema("pictures", {"image": Feature("bytes", content="image")})
+    data = write_dataset(tmp_path / "data", {"train": [[{"image": png(80)}] * 4]}, schema)
+    flip_payload_bits(data, "train", 2)
+    page = page_of(data)
+    assert page.count("<img ") == 3
+    assert "<dt>PNG RGB</dt><dd>3</dd>" in page
+    assert (
+        "train: 1 record is damaged and left out here. To find every damaged record, run: python -m pipeline.verify "
+        f"{data} --split train --decode" in page
+    )
+
+
+def test_a_table_has_a_column_for_each_feature_up_to_a_limit(write_dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(page_of_dataset, "MOST_COLUMNS", 2)
     schema = Schema("table", {"a": Feature("int64"), "b": Feature("float32", (2,)), "c": Feature("int64")})
     page = page_of(write_dataset(tmp_path / "data", {"train": [[{"a": 7, "b": [0.5, 2], "c": 9}]]}, schema))
