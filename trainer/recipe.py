@@ -138,12 +138,15 @@ class Recipe(ABC):
         """Checks the work directory, before JAX is imported. A subclass may check more, after super().check().
 
         Writes nothing: the command tries whether the work directory is writable after these checks. Raises InfeedError
-        for a work directory that has no checkpoint to evaluate, for an init_from that is not a checkpoint, and for a
-        checkpoint_path without one or with another mode."""
+        for a work directory that has no checkpoint to evaluate, for an init_from that is not a checkpoint, for a
+        checkpoint_path without one or with another mode, and for an export_path where exports cannot be."""
+        from trainer.exporting.publishing import check_place
         from trainer.workdir import check_checkpoint
 
         workdir, trains = self.trainer.workdir, self.mode == "train"
         self.pages.check(self.mode)
+        if self.export.export_path is not None and self.mode in ("train", "export"):
+            check_place(self.export.export_path, workdir)
         if self.mode == "sample" and type(self).samples is Recipe.samples:
             raise OptionError(
                 "mode=sample: this recipe generates nothing. The recipes char_lm and byte_lm do, and so does one of "

@@ -8,7 +8,9 @@ from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
-__all__ = ["checkpoint_bytes", "checkpoints_directory", "finished_steps", "required_step"]
+__all__ = ["CHECKPOINTS", "checkpoint_bytes", "checkpoints_directory", "finished_steps", "required_step"]
+
+CHECKPOINTS = "checkpoints"
 
 # Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough.
 _LAST_WORD = "commit_success.txt"
@@ -16,7 +18,7 @@ _LAST_WORD = "commit_success.txt"
 
 def checkpoints_directory(workdir: str) -> str:
     """The directory of the checkpoints in a work directory."""
-    return join(str(workdir), "checkpoints")
+    return join(str(workdir), CHECKPOINTS)
 
 
 def finished_steps(workdir: str) -> list[int]:

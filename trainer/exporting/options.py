@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Labels
 from trainer.config import Model, check_positive_int
-from trainer.exporting.publishing import Exports
+from trainer.exporting.publishing import check_place
 
 __all__ = ["PLATFORMS", "ExportOptions"]
 
@@ -28,7 +28,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         """Raises OptionError for values that are not allowed."""
-        Exports(self.path)
+        check_place(self.path)
         if not 0 <= self.tolerance < math.inf:
             raise OptionError(f"tolerance={self.tolerance} must be at least 0 and finite.")
         if self.keep is not None:

@@ -1,12 +1,15 @@
 """Where exports appear: <path>/<Unix seconds>, the layout of TensorFlow Serving, which serves the largest number.
 
-An export is a directory with a saved_model.pb. On a disk it appears by a rename. In a bucket, saved_model.pb comes last
-and goes first."""
+An export is a directory with a saved_model.pb. On a disk it appears by a rename; in a bucket, saved_model.pb comes last.
+Its description, assets.extra/infeed.json, states its number. Only directories that prove in this way that an export
+made them are ever removed."""
 
 import contextlib
 import fcntl
 import json
+import math
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -14,18 +17,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import StorageError
+from pipeline.errors import OptionError, StorageError
 from pipeline.logs import logger
+from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.storage.os_errors import explained
-from pipeline.storage.schemes import open_storage
+from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
+from trainer.checkpointing.listing import CHECKPOINTS, finished_steps
 
-__all__ = ["DESCRIPTION", "EXTRA", "GRAPH", "Exports"]
+__all__ = ["DESCRIPTION", "EXTRA", "GRAPH", "Exports", "check_place"]
 
 log = logger("trainer")
 
 GRAPH, EXTRA, DESCRIPTION = "saved_model.pb", "assets.extra", "infeed.json"
 _LOCK, _UNPUBLISHED = "lock", ".unpublished-"
+_MARK = b"an export that infeed is making\n"  # the content of a lock
+# What an export consists of, by directory. The description goes last: until then the directory is known as an export.
+_FILES = {
+    ".": re.compile(rf"{re.escape(GRAPH)}|fingerprint\.pb"),
+    "variables": re.compile(r"variables\.(index|data-\d+-of-\d+)"),
+    "assets": re.compile("(?!)"),  # empty
+    EXTRA: re.compile(re.escape(DESCRIPTION)),
+}
 _CHUNK = 8 * 1024**2
 UNFINISHED_SECONDS = 24 * 3600.0  # no upload takes longer
 
@@ -43,12 +56,31 @@ class Exports:
 
     def _all_numbers(self) -> list[int]:
         _, names = self._storage.entries(self.path)
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(int(name) for name in names if re.fullmatch(r"0|[1-9][0-9]{0,18}", name))
 
     def origin(self, number: int) -> dict[str, Any]:
-        """What an export says of the model in it, see Origin; {} if it says nothing."""
-        path = join(join(self._place(number), EXTRA), DESCRIPTION)
-        return json.loads(self._storage.read(path))["origin"] if self._storage.exists(path) else {}
+        """What an export says of the model in it, see Origin; {} if it says nothing that can be read."""
+        origin = self._description(number).get("origin")
+        return origin if isinstance(origin, dict) else {}
+
+    def metric(self, number: int, name: str) -> float:
+        """The value of a metric of its evaluation; NaN if it is not known."""
+        metrics = self.origin(number).get("metrics")
+        value = metrics.get(name) if isinstance(metrics, dict) else None
+        return value if isinstance(value, int | float) else math.nan
+
+    def _description(self, number: int) -> dict[str, Any]:
+        with contextlib.suppress(StorageError, ValueError, RecursionError):  # missing or damaged, so not known
+            about = json.loads(self._storage.read(join(self._place(number), f"{EXTRA}/{DESCRIPTION}")))
+            return about if isinstance(about, dict) else {}
+        return {}
+
+    def _is_ours(self, number: int) -> bool:
+        """Whether an export made this very directory. A copy has another number; exports before 0.3 state none."""
+        if not self._storage.remote and (_is_link(self._place(number)) or _is_link(self._place(number), EXTRA)):
+            return False
+        about = self._description(number)
+        return about["export"] == number if "export" in about else {"origin", "signatures", "verified"} <= about.keys()
 
     @contextlib.contextmanager
     def unpublished(self) -> Iterator[Path]:
@@ -68,6 +100,8 @@ class Exports:
         with (directory / _LOCK).open("wb") as lock:
             with contextlib.suppress(OSError):  # a file system without locks: then it is never removed by others
                 fcntl.flock(lock, fcntl.LOCK_EX)
+                lock.write(_MARK)
+                lock.flush()
             try:
                 yield directory
             finally:
@@ -78,10 +112,11 @@ class Exports:
         number = max(int(time.time()), *(known + 1 for known in self.numbers()), 0)
         if self._storage.remote:
             return self._upload(directory, number)
-        for path in (*directory.rglob("*"), directory):
-            _sync(path)
         while True:
             place = Path(self._place(number))
+            _number(directory, number)
+            for path in (*directory.rglob("*"), directory):
+                _sync(path)
             try:
                 directory.rename(place)
             except OSError as e:
@@ -93,12 +128,13 @@ class Exports:
                 return str(place)
 
     def _upload(self, directory: Path, number: int) -> str:
-        files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != GRAPH)
-        while not self._storage.create(join(join(self._place(number), EXTRA), DESCRIPTION), b""):
+        apart = (directory / GRAPH, directory / EXTRA / DESCRIPTION)
+        files = sorted(path for path in directory.rglob("*") if path.is_file() and path not in apart)
+        while not self._storage.create(join(self._place(number), f"{EXTRA}/{DESCRIPTION}"), _number(directory, number)):
             number += 1  # of an export in the same second
         place = self._place(number)
         try:
-            for file in [*files, directory / GRAPH]:
+            for file in [*files, apart[0]]:
                 _copy(self._storage, file, join(place, file.relative_to(directory).as_posix()))
         except BaseException:
             with contextlib.suppress(StorageError):  # that of the upload is the one to tell
@@ -107,36 +143,75 @@ class Exports:
         return place
 
     def keep(self, count: int) -> None:
-        """Removes all exports but the `count` with the largest numbers; and what a killed process has left unfinished,
-        after a day."""
-        there, complete = self._all_numbers(), self.numbers()
-        left = [number for number in there if number not in complete and number < time.time() - UNFINISHED_SECONDS]
-        for number in [*left, *complete[:-count]]:
+        """Removes all exports that were made here but the `count` with the largest numbers; and, after a day, uploads
+        that killed processes left unfinished."""
+        ours, complete = [number for number in self._all_numbers() if self._is_ours(number)], set(self.numbers())
+        left = [number for number in ours if number not in complete and number < time.time() - UNFINISHED_SECONDS]
+        for number in [*left, *[number for number in ours if number in complete][:-count]]:
             log.info("export: removing %s", self._place(number))
             self._remove(number)
 
     def _remove(self, number: int) -> None:
+        """Removes what an export consists of: first the graph, without which it is none. Other files stay."""
         place = self._place(number)
-        self._storage.delete(join(place, GRAPH))  # from here on it is no export
-        directories = [place]
-        for directory in directories:
-            files, below = self._storage.entries(directory)
-            directories += [join(directory, name) for name in below]
-            for name in files:
-                self._storage.delete(join(directory, name))
+        self._storage.delete(join(place, GRAPH))
+        directories = [join(place, name) for name in _FILES]
+        for directory, files in zip(directories, _FILES.values(), strict=True):
+            if self._storage.remote or not _is_link(directory):
+                for name in filter(files.fullmatch, self._storage.list(directory)):
+                    self._storage.delete(join(directory, name))
         if not self._storage.remote:
-            shutil.rmtree(place, ignore_errors=True)
+            for directory in (*directories[1:], place):
+                with contextlib.suppress(OSError):  # it has other files, or is not there
+                    Path(directory).rmdir()
+        if self._storage.exists(place):
+            log.warning("export: %s has files that no export wrote; they stay there", place)
 
     def _place(self, number: int) -> str:
         return join(self.path, str(number))
 
 
+def check_place(path: str, workdir: str | None = None) -> None:
+    """Raises OptionError for a directory in which a number has another meaning: a dataset's, or that of a run's
+    checkpoints. workdir: of a run that may not have begun."""
+    path, workdir = (
+        place if not place or is_remote(place) else str(Path(place).resolve()) for place in (path, workdir)
+    )
+    assert path is not None
+    storage = open_storage(path)
+    if any(storage.exists(join(path, name)) for name in (MANIFEST_FILE, "_shards")):
+        raise OptionError(f"{path} is a dataset, so exports cannot be published in it. Give another directory.")
+    scheme, slashes, inside = path.rpartition("://")
+    names = inside.split("/")
+    for place in (place for place, name in enumerate(names) if place and name == CHECKPOINTS):
+        run = f"{scheme}{slashes}{'/'.join(names[:place])}"
+        if run == workdir or storage.exists(join(run, "_owner")) or finished_steps(run):
+            raise OptionError(
+                f"{path} belongs to the checkpoints of the run in {run}, whose names are numbers, too. Give another "
+                f"directory, such as {join(run, 'export')}."
+            )
+
+
+def _number(directory: Path, number: int) -> bytes:
+    """Writes the number into the description of a SavedModel, and returns that."""
+    path = directory / EXTRA / DESCRIPTION
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"export": number}, indent=1) + "\n", encoding="utf-8")
+    return path.read_bytes()
+
+
 def _remove_left(exports: Path) -> None:
-    """Removes what killed processes have left: their locks are free."""
+    """Removes what killed processes have left: their locks have our mark, and are free."""
     for lock in exports.glob(f"{_UNPUBLISHED}*/{_LOCK}"):
+        if _is_link(str(lock)) or _is_link(str(lock.parent)) or not lock.is_file():
+            continue
         with contextlib.suppress(OSError), lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent)
+            if file.read(len(_MARK) + 1) == _MARK:
+                shutil.rmtree(lock.parent)
+
+
+def _is_link(*path: str) -> bool:
+    return Path(*path).is_symlink()
 
 
 def _sync(path: Path) -> None:

@@ -82,7 +82,7 @@ class Evaluated:
         if jax.process_index() == 0:
             exports = Exports(path)
             newest = max(exports.numbers(), default=None)
-            before = math.nan if newest is None else exports.origin(newest).get("metrics", {}).get(metric, math.nan)
+            before = math.nan if newest is None else exports.metric(newest, metric)
             value = metrics[metric]
             improved = value < before if better == "min" else value > before
             store.put(key, json.dumps(math.isfinite(value) and (math.isnan(before) or improved)))

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import StorageError
+from pipeline.errors import OptionError, StorageError
 from pipeline.storage.schemes import open_storage
 from trainer.exporting import publishing
-from trainer.exporting.publishing import Exports
+from trainer.exporting.options import ExportOptions
+from trainer.exporting.publishing import Exports, check_place
 
 NOW = 1_800_000_000
+DATA = "variables.data-00000-of-00001"
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -27,7 +29,7 @@ def make(directory, content=b"graph"):
     (model / "variables").mkdir(parents=True)
     (model / "assets.extra").mkdir()
     (model / "saved_model.pb").write_bytes(content)
-    (model / "variables" / "data").write_bytes(b"numbers" * 10**6)
+    (model / "variables" / DATA).write_bytes(b"numbers" * 10**6)
     (model / "assets.extra" / "infeed.json").write_text(json.dumps({"origin": {"metrics": {"loss": 0.5}}}))
     return model
 
@@ -41,7 +43,7 @@ def test_it_has_the_seconds_for_its_name_and_all_its_files(exports):
     path, storage = publish(exports), open_storage(exports.path)
     assert path == f"{exports.path}/{NOW}"
     assert storage.read(f"{path}/saved_model.pb") == b"graph"
-    assert storage.read(f"{path}/variables/data") == b"numbers" * 10**6
+    assert storage.read(f"{path}/variables/{DATA}") == b"numbers" * 10**6
     assert exports.origin(NOW) == {"metrics": {"loss": 0.5}}
 
 
@@ -75,7 +77,7 @@ def test_in_a_bucket_the_graph_comes_last_and_an_upload_that_fails_leaves_nothin
     monkeypatch.setattr(publishing, "_copy", until_the_graph)
     with pytest.raises(KeyboardInterrupt):
         publish(exports)
-    assert sorted(copied[:-1]) == ["data", "infeed.json"]
+    assert copied[:-1] == [DATA]
     assert open_storage(exports.path).entries(exports.path) == ({}, [])
     monkeypatch.setattr(publishing, "_copy", copy)
     publish(exports)
@@ -84,7 +86,8 @@ def test_in_a_bucket_the_graph_comes_last_and_an_upload_that_fails_leaves_nothin
 
 UNFINISHED = """
 import sys, time
-from trainer.exporting.publishing import Exports
+from trainer.exporting.options import ExportOptions
+from trainer.exporting.publishing import Exports, check_place
 
 with Exports(sys.argv[1]).unpublished() as directory:
     (directory / "model").mkdir()
@@ -118,9 +121,100 @@ def test_what_a_killed_upload_left_is_no_export_and_goes_after_a_day(exports):
     storage, days = open_storage(exports.path), 24 * 3600
     for number in (NOW - days - 1, NOW - 60):
         with storage.publish(f"{exports.path}/{number}/assets.extra/infeed.json") as sink:
-            sink.write(b"{}")
+            sink.write(json.dumps({"export": number}).encode())
     assert exports.numbers() == []
     publish(exports)
     exports.keep(1)
     _, directories = storage.entries(exports.path)
     assert list(directories) == [str(NOW - 60), str(NOW)]
+
+
+def write(path, files):
+    for name, content in files.items():
+        with open_storage(path).publish(f"{path}/{name}") as sink:
+            sink.write(content)
+
+
+USERS = {
+    "7/victim.jpg": b"7",
+    "2023/a.jpg": b"a",
+    "0/saved_model.pb": b"another tool's",
+    "5/assets.extra/infeed.json": b"{}",
+}
+
+
+def test_directories_with_a_number_for_their_name_that_no_export_made_are_never_removed(exports):
+    write(exports.path, USERS)
+    paths = [publish(exports) for _ in range(3)]
+    copied = json.loads(open_storage(exports.path).read(f"{paths[0]}/assets.extra/infeed.json"))
+    write(exports.path, {"8/saved_model.pb": b"copy", "8/assets.extra/infeed.json": json.dumps(copied).encode()})
+    exports.keep(1)
+    assert exports.numbers() == [0, 8, NOW + 2]
+    assert {name: open_storage(exports.path).read(f"{exports.path}/{name}") for name in USERS} == USERS
+
+
+def test_exports_of_earlier_releases_are_known_by_their_description(exports):
+    about = json.dumps({"origin": {}, "signatures": {}, "verified": {}, "labels": {}, "versions": {}}).encode()
+    write(exports.path, {"3/saved_model.pb": b"graph", "3/assets.extra/infeed.json": about})
+    publish(exports)
+    exports.keep(1)
+    assert exports.numbers() == [NOW]
+
+
+def test_files_that_a_user_put_into_an_export_stay(exports, caplog):
+    paths = [publish(exports) for _ in range(2)]
+    write(paths[0], {"notes.txt": b"mine", "variables/more": b"mine, too"})
+    exports.keep(1)
+    assert exports.numbers() == [NOW + 1]
+    assert sorted(open_storage(paths[0]).entries(paths[0])[0]) == ["notes.txt"]
+    assert list(open_storage(paths[0]).list(f"{paths[0]}/variables")) == ["more"]
+    assert f"export: {paths[0]} has files that no export wrote; they stay there" in caplog.text
+
+
+def test_links_are_never_followed(tmp_path):
+    exports, victim = Exports(str(tmp_path / "exports")), tmp_path / "victim"
+    made = Path(publish(exports)).rename(victim)
+    (made / "variables" / "mine").touch()
+    Path(exports.path, str(json.loads((victim / "assets.extra/infeed.json").read_text())["export"])).symlink_to(victim)
+    link = Path(publish(exports))
+    (link / "variables" / DATA).unlink()
+    (link / "variables").rmdir()
+    (link / "variables").symlink_to(victim / "variables")
+    left = Path(exports.path, ".unpublished-12345678")
+    left.symlink_to(victim)
+    (victim / "lock").write_bytes(publishing._MARK)
+    before = sorted(victim.rglob("*"))
+    publish(exports)
+    exports.keep(1)
+    assert sorted(victim.rglob("*")) == before
+    assert len(exports.numbers()) == 2  # that behind the link, and the newest
+
+
+def test_a_hidden_directory_without_our_mark_stays(tmp_path):
+    exports = Exports(str(tmp_path))
+    write(str(tmp_path), {".unpublished-mine/lock": b"", ".unpublished-mine/notes": b"mine"})
+    publish(exports)
+    assert (tmp_path / ".unpublished-mine" / "notes").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "_shards/train.plan.json"])
+def test_a_dataset_is_no_place_for_exports(exports, file):
+    write(exports.path, {file: b"{}"})
+    with pytest.raises(OptionError, match="is a dataset, so exports cannot be published in it. Give another directory"):
+        ExportOptions(exports.path)
+
+
+@pytest.mark.parametrize("below", ["", "/100"])
+def test_the_checkpoints_of_a_run_are_no_place_for_exports(exports, below):
+    place = f"{exports.path}/checkpoints{below}"
+    ExportOptions(place)  # a directory that is only named like it
+    write(exports.path, {"_owner/000001.json": b"{}"})
+    says = "/exports, whose names are numbers, too. Give another directory, such as .*/exports/export."
+    with pytest.raises(OptionError, match=says):
+        ExportOptions(place)
+
+
+def test_a_run_that_has_not_begun_refuses_exports_in_its_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match="belongs to the checkpoints of the run in"):
+        check_place("run/../run/checkpoints", "run")
