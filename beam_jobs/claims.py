@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from beam_jobs.changes import first_change
+from beam_jobs.converter import Packer
 from beam_jobs.merging import check_mergeable
 from beam_jobs.receipts import parse_receipt
 from beam_jobs.shard_plan import SplitPlan
@@ -25,8 +26,8 @@ from pipeline.shards.naming import (
 )
 from pipeline.shards.schema import SHARD_FILES
 from pipeline.shards.sealed import sealed_line, unsealed
-from pipeline.shards.sidecars import remove_sidecars, write_sidecars
-from pipeline.shards.typed_json import Count, JsonFile, Number
+from pipeline.shards.sidecars import remove_sidecars, sidecar_names, write_sidecars
+from pipeline.shards.typed_json import Count, FileName, JsonFile, Number
 from pipeline.storage.storage import Storage, in_parallel, join
 
 __all__ = ["Claim", "claim", "read_claim", "renew_claim"]
@@ -48,7 +49,7 @@ class Claim:
     bytes: Count
     seed: int
     raw_checksum: str | None = None  # see SplitPlan. Not in the digest: it differs for a copy on a disk
-    files: str = SHARD_FILES  # see Schema
+    files: FileName = SHARD_FILES  # see Schema
     sources: Mapping[str, str] = field(default_factory=dict)  # size and version by name; not of folders
     has_checksum: bool = field(default=True, compare=False)  # False for version 0.1; not a field of the file
 
@@ -153,6 +154,7 @@ def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
     found = [name for name in sorted(storage.list(output_dir)) if fnmatchcase(name, shards)]
     indexed = storage.exists(join(output_dir, MANIFEST_FILE)) and split in read_manifest(output_dir, storage).splits
     if not found and not indexed:
+        _check_free(storage, plan)
         return
     if storage.exists(join(output_dir, plan_file(split))):  # a concurrent worker has just claimed it
         return
@@ -161,6 +163,22 @@ def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
         f"{output_dir} already holds split {split!r}, which no conversion into this directory wrote: found {what}. "
         "Give another directory, or remove the files yourself: --overwrite replaces only what a conversion wrote."
     )
+
+
+def _check_free(storage: Storage, plan: SplitPlan) -> None:
+    """Raises ConversionError if another file has a name that the commit needs. Conversions into this directory share
+    the files for TFDS, so only the first one finds somebody else's."""
+    output_dir, converter = plan.job.output_dir, plan.job.converter
+    names = [index_file(plan.split), rejects_file(plan.split), summary_file(plan.split)]
+    if not any(fnmatchcase(name, "*.plan.json") for name in storage.list(join(output_dir, "_shards"))):
+        names += sidecar_names(converter.schema, converter.labels)
+        names += converter.files() if isinstance(converter, Packer) else ()
+    there = in_parallel(storage.exists, [join(output_dir, name) for name in names])
+    if taken := [name for name, exists in zip(names, there, strict=True) if exists]:
+        raise ConversionError(
+            f"{output_dir} has a file {taken[0]}, which no conversion into this directory wrote, and which this one "
+            "would replace. Give another directory, or move the file."
+        )
 
 
 def read_claim(storage: Storage, path: str) -> Claim:

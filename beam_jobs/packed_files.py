@@ -8,6 +8,7 @@ killed packs nothing twice. It ends with the references to its records. The comm
 import hashlib
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 
@@ -25,6 +26,7 @@ __all__ = ["CRC32C", "is_packed", "raw_storage", "remove_packed_files", "scanned
 
 CRC32C = "crc32c"
 """The column with the checksum of each record's payload. Part of the plan, as sizes and keys do not cover contents."""
+_PACKED = re.compile(r"((?P<split>.+)\.[0-9a-f]{16})-\d+")  # see _name
 _VERSION = 1  # of the files' layout
 _LENGTH_BYTES = 8  # of the table's length, at the end
 
@@ -59,12 +61,11 @@ def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False)
     if not isinstance(job.converter, Packer):
         return
     directory = join(job.output_dir, "_scratch")
-    storage, prefixes = open_storage(directory), (f"{split}.",)
-    if of_job:
-        prefixes = tuple(f"{_name(job, source)}-" for source in job.sources if source.split == split)
-    else:
+    storage, mine = open_storage(directory), {_name(job, source) for source in job.sources if source.split == split}
+    if not of_job:
         storage.sweep(directory, [f"{split}.*"])
-    found = [name for name in storage.list(directory) if name.startswith(prefixes)]
+    packed = (_PACKED.fullmatch(name) for name in storage.list(directory))
+    found = [name[0] for name in packed if name and (name[1] in mine if of_job else name["split"] == split)]
     in_parallel(storage.delete, [join(directory, name) for name in found])
 
 

@@ -22,8 +22,9 @@ from rich.progress import track
 from beam_jobs.launch import exit_with
 from converters.imagenet.converter import VALIDATION_LABELS
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
-from pipeline.errors import InfeedError
+from pipeline.errors import InfeedError, OptionError
 from pipeline.installing import how_to_install
+from pipeline.storage.schemes import open_storage
 from pipeline.tools.command import Console, Parser, say
 
 __all__ = ["EXAMPLES", "IMAGE_SIDE", "LABEL_FILE", "SYNSETS", "main", "write_raw"]
@@ -62,11 +63,19 @@ def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
             validation[f"ILSVRC2012_val_{len(labels):08d}.JPEG"] = _jpeg(pixels)
         else:
             train[SYNSETS[digit]][f"{SYNSETS[digit]}_{row}.JPEG"] = _jpeg(pixels)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / TRAIN_TAR).write_bytes(_tar({f"{synset}.tar": _tar(images) for synset, images in train.items()}))
-    (out / VALIDATION_TAR).write_bytes(_tar(validation))
-    (out / VALIDATION_LABELS).write_text("\n".join(labels) + "\n")
-    (out / LABEL_FILE).write_text("\n".join(SYNSETS) + "\n")
+    files = {
+        TRAIN_TAR: _tar({f"{synset}.tar": _tar(images) for synset, images in train.items()}),
+        VALIDATION_TAR: _tar(validation),
+        VALIDATION_LABELS: "".join(f"{label}\n" for label in labels).encode(),
+        LABEL_FILE: "".join(f"{synset}\n" for synset in SYNSETS).encode(),
+    }
+    for name, data in files.items():  # the names are those of ImageNet itself
+        path = out / name
+        if path.exists() and (path.stat().st_size != len(data) or path.read_bytes() != data):
+            raise OptionError(f"{path} exists and has other contents. Give another directory, or move the file.")
+    for name, data in files.items():
+        with open_storage(str(out)).publish(str(out / name)) as sink:
+            sink.write(data)
     return {"train": len(pairs) - len(labels), "validation": len(labels)}
 
 

@@ -11,7 +11,7 @@ if __name__ == "__main__":
 
 import argparse
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 
@@ -21,6 +21,7 @@ from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, upda
 from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
 from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.schema import PASSED_ON, Schema
+from pipeline.shards.split_index import decode_rows
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import merged_schema, read_labels, read_schema
 from pipeline.sources.named_splits import Files, files_by_name
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     storage = open_storage(directory)
     _refuse_conversions(storage, directory)
     _refuse_compressed(storage, directory, files)
+    _refuse_other_files(storage, directory, files)
     schema = read_schema(args.schema_file) if args.schema_file else None
     splits = _read(console, storage, directory, files, schema)
     damaged = [problem for indexed in splits.values() for file in indexed.files for problem in file.problems]
@@ -105,6 +107,15 @@ def _refuse_conversions(storage: Storage, directory: str) -> None:
             f"{directory} is the output of a conversion, which writes its own index. If it has not finished, run its "
             "command again; python -m pipeline.verify checks that it is complete."
         )
+
+
+def _refuse_other_files(storage: Storage, directory: str, splits: Iterable[str]) -> None:
+    """Raises ConversionError for a file in the place of an index that is none."""
+    for path in (path for split in splits if storage.exists(path := join(directory, index_file(split)))):
+        try:
+            decode_rows(storage.read(path))
+        except ValueError as e:
+            raise ConversionError(f"{path} is not an index, so it is not replaced: {e}. Move it.") from e
 
 
 def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:

@@ -1,15 +1,28 @@
 """Checks of a work directory. Needs no JAX: commands check before they import it, calls before they read."""
 
+import contextlib
+import json
 import secrets
 from pathlib import Path
 
-from pipeline.errors import StorageError
+from pipeline.errors import OptionError, StorageError
 from pipeline.storage.os_errors import explained
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import Storage, join
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
 
-__all__ = ["check_checkpoint", "check_writable", "make_mark"]
+__all__ = ["check_checkpoint", "check_writable", "claim", "make_mark"]
+
+_OWNERS = "_owner"
+# What runs replace, or add to.
+_FILES = (
+    "classes.json",
+    "eval_result.json",
+    "evaluations.json",
+    "predictions.jsonl",
+    "segments.jsonl",
+    "train_result.json",
+)
 
 
 def check_checkpoint(workdir: str, restore_step: int | None = None, *, required: bool) -> None:
@@ -31,13 +44,38 @@ def check_writable(workdir: str) -> None:
         Path(workdir, name).unlink(missing_ok=True)
 
 
+def claim(workdir: str) -> None:
+    """Marks the directory as one of runs, before the first of them writes there.
+
+    OptionError if it has a file that runs would replace, but that no run wrote."""
+    storage = open_storage(workdir)
+    files, directories = storage.entries(workdir)
+    if _OWNERS in directories or finished_steps(workdir):
+        return
+    taken = [name for name in _FILES if name in files]
+    if taken and not _has_result(storage, workdir):
+        raise OptionError(
+            f"workdir={workdir} has a file {taken[0]}, which no run of infeed wrote, and which this run would replace. "
+            "Move the file, or give another workdir."
+        )
+    make_mark(workdir, f"{_OWNERS}/runs")
+
+
+def _has_result(storage: Storage, workdir: str) -> bool:
+    """Whether there is an eval_result.json of an earlier release, which marked only the directories of trainings."""
+    with contextlib.suppress(StorageError, ValueError, RecursionError):
+        result = json.loads(storage.read(join(workdir, "eval_result.json")))
+        return isinstance(result, dict) and {"step", "records", "proven"} <= result.keys()
+    return False
+
+
 def make_mark(workdir: str, name: str) -> None:
     """Creates an empty file in the work directory, and that if necessary. StorageError if this fails."""
     try:
         if is_remote(workdir):
             open_storage(workdir).create(join(workdir, name), b"")
         else:  # create would sync the disk: seconds on a busy disk, for a temporary file
-            Path(workdir).mkdir(parents=True, exist_ok=True)
+            Path(workdir, name).parent.mkdir(parents=True, exist_ok=True)
             Path(workdir, name).touch()
     except OSError as error:
         raise StorageError(f"cannot write to workdir={workdir}: {explained(error)}") from error

@@ -4,8 +4,10 @@ Each record's frame has a fixed place, and its checksum shows whether it is ther
 bit does not match. So nothing is ever locked, repaired or discarded, even if processes are killed, and any number of
 processes may fill one cache at the same time: they write the same bytes to the same places. NumPy only."""
 
+import errno
 import os
 import shutil
+import stat
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,7 +27,7 @@ __all__ = ["DiskStore"]
 
 RECORDS_FILE = "records"  # the frame of each record, at its place
 PRESENT_FILE = "present"  # one byte per record, not 0 once it was written: a hint, not a proof
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 log = logger("pipeline")
 
@@ -98,6 +100,9 @@ class DiskStore:
     def _open(self, path: Path, size: int) -> int:
         fd = os.open(path, _OPEN, 0o666)
         weakref.finalize(self, os.close, fd)
+        there = os.fstat(fd)
+        if not stat.S_ISREG(there.st_mode) or there.st_size > size:
+            raise OSError(errno.EEXIST, f"{path.name} is there, but is not the cache of these records")
         os.truncate(fd, size)  # holes where nothing was written
         return fd
 

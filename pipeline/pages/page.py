@@ -15,6 +15,7 @@ from pipeline.errors import OptionError, StorageError, printable
 from pipeline.installing import how_to_install
 from pipeline.sizes import MB, format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import Storage
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 MOST_BYTES = 5 * MB
+_HEAD = b"content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"  # of page.html
 """A page that is larger opens slowly and is hard to send; commands show fewer pictures instead."""
 
 
@@ -195,14 +197,21 @@ def check_page(path: str | None) -> None:
     if path == "":
         raise OptionError("the page's path is empty. Give the name of a file, such as page.html.")
     if path is not None:
-        open_storage(path)
+        storage = open_storage(path)
         if path.endswith("/") or Path(path).is_dir():
             raise OptionError(f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html.")
+        if storage.exists(path) and not _is_page(storage, path):
+            raise OptionError(f"{path} exists and is not a page of infeed. Give another name, or move the file.")
         if not is_remote(path):
             _check_writable(path)
     for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:
             raise OptionError(f"pages need {package}. Install it: {how_to_install('pages')}.")
+
+
+def _is_page(storage: Storage, path: str) -> bool:
+    with storage.open(path) as file:
+        return _HEAD in file.read(4 * len(_HEAD))
 
 
 def _check_writable(path: str) -> None:

@@ -15,7 +15,7 @@ from pipeline.errors import EmptySplitError, ManifestError, OptionError, Storage
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.sealed import CHECKSUM, sealed, unsealed
-from pipeline.shards.typed_json import Count, JsonFile, NonEmpty
+from pipeline.shards.typed_json import Count, FileName, JsonFile, NonEmpty
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
@@ -42,7 +42,7 @@ _EDITED = f": it is damaged. If you edited it on purpose, remove its field {CHEC
 class ShardEntry:
     """One shard file, and the numbers and checksum that identify its content."""
 
-    file: str
+    file: FileName
     records: Count
     bytes: Count
     crc32c: Count  # of the complete file
@@ -128,7 +128,7 @@ class _Fields:
     writer: str
     schema: Schema
     labels: Labels | None
-    splits: Mapping[str, SplitEntry]
+    splits: Mapping[FileName, SplitEntry]
 
 
 def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:

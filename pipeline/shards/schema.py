@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from pipeline.errors import SchemaError
-from pipeline.shards.typed_json import REQUIRED, Count, JsonFile
+from pipeline.shards.typed_json import REQUIRED, Count, FileName, JsonFile
 
 __all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
 
@@ -81,9 +81,9 @@ class Schema:
 
     name: str
     features: Mapping[str, Feature]
-    files: str = SHARD_FILES
+    files: FileName = SHARD_FILES
     version: str = _TFDS_VERSION
-    tfds: Mapping[str, str] = field(default_factory=dict)
+    tfds: Mapping[FileName, str] = field(default_factory=dict)
 
     @property
     def opaque(self) -> bool:

@@ -4,11 +4,11 @@ With them, `tfds.builder_from_directory(dir)` reads a dataset, with sub-splits. 
 because a conversion commits on workers that have neither TFDS nor TensorFlow."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.shards.manifest import Manifest, SplitEntry
-from pipeline.shards.schema import Feature, Labels
+from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.storage import Storage, join
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "SIDECAR_FILES",
     "labels_file",
     "remove_sidecars",
+    "sidecar_names",
     "sidecar_texts",
     "write_sidecars",
 ]
@@ -66,9 +67,13 @@ def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None
 
 def remove_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None:
     """Removes the files that write_sidecars publishes."""
-    labels = [labels_file(manifest.labels.key)] if manifest.labels else []
-    for name in dict.fromkeys((*SIDECAR_FILES, *manifest.schema.tfds, *labels)):
+    for name in sidecar_names(manifest.schema, manifest.labels):
         storage.delete(join(directory, name))
+
+
+def sidecar_names(schema: Schema, labels: Labels | None) -> Sequence[str]:
+    """The names of the files that write_sidecars publishes."""
+    return list(dict.fromkeys((*SIDECAR_FILES, *schema.tfds, *([labels_file(labels.key)] if labels else []))))
 
 
 def labels_file(key: str) -> str:

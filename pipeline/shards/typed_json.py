@@ -14,12 +14,14 @@ import msgspec
 
 from pipeline.errors import InfeedError, did_you_mean
 
-__all__ = ["REQUIRED", "Count", "JsonFile", "NonEmpty", "Number", "once"]
+__all__ = ["REQUIRED", "Count", "FileName", "JsonFile", "NonEmpty", "Number", "once"]
 
 T = TypeVar("T")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+FileName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\x00]+\Z")]
+"""A file of the same directory: a file that came with data may name no other."""
 NonEmpty = Annotated[tuple[T, ...], msgspec.Meta(min_length=1)]
 REQUIRED = MappingProxyType({"required in JSON": True})  # metadata of a field whose default is for Python only
 _Path = tuple[str | int, ...]
@@ -153,4 +155,6 @@ def _said(path: _Path) -> str:
 def _in_words(message: str) -> str:
     """msgspec's message without its path, which lacks the keys of mappings."""
     said = message.partition(" - at ")[0].replace("`", "").rstrip(".")
+    if "matching regex" in said:
+        return "expected the name of a file in the same directory"
     return said.replace("Expected", "expected", 1)

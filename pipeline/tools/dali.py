@@ -5,6 +5,7 @@ match names would mistake train-00000-of-00015.idx for a shard."""
 
 import numpy as np
 
+from pipeline.errors import OptionError
 from pipeline.shards.manifest import SplitEntry
 from pipeline.shards.record import FRAME_BYTES
 from pipeline.shards.split_index import SplitIndex
@@ -28,6 +29,8 @@ def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> li
         offsets = np.cumsum(sizes) - sizes
         lines = (f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=True))
         path = join(directory, f"{entry.shards[number].file}.idx")
+        if storage.exists(path) and not storage.read(path).startswith(b"0 "):
+            raise OptionError(f"{path} exists and is not an index for DALI. Give another directory, or move the file.")
         with storage.publish(path) as sink:
             sink.write("".join(lines).encode())
         return path

@@ -6,10 +6,9 @@ from typing import Any
 
 from orbax.checkpoint.path import atomicity
 
-from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.schemes import is_remote
 from trainer.checkpointing.bucket_path import orbax_path
-from trainer.checkpointing.listing import checkpoints_directory, finished_steps
+from trainer.checkpointing.listing import unfinished
 
 __all__ = ["fenced_path", "remove_unfinished"]
 
@@ -28,12 +27,8 @@ def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:
 
 def remove_unfinished(workdir: str) -> None:
     """Removes unfinished checkpoints. A process that still writes one finds nothing to publish."""
-    directory = checkpoints_directory(workdir)
-    finished = {str(step) for step in finished_steps(workdir)}
-    for name in open_storage(workdir).entries(directory)[1]:
-        if name.partition(".")[0].isdecimal() and name not in finished:
-            path = join(directory, name)
-            if is_remote(workdir):
-                orbax_path(path).rmtree()
-            else:  # fails while the directory is written to; the fence stops that writer
-                shutil.rmtree(path, ignore_errors=True)
+    for path in unfinished(workdir):
+        if is_remote(workdir):
+            orbax_path(path).rmtree()
+        else:  # fails while the directory is written to; the fence stops that writer
+            shutil.rmtree(path, ignore_errors=True)

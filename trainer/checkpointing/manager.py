@@ -18,8 +18,8 @@ from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays
 from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.contents import CONTENTS, read_contents, sealed, versions
 from trainer.checkpointing.failures import as_checkpoint_error
-from trainer.checkpointing.fenced import fenced_path
-from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
+from trainer.checkpointing.fenced import fenced_path, remove_unfinished
+from trainer.checkpointing.listing import checkpoints_directory, finished_steps, other_files, required_step
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
 from trainer.checkpointing.saved import Saved
 from trainer.config import TrainerConfig
@@ -54,11 +54,14 @@ class CheckpointManager:
     def manager(self) -> ocp.CheckpointManager:
         """Orbax's manager. The first save creates it: it makes the directory and removes unfinished checkpoints."""
         if self._manager is None:
+            if jax.process_index() == 0:
+                remove_unfinished(self._workdir)
+            keep = (self._config.keep_max, self._config.keep_every_steps, self.best)
             options = ocp.CheckpointManagerOptions(
-                preservation_policy=Keep(self._config.keep_max, self._config.keep_every_steps, self.best),
+                preservation_policy=Keep(*keep, held=lambda step: bool(other_files(self._workdir, step))),
                 enable_async_checkpointing=True,
                 create=True,
-                cleanup_tmp_directories=True,
+                cleanup_tmp_directories=False,  # in a bucket, Orbax would remove every directory but a checkpoint
                 temporary_path_class=fenced_path(self._workdir, self._fence),
                 async_options=ocp.options.AsyncOptions(timeout_secs=math.ceil(self._config.save_seconds)),
             )
@@ -98,6 +101,10 @@ class CheckpointManager:
             )
             return newer[-1]
         self.require(wanted)
+        if others := [found for step in newer if (found := other_files(self._workdir, step))]:
+            raise CheckpointError(
+                f"restore_step={wanted} removes the checkpoints after it, but {others[0]}. Move it elsewhere first."
+            )
         if newer:
             self._superseded = newer
             log.warning(

@@ -21,18 +21,21 @@ Metrics = dict[int, dict[str, float]]  # step -> metric -> value
 
 @dataclass(frozen=True)
 class Keep:
-    """An Orbax preservation policy: the newest `last`, multiples of `every`, and the step that `best` chooses."""
+    """An Orbax preservation policy: the newest `last`, multiples of `every`, and the step that `best` chooses; also
+    those that may not be removed, because they are `held`."""
 
     last: int
     every: int | None
     best: Callable[[Collection[int]], int | None]
+    held: Callable[[int], bool] = lambda _: False
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Whether to keep each checkpoint, by its .step."""
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*sorted(steps)[-self.last :], self.best(steps)}
-        return [step in kept or (self.every is not None and step % self.every == 0) for step in steps]
+        every = self.every
+        return [step in kept or (every is not None and step % every == 0) or self.held(step) for step in steps]
 
 
 def best_step(measured: Metrics, steps: Collection[int], metric: str, mode: str) -> int | None:

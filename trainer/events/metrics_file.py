@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.errors import StorageError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from trainer.events.sinks import Fence, FileSink, PartsSink, Sink, unfenced
@@ -22,7 +23,9 @@ __all__ = ["NAME", "MetricsFile"]
 
 NAME = "metrics.jsonl"
 COPIED_BYTES = 1 << 20
-STEP = re.compile(rb'\{"step": (\d+)')
+START = b'{"step": '
+STEP = re.compile(START.replace(b"{", rb"\{") + rb"(\d+)")
+PART = re.compile(re.escape(NAME) + r"\.(\d{6,})")
 
 
 class MetricsFile:
@@ -84,6 +87,11 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
         )
         return PartsSink(storage, directory, NAME, b"", number=number, fence=fence)
     path = Path(directory, NAME)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise _misfit(str(path))
+    if path.exists():
+        with path.open("rb") as file:
+            _check_start(str(path), file.read(len(START)))
     if after is None:
         return FileSink(directory, NAME, _end_incomplete_line(path), "ab")
     if path.exists():
@@ -116,8 +124,18 @@ def _end_incomplete_line(path: Path) -> bytes:
     return b""
 
 
+def _check_start(path: str, data: bytes) -> None:
+    """StorageError unless the first line is one of ours, or the beginning of one."""
+    if not START.startswith(data[: len(START)]):
+        raise _misfit(path)
+
+
+def _misfit(path: str) -> StorageError:
+    return StorageError(f"{path} has not been written by a run of infeed. Move it, or give another workdir.")
+
+
 def _parts(storage: Storage, directory: str) -> list[str]:
-    return [name for name in storage.list(directory) if name.startswith(f"{NAME}.")]
+    return [name for name in storage.list(directory) if PART.fullmatch(name)]
 
 
 def _number(part: str) -> int:
@@ -129,6 +147,7 @@ def _cut_parts(storage: Storage, directory: str, after: int) -> int:
     for name in reversed(_parts(storage, directory)):
         path = join(directory, name)
         data = storage.read(path)
+        _check_start(path, data)
         kept = _kept_bytes(data.splitlines(keepends=True), after)
         if not kept:
             storage.delete(path)

@@ -1,6 +1,6 @@
 """Where exports appear: <path>/<Unix seconds>, the layout of TensorFlow Serving, which serves the largest number.
 
-An export is a directory with a saved_model.pb. On a disk it appears by a rename; in a bucket, saved_model.pb comes last.
+An export is a directory with a saved_model.pb: on a disk it appears by a rename, in a bucket saved_model.pb comes last.
 Its description, assets.extra/infeed.json, states its number. Only directories that prove in this way that an export
 made them are ever removed."""
 

@@ -7,9 +7,11 @@ from pipeline.errors import HostError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.fenced import remove_unfinished
+from trainer.checkpointing.listing import check_directory
 from trainer.config import TrainerConfig
 from trainer.modes.session import Session
 from trainer.ownership.process import Process
+from trainer.workdir import claim
 
 __all__ = ["own"]
 
@@ -17,12 +19,15 @@ __all__ = ["own"]
 def own(session: Session, config: TrainerConfig) -> None:
     """Makes this run the owner of the work directory until the call ends. A fast_dev_run writes nothing and skips this.
 
-    OwnerError if another training run owns it; on the other hosts, a HostError with that failure."""
+    OwnerError if another training run owns it; OptionError or CheckpointError if it has something that no run made and
+    that this one would replace or remove; on the other hosts, a HostError with that failure."""
     if config.fast_dev_run:
         return
     watchdog = session.watchdog
     store, key = watchdog.registry.store, watchdog.registry.key("owned")
     if store.index == 0:
+        claim(str(config.workdir))
+        check_directory(str(config.workdir))
         lost = session.ownership.take(lambda seconds: watchdog.wait(lambda: None, seconds))
         if lost:
             _shut_out(str(config.workdir), lost)

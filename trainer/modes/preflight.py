@@ -19,7 +19,7 @@ from trainer.batch_spec import path_name
 from trainer.cluster.host_registry import poll
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.setup import Opened, Setup
-from trainer.workdir import make_mark
+from trainer.workdir import claim, make_mark
 
 __all__ = ["agree", "agree_on", "difference", "facts_of"]
 
@@ -36,6 +36,8 @@ def agree_on(
     def facts() -> dict[str, Any]:
         return facts_of(setup, inputs, start, end) | others
 
+    if watchdog.registry.store.index == 0 and not setup.config.fast_dev_run:
+        claim(str(setup.config.workdir))
     agree(watchdog, facts, setup.config.workdir, setup.config.stall_seconds)
 
 

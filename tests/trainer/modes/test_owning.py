@@ -58,7 +58,7 @@ def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkey
     far = replace(this_process(), machine="far")
     lost = take(str(workdir), Times(renew=1e9), here=far).lease
     checkpoints, train = workdir / "checkpoints", workdir / "train"
-    (checkpoints / "10").mkdir(parents=True)
+    (checkpoints / "10/state").mkdir(parents=True)
     (checkpoints / "20.orbax-checkpoint-tmp/state").mkdir(parents=True)
     train.mkdir()
     monkeypatch.setattr("trainer.ownership.taking.TIMES", Times(silence=0.05, poll=0.01))
