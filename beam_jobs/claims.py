@@ -151,7 +151,7 @@ def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
     """Raises ConversionError if a split of this name exists without a claim, so something else wrote it."""
     output_dir, split = plan.job.output_dir, plan.split
     shards = shard_files(split, None, plan.job.converter.schema.files)
-    found = [name for name in sorted(storage.list(output_dir)) if fnmatchcase(name, shards)]
+    found = [name for name in _names(storage, output_dir) if fnmatchcase(name, shards)]
     indexed = storage.exists(join(output_dir, MANIFEST_FILE)) and split in read_manifest(output_dir, storage).splits
     if not found and not indexed:
         _check_free(storage, plan)
@@ -166,19 +166,26 @@ def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
 
 
 def _check_free(storage: Storage, plan: SplitPlan) -> None:
-    """Raises ConversionError if another file has a name that the commit needs. Conversions into this directory share
-    the files for TFDS, so only the first one finds somebody else's."""
+    """Raises ConversionError if something else has a name that the commit needs. All conversions into this directory
+    share the files for TFDS, so only the first one can find somebody else's."""
     output_dir, converter = plan.job.output_dir, plan.job.converter
     names = [index_file(plan.split), rejects_file(plan.split), summary_file(plan.split)]
     if not any(fnmatchcase(name, "*.plan.json") for name in storage.list(join(output_dir, "_shards"))):
         names += sidecar_names(converter.schema, converter.labels)
         names += converter.files() if isinstance(converter, Packer) else ()
-    there = in_parallel(storage.exists, [join(output_dir, name) for name in names])
-    if taken := [name for name, exists in zip(names, there, strict=True) if exists]:
+    folders = {name: name.rpartition("/")[0] for name in names}
+    there = {folder: _names(storage, join(output_dir, folder)) for folder in set(folders.values())}
+    if taken := [name for name, folder in folders.items() if name.rpartition("/")[2] in there[folder]]:
         raise ConversionError(
-            f"{output_dir} has a file {taken[0]}, which no conversion into this directory wrote, and which this one "
-            "would replace. Give another directory, or move the file."
+            f"{output_dir} has {taken[0]}, which no conversion into this directory wrote, and which this one would "
+            "replace. Give another directory, or move it."
         )
+
+
+def _names(storage: Storage, directory: str) -> list[str]:
+    """Of everything in a directory, also of links that lead nowhere."""
+    files, directories = storage.entries(directory)
+    return sorted([*files, *directories])
 
 
 def read_claim(storage: Storage, path: str) -> Claim:

@@ -75,8 +75,12 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
-        """See Storage. Hidden temporary file in the same directory, fsync, rename, fsync of the directory."""
+        """See Storage. Hidden temporary file in the same directory, fsync, rename, fsync of the directory.
+
+        Links are not replaced: infeed makes none."""
         target = Path(path)
+        if target.is_symlink():
+            raise StorageError(f"{path} is a link, which is not replaced. Remove it, or give another place.")
         with _naming(path, "write"), _hidden_beside(target) as file:
             yield file
             file.flush()

@@ -16,7 +16,6 @@ __all__ = [
     "checkpoint_bytes",
     "checkpoints_directory",
     "finished_steps",
-    "other_files",
     "required_step",
     "unfinished",
 ]
@@ -49,17 +48,6 @@ def _is_finished(storage: Storage, directory: str) -> bool:
     if storage.remote:
         return storage.exists(join(directory, _LAST_WORD))
     return not _PARTS.isdisjoint(_names(storage, directory))
-
-
-def other_files(workdir: str, step: int) -> str | None:
-    """What the directory of a step has that is no part of a checkpoint, or that it is a link; None for neither.
-
-    Such a directory is not removed."""
-    directory = join(checkpoints_directory(workdir), str(step))
-    if not open_storage(workdir).remote and Path(directory).is_symlink():
-        return f"{directory} is a link"
-    others = _names(open_storage(workdir), directory) - _PARTS
-    return f"{directory} has {min(others)}, which is no part of a checkpoint" if others else None
 
 
 def unfinished(workdir: str) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import jax
@@ -19,7 +20,7 @@ from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.contents import CONTENTS, read_contents, sealed, versions
 from trainer.checkpointing.failures import as_checkpoint_error
 from trainer.checkpointing.fenced import fenced_path, remove_unfinished
-from trainer.checkpointing.listing import checkpoints_directory, finished_steps, other_files, required_step
+from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
 from trainer.checkpointing.saved import Saved
 from trainer.config import TrainerConfig
@@ -58,7 +59,7 @@ class CheckpointManager:
                 remove_unfinished(self._workdir)
             keep = (self._config.keep_max, self._config.keep_every_steps, self.best)
             options = ocp.CheckpointManagerOptions(
-                preservation_policy=Keep(*keep, held=lambda step: bool(other_files(self._workdir, step))),
+                preservation_policy=Keep(*keep, held=self._is_link),
                 enable_async_checkpointing=True,
                 create=True,
                 cleanup_tmp_directories=False,  # in a bucket, Orbax would remove every directory but a checkpoint
@@ -101,10 +102,6 @@ class CheckpointManager:
             )
             return newer[-1]
         self.require(wanted)
-        if others := [found for step in newer if (found := other_files(self._workdir, step))]:
-            raise CheckpointError(
-                f"restore_step={wanted} removes the checkpoints after it, but {others[0]}. Move it elsewhere first."
-            )
         if newer:
             self._superseded = newer
             log.warning(
@@ -125,6 +122,9 @@ class CheckpointManager:
     def saved_by(self, step: int) -> str | None:
         """The run that saved the checkpoint of `step`, as segments.jsonl names it; None if unknown."""
         return read_contents(self._storage, self.directory, step).get("run")
+
+    def _is_link(self, step: int) -> bool:
+        return not self._storage.remote and Path(self.directory, str(step)).is_symlink()
 
     def saving(self) -> bool:
         """Whether a checkpoint is being written."""

@@ -22,7 +22,7 @@ Metrics = dict[int, dict[str, float]]  # step -> metric -> value
 @dataclass(frozen=True)
 class Keep:
     """An Orbax preservation policy: the newest `last`, multiples of `every`, and the step that `best` chooses; also
-    those that may not be removed, because they are `held`."""
+    what is `held`, such as links."""
 
     last: int
     every: int | None

@@ -174,10 +174,7 @@ class Exports:
 def check_place(path: str, workdir: str | None = None) -> None:
     """Raises OptionError for a directory in which a number has another meaning: a dataset's, or that of a run's
     checkpoints. workdir: of a run that may not have begun."""
-    path, workdir = (
-        place if not place or is_remote(place) else str(Path(place).resolve()) for place in (path, workdir)
-    )
-    assert path is not None
+    path, workdir = (where if is_remote(where) else str(Path(where).resolve()) for where in (path, workdir or path))
     storage = open_storage(path)
     if any(storage.exists(join(path, name)) for name in (MANIFEST_FILE, "_shards")):
         raise OptionError(f"{path} is a dataset, so exports cannot be published in it. Give another directory.")

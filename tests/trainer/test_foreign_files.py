@@ -1,0 +1,148 @@
+"""Trainings and evaluations leave a user's files, directories and links in a work directory as they are."""
+
+import contextlib
+import json
+import shutil
+
+import pytest
+from foreign_trees import plant, seen, trees
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sweep import SWEEP
+
+from pipeline.errors import CheckpointError, InfeedError, OptionError, StorageError
+from pipeline.storage.schemes import open_storage
+from trainer.checkpointing.listing import finished_steps
+from trainer.config import TrainerConfig
+from trainer.trainer import Trainer
+
+IN_A_WORKDIR = [
+    "checkpoints",
+    "checkpoints/2023",
+    "checkpoints/0",
+    "checkpoints/007",
+    "checkpoints/3",
+    "checkpoints/photos",
+    "checkpoints/latest",
+    "checkpoints/8/notes",
+    "checkpoints/10",
+    "checkpoints/5.orbax",
+    "train",
+    "train/metrics.jsonl",
+    "train/metrics.jsonl.bak",
+    "train/notes",
+    "eval",
+    "eval/metrics.jsonl",
+    "metrics.jsonl",
+    "export",
+    "profile",
+    "eval_result.json",
+    "train_result.json",
+    "predictions.jsonl",
+    "classes.json",
+    "evaluations.json",
+    "segments.jsonl",
+    "began.json",
+    "_owner/notes",
+    "2023/a.jpg",
+]
+STEPS = {"a first training": 2, "a resumed training": 6, "a training that goes back": 5, "an evaluation": 0}
+
+
+@pytest.fixture(scope="session")
+def trained(dense_task, vector_input, tmp_path_factory):
+    """A work directory with the checkpoints of steps 2 and 4. Do not change it: copy."""
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    Trainer(dense_task, _settings(workdir)).train(vector_input, max_steps=4)
+    return workdir
+
+
+def _settings(workdir, **changes):
+    given = {"global_batch_size": 16, "checkpoint_every_steps": 2, "keep_max": 9}
+    return TrainerConfig(workdir=str(workdir), **given | changes)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@settings(
+    max_examples=100 if SWEEP else 4,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_no_run_changes_what_others_put_into_its_work_directory(
+    name, data, trained, dense_task, vector_input, tmp_path_factory
+):
+    tree, directory = data.draw(trees(IN_A_WORKDIR)), tmp_path_factory.mktemp("tree")
+    workdir = directory / "run"
+    if name == "a first training":
+        workdir.mkdir()
+    else:
+        shutil.copytree(trained, workdir)
+    paths = plant(workdir, directory, tree)
+    there = seen(paths)
+    changes = {"a resumed training": {"keep_max": 1}, "a training that goes back": {"restore_step": 2}}
+    trainer = Trainer(dense_task, _settings(workdir, **changes.get(name, {})))
+    with contextlib.suppress(InfeedError):
+        trainer.train(vector_input, max_steps=STEPS[name]) if STEPS[name] else trainer.evaluate(vector_input)
+    assert seen(paths) == there
+    shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("file", ["eval_result.json", "predictions.jsonl", "classes.json", "segments.jsonl"])
+@pytest.mark.parametrize("call", ["train", "evaluate"])
+def test_a_directory_with_a_file_that_runs_replace_is_no_work_directory(
+    file, call, dense_task, vector_input, trained, tmp_path
+):
+    (tmp_path / file).write_text("mine")
+    trainer, says = Trainer(dense_task, _settings(tmp_path)), f"has a file {file}, which no run of infeed wrote"
+    with pytest.raises(OptionError, match=says):
+        if call == "train":
+            trainer.train(vector_input, max_steps=2)
+        else:
+            trainer.evaluate(vector_input, checkpoint_path=str(trained))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(file, "mine")]
+
+
+def test_an_evaluation_may_be_repeated_where_only_evaluations_were_written(dense_task, vector_input, trained, tmp_path):
+    (tmp_path / "eval_result.json").write_text(json.dumps({"step": 4, "records": 100, "proven": True}))  # of 0.2
+    for _ in range(2):
+        Trainer(dense_task, _settings(tmp_path)).evaluate(vector_input, checkpoint_path=str(trained))
+        (tmp_path / "predictions.jsonl").touch()
+
+
+@pytest.mark.parametrize("name", ["2023", "007"])
+def test_a_directory_with_the_name_of_a_checkpoint_is_refused_before_the_training(
+    name, dense_task, vector_input, tmp_path
+):
+    (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    says = f"checkpoints/{name} has the name of a checkpoint, but is none. Move it, or give another workdir."
+    with pytest.raises(CheckpointError, match=says):
+        Trainer(dense_task, _settings(tmp_path)).train(vector_input, max_steps=2)
+
+
+def test_lines_that_no_run_wrote_are_neither_cut_nor_continued(dense_task, vector_input, tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/metrics.jsonl").write_text('{"epoch": 1}\n{"step": 900}\n{"st')
+    with pytest.raises(StorageError, match=r"train/metrics\.jsonl has not been written by a run of infeed\. Move it"):
+        Trainer(dense_task, _settings(tmp_path)).train(vector_input, max_steps=2)
+    assert (tmp_path / "train/metrics.jsonl").read_text() == '{"epoch": 1}\n{"step": 900}\n{"st'
+
+
+def test_in_a_bucket_only_unfinished_checkpoints_are_removed(bucket, dense_task, vector_input):
+    storage, checkpoints = open_storage(bucket), f"{bucket}/run/checkpoints"
+    users = [f"{checkpoints}/photos/a.jpg", f"{checkpoints}/latest", f"{bucket}/run/train/metrics.jsonl.bak"]
+    for path in (*users, f"{checkpoints}/1/contents/metadata"):
+        storage.create(path, b"x")
+    Trainer(dense_task, _settings(f"{bucket}/run", keep_max=1)).train(vector_input, max_steps=4)
+    assert [path for path in users if not storage.exists(path)] == []
+    assert not storage.exists(f"{checkpoints}/1/contents/metadata")
+    assert finished_steps(f"{bucket}/run") == [4]
+
+
+def test_a_checkpoint_that_is_a_link_is_kept(dense_task, vector_input, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    moved = (tmp_path / "run/checkpoints/2").rename(tmp_path / "moved")
+    (tmp_path / "run/checkpoints/2").symlink_to(moved)
+    Trainer(dense_task, _settings(tmp_path / "run", keep_max=1)).train(vector_input, max_steps=6)
+    assert finished_steps(str(tmp_path / "run")) == [2, 6]
+    assert (moved / "contents").is_dir()
