@@ -211,3 +211,22 @@ def test_no_file_stays_open(source, tmp_path):
         filled(source, tmp_path)
     gc.collect()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("there", ["a larger file", "a link", "a named pipe"])
+def test_what_is_not_a_cache_is_refused(source, tmp_path, there):
+    path, _ = files(tmp_path / "cache", source)
+    path.parent.mkdir(parents=True)
+    (tmp_path / "mine").write_bytes(b"mine" * 10**5)
+    if there == "a larger file":
+        shutil.copy(tmp_path / "mine", path)
+    elif there == "a link":
+        path.symlink_to(tmp_path / "mine")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(
+        StorageError, match="cannot keep a cache in .*(is not the cache of these records|symbolic links)"
+    ):
+        cached(source, tmp_path / "cache")
+    assert (tmp_path / "mine").read_bytes() == b"mine" * 10**5
+    assert there != "a larger file" or path.stat().st_size == 4 * 10**5

@@ -134,3 +134,17 @@ def test_a_file_that_vanishes_while_a_folder_is_listed_is_not_in_the_list(storag
     (tmp_path / "going").unlink()
     monkeypatch.setattr(local, "_entries", lambda _: entries)
     assert list(storage.list(str(tmp_path))) == ["staying"]
+
+
+def test_a_link_is_neither_followed_nor_replaced(storage, tmp_path):
+    (tmp_path / "target").write_bytes(b"mine")
+    for link, target in (("link", "target"), ("nowhere", "nothing")):
+        (tmp_path / link).symlink_to(tmp_path / target)
+        path = str(tmp_path / link)
+        with pytest.raises(StorageError, match=f"{path} is a link, which is not replaced. Remove it, or give another"):
+            storage.update(path, lambda _: b"ours")
+        assert not storage.create(path, b"ours")
+        assert (tmp_path / link).is_symlink()
+        storage.delete(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert (tmp_path / "target").read_bytes() == b"mine"

@@ -1,0 +1,196 @@
+"""Every place of the four packages that removes, replaces or truncates something, and why it may.
+
+tests/test_deletions.py holds the table against the code: a new place needs a row, and a row needs its place."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["PLACES", "Proof"]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How a place knows that something is ours, and what happens otherwise.
+
+    link: a link in its place, or on the way to it. foreign: a file of that name which somebody else wrote. owner:
+    another user's file, or another run's. bucket: what differs there. shown_by: tests of this."""
+
+    ours: str
+    link: str
+    foreign: str
+    owner: str
+    bucket: str
+    shown_by: tuple[str, ...]
+
+
+FOREIGN = "tests/test_foreign_files.py::"
+RUNS = "tests/trainer/test_foreign_files.py::"
+PUBLISHING = "tests/trainer/exporting/test_publishing.py::"
+RANDOM_TREES = f"{FOREIGN}test_no_command_changes_what_others_put_into_its_directory"
+RANDOM_WORKDIRS = f"{RUNS}test_no_run_changes_what_others_put_into_its_work_directory"
+
+PRIVATE = Proof(
+    ours="made by this process, in a new temporary directory, or under a name with 32 or more random bits",
+    link="none: the directory is new, and only its user can write there",
+    foreign="cannot be there",
+    owner="cannot be there",
+    bucket="not used, or the same",
+    shown_by=(
+        "tests/pipeline/storage/test_storage.py::test_an_exception_in_the_block_leaves_the_old_file_and_no_trace",
+    ),
+)
+CLAIMED = Proof(
+    ours="the split is claimed (_shards/<split>.plan.json), and the names were free before the first claim",
+    link="is not replaced, which is an error; a deletion removes the link alone",
+    foreign="refused before the claim, with the name",
+    owner="another plan is refused; --overwrite takes exactly the files of the plan that the claim lists",
+    bucket="the same",
+    shown_by=(
+        RANDOM_TREES,
+        f"{FOREIGN}test_a_claim_names_files_of_its_own_directory_only",
+        "tests/beam_jobs/test_overwrite.py::test_shards_that_no_conversion_wrote_are_never_replaced",
+    ),
+)
+NAMED = Proof(
+    ours="its name has a hash that only we compute, or the plan's digest stands in it",
+    link="removed alone",
+    foreign="has another name",
+    owner="another plan's names differ",
+    bucket="the same",
+    shown_by=(RANDOM_TREES, "tests/beam_jobs/test_damaged_receipts.py"),
+)
+IN_OUR_FORMAT = Proof(
+    ours="what is there has our format, or has a checksum of ours",
+    link="is not replaced, which is an error",
+    foreign="refused, with the path",
+    owner="files of several runs have one format; they are merged or appended to, not replaced",
+    bucket="the same",
+    shown_by=(
+        RANDOM_TREES,
+        RANDOM_WORKDIRS,
+        f"{FOREIGN}test_a_page_replaces_only_a_page",
+        f"{FOREIGN}test_an_index_for_dali_replaces_only_such_an_index",
+        f"{FOREIGN}test_digits_do_not_replace_imagenet",
+        f"{RUNS}test_lines_that_no_run_wrote_are_neither_cut_nor_continued",
+    ),
+)
+RUN = Proof(
+    ours="the work directory has been marked (_owner), when none of the names that runs replace was taken",
+    link="is not replaced, which is an error",
+    foreign="refused before the first mark, with the name",
+    owner="one training at a time: trainer/ownership; results of evaluations are replaced by the later one",
+    bucket="the same",
+    shown_by=(RANDOM_WORKDIRS, f"{RUNS}test_a_directory_with_a_file_that_runs_replace_is_no_work_directory"),
+)
+CHECKPOINT = Proof(
+    ours="has the parts of a checkpoint; unfinished on a disk: Orbax's own suffix. A checkpoint is removed as a unit",
+    link="kept",
+    foreign="a directory with a number for its name is refused before the training; others are not looked at",
+    owner="only the owner of the work directory removes, and asks just before (the fence)",
+    bucket="unfinished: a number for its name, nothing but parts of a checkpoint, no commit_success.txt",
+    shown_by=(
+        RANDOM_WORKDIRS,
+        f"{RUNS}test_a_directory_with_the_name_of_a_checkpoint_is_refused_before_the_training",
+        f"{RUNS}test_in_a_bucket_only_unfinished_checkpoints_are_removed",
+        f"{RUNS}test_a_checkpoint_that_is_a_link_is_kept",
+    ),
+)
+EXPORT = Proof(
+    ours="its description states this very number, or is that of an earlier release; unfinished: a lock with our mark",
+    link="neither followed nor removed",
+    foreign="stays, also inside an export",
+    owner="a lock that is held stays with what it is for",
+    bucket="the same; an unfinished upload after a day",
+    shown_by=(
+        RANDOM_TREES,
+        f"{PUBLISHING}test_directories_with_a_number_for_their_name_that_no_export_made_are_never_removed",
+        f"{PUBLISHING}test_files_that_a_user_put_into_an_export_stay",
+        f"{PUBLISHING}test_links_are_never_followed",
+        f"{PUBLISHING}test_a_hidden_directory_without_our_mark_stays",
+    ),
+)
+CACHE = Proof(
+    ours="in a directory named by the data's fingerprint, and not larger than these records",
+    link="refused",
+    foreign="a larger file, or one that is no file, is refused",
+    owner="processes of several runs write the same bytes",
+    bucket="refused: a cache is on a disk",
+    shown_by=("tests/pipeline/caches/test_disk_cache.py::test_what_is_not_a_cache_is_refused",),
+)
+PRIMITIVE = Proof(
+    ours="not its question: the callers have rows of their own",
+    link="publish refuses to replace one; delete removes it alone",
+    foreign="create never replaces",
+    owner="an error that names the path",
+    bucket="generations decide between two writers",
+    shown_by=("tests/pipeline/storage/test_local.py::test_a_link_is_neither_followed_nor_replaced",),
+)
+
+PLACES: Mapping[str, Proof] = {
+    "beam_jobs/claims.py:_publish": CLAIMED,
+    "beam_jobs/claims.py:_remove_split": CLAIMED,
+    "beam_jobs/commit.py:_publish_index": CLAIMED,
+    "beam_jobs/commit.py:_publish_manifest.merged": CLAIMED,
+    "beam_jobs/commit.py:_sweep": NAMED,
+    "beam_jobs/commit.py:commit_split": CLAIMED,
+    "beam_jobs/completeness.py:distrusting_receipts": NAMED,
+    "beam_jobs/counts.py:_Process.add": PRIVATE,
+    "beam_jobs/graph.py:_Commit.process": NAMED,
+    "beam_jobs/packed_files.py:_packed": NAMED,
+    "beam_jobs/packed_files.py:remove_packed_files": NAMED,
+    "beam_jobs/receipts.py:Receipt.write": CLAIMED,
+    "beam_jobs/report.py:write_summary": CLAIMED,
+    "beam_jobs/scratch.py:Scratch.__exit__": NAMED,
+    "beam_jobs/scratch.py:Scratch.uncompressed": NAMED,
+    "beam_jobs/verdicts.py:Verdict.fetch": NAMED,
+    "beam_jobs/verdicts.py:Verdict.write": CLAIMED,
+    "beam_jobs/verdicts.py:sweep_verdicts": NAMED,
+    "beam_jobs/write.py:write_shard": CLAIMED,
+    "converters/digits_raw.py:write_raw": IN_OUR_FORMAT,
+    "pipeline/caches/disk.py:DiskStore._open": CACHE,
+    "pipeline/index.py:_publish": IN_OUR_FORMAT,
+    "pipeline/inputs/bad_records.py:_File.add": IN_OUR_FORMAT,
+    "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
+    "pipeline/shards/manifest.py:update_manifest": IN_OUR_FORMAT,
+    "pipeline/shards/sidecars.py:remove_sidecars": CLAIMED,
+    "pipeline/shards/sidecars.py:write_sidecars": CLAIMED,
+    "pipeline/sources/tfds_features.py:described_by_tfds": PRIVATE,
+    "pipeline/storage/gcs.py:GcsStorage.delete": PRIMITIVE,
+    "pipeline/storage/local.py:LocalStorage.delete": PRIMITIVE,
+    "pipeline/storage/local.py:LocalStorage.publish": PRIMITIVE,
+    "pipeline/storage/local.py:LocalStorage.sweep": NAMED,
+    "pipeline/storage/local.py:LocalStorage.update": PRIMITIVE,
+    "pipeline/storage/local.py:_hidden_beside": PRIVATE,
+    "pipeline/tools/dali.py:write_dali_index.write": IN_OUR_FORMAT,
+    "trainer/checkpointing/bucket_path.py:BucketPath.rmtree": CHECKPOINT,
+    "trainer/checkpointing/bucket_path.py:BucketPath.unlink": CHECKPOINT,
+    "trainer/checkpointing/bucket_path.py:BucketPath.write_bytes": CHECKPOINT,
+    "trainer/checkpointing/bucket_path.py:BucketPath.write_text": CHECKPOINT,
+    "trainer/checkpointing/fenced.py:remove_unfinished": CHECKPOINT,
+    "trainer/checkpointing/manager.py:CheckpointManager._remove_superseded": CHECKPOINT,
+    "trainer/checkpointing/retention.py:Evaluations._change": IN_OUR_FORMAT,
+    "trainer/cluster/service.py:serve": PRIVATE,  # /dev/null
+    "trainer/command/running.py:_publish": RUN,
+    "trainer/command/running.py:_write_predictions": RUN,
+    "trainer/events/metrics_file.py:_cut_parts": IN_OUR_FORMAT,
+    "trainer/events/metrics_file.py:_end_incomplete_line": IN_OUR_FORMAT,
+    "trainer/events/metrics_file.py:_open": IN_OUR_FORMAT,
+    "trainer/events/profile.py:Profile._upload": RUN,
+    "trainer/exporting/description.py:write_description": PRIVATE,
+    "trainer/exporting/publishing.py:Exports._remove": EXPORT,
+    "trainer/exporting/publishing.py:Exports.publish": EXPORT,
+    "trainer/exporting/publishing.py:Exports.unpublished": PRIVATE,
+    "trainer/exporting/publishing.py:_copy": EXPORT,
+    "trainer/exporting/publishing.py:_number": PRIVATE,
+    "trainer/exporting/publishing.py:_remove_left": EXPORT,
+    "trainer/exporting/serving_process.py:main": PRIVATE,
+    "trainer/exporting/verification.py:served": PRIVATE,
+    "trainer/history/segments.py:append": RUN,
+    "trainer/modes/owning.py:_shut_out": RUN,
+    "trainer/modes/preflight.py:_mark": PRIVATE,
+    "trainer/ownership/record.py:OwnerFiles.create": IN_OUR_FORMAT,
+    "trainer/ownership/record.py:OwnerFiles.remove": IN_OUR_FORMAT,
+    "trainer/ownership/record.py:OwnerFiles.rewrite": IN_OUR_FORMAT,
+    "trainer/recipes/trained_classes.py:keep_classes": RUN,
+    "trainer/workdir.py:check_writable": PRIVATE,
+}
