@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import secrets
 from pathlib import Path
 
@@ -15,14 +16,7 @@ __all__ = ["check_checkpoint", "check_writable", "claim", "make_mark"]
 
 _OWNERS = "_owner"
 # What runs replace, or add to.
-_FILES = (
-    "classes.json",
-    "eval_result.json",
-    "evaluations.json",
-    "predictions.jsonl",
-    "segments.jsonl",
-    "train_result.json",
-)
+_FILES = re.compile(r"(classes|eval_result|evaluations|train_result)\.json|(predictions|segments)\.jsonl")
 
 
 def check_checkpoint(workdir: str, restore_step: int | None = None, *, required: bool) -> None:
@@ -52,7 +46,7 @@ def claim(workdir: str) -> None:
     files, directories = storage.entries(workdir)
     if _OWNERS in directories or finished_steps(workdir):
         return
-    taken = [name for name in _FILES if name in files]
+    taken = list(filter(_FILES.fullmatch, files))
     if taken and not _has_result(storage, workdir):
         raise OptionError(
             f"workdir={workdir} has a file {taken[0]}, which no run of infeed wrote, and which this run would replace. "

@@ -87,11 +87,9 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
         )
         return PartsSink(storage, directory, NAME, b"", number=number, fence=fence)
     path = Path(directory, NAME)
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise _misfit(str(path))
     if path.exists():
-        with path.open("rb") as file:
-            _check_start(str(path), file.read(len(START)))
+        with open_storage(directory).open(str(path)) as file:
+            _check_ours(str(path), file.read(len(START)))
     if after is None:
         return FileSink(directory, NAME, _end_incomplete_line(path), "ab")
     if path.exists():
@@ -124,14 +122,10 @@ def _end_incomplete_line(path: Path) -> bytes:
     return b""
 
 
-def _check_start(path: str, data: bytes) -> None:
+def _check_ours(path: str, data: bytes) -> None:
     """StorageError unless the first line is one of ours, or the beginning of one."""
     if not START.startswith(data[: len(START)]):
-        raise _misfit(path)
-
-
-def _misfit(path: str) -> StorageError:
-    return StorageError(f"{path} has not been written by a run of infeed. Move it, or give another workdir.")
+        raise StorageError(f"{path} has not been written by a run of infeed. Move it, or give another workdir.")
 
 
 def _parts(storage: Storage, directory: str) -> list[str]:
@@ -147,7 +141,7 @@ def _cut_parts(storage: Storage, directory: str, after: int) -> int:
     for name in reversed(_parts(storage, directory)):
         path = join(directory, name)
         data = storage.read(path)
-        _check_start(path, data)
+        _check_ours(path, data)
         kept = _kept_bytes(data.splitlines(keepends=True), after)
         if not kept:
             storage.delete(path)

@@ -32,13 +32,9 @@ log = logger("trainer")
 GRAPH, EXTRA, DESCRIPTION = "saved_model.pb", "assets.extra", "infeed.json"
 _LOCK, _UNPUBLISHED = "lock", ".unpublished-"
 _MARK = b"an export that infeed is making\n"  # the content of a lock
-# What an export consists of, by directory. The description goes last: until then the directory is known as an export.
-_FILES = {
-    ".": re.compile(rf"{re.escape(GRAPH)}|fingerprint\.pb"),
-    "variables": re.compile(r"variables\.(index|data-\d+-of-\d+)"),
-    "assets": re.compile("(?!)"),  # empty
-    EXTRA: re.compile(re.escape(DESCRIPTION)),
-}
+# What an export consists of. The graph goes first, and the description last: until then it is known as an export.
+_VARIABLES = ("variables/variables.index", "variables/variables.data-00000-of-00001")
+_FILES = (GRAPH, "fingerprint.pb", *_VARIABLES, f"{EXTRA}/{DESCRIPTION}")
 _CHUNK = 8 * 1024**2
 UNFINISHED_SECONDS = 24 * 3600.0  # no upload takes longer
 
@@ -77,7 +73,8 @@ class Exports:
 
     def _is_ours(self, number: int) -> bool:
         """Whether an export made this very directory. A copy has another number; exports before 0.3 state none."""
-        if not self._storage.remote and (_is_link(self._place(number)) or _is_link(self._place(number), EXTRA)):
+        place = Path(self._place(number))
+        if not self._storage.remote and (place.is_symlink() or (place / EXTRA).is_symlink()):
             return False
         about = self._description(number)
         return about["export"] == number if "export" in about else {"origin", "signatures", "verified"} <= about.keys()
@@ -152,18 +149,14 @@ class Exports:
             self._remove(number)
 
     def _remove(self, number: int) -> None:
-        """Removes what an export consists of: first the graph, without which it is none. Other files stay."""
+        """Removes what an export consists of. Other files stay."""
         place = self._place(number)
-        self._storage.delete(join(place, GRAPH))
-        directories = [join(place, name) for name in _FILES]
-        for directory, files in zip(directories, _FILES.values(), strict=True):
-            if self._storage.remote or not _is_link(directory):
-                for name in filter(files.fullmatch, self._storage.list(directory)):
-                    self._storage.delete(join(directory, name))
-        if not self._storage.remote:
-            for directory in (*directories[1:], place):
-                with contextlib.suppress(OSError):  # it has other files, or is not there
-                    Path(directory).rmdir()
+        for name in _FILES:
+            if self._storage.remote or not Path(place, name).parent.is_symlink():
+                self._storage.delete(join(place, name))
+        for name in () if self._storage.remote else ("variables", "assets", EXTRA, "."):
+            with contextlib.suppress(OSError):  # it has other files, or is not there
+                Path(place, name).rmdir()
         if self._storage.exists(place):
             log.warning("export: %s has files that no export wrote; they stay there", place)
 
@@ -199,16 +192,12 @@ def _number(directory: Path, number: int) -> bytes:
 def _remove_left(exports: Path) -> None:
     """Removes what killed processes have left: their locks have our mark, and are free."""
     for lock in exports.glob(f"{_UNPUBLISHED}*/{_LOCK}"):
-        if _is_link(str(lock)) or _is_link(str(lock.parent)) or not lock.is_file():
+        if lock.is_symlink() or lock.parent.is_symlink() or not lock.is_file():
             continue
         with contextlib.suppress(OSError), lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if file.read(len(_MARK) + 1) == _MARK:
                 shutil.rmtree(lock.parent)
-
-
-def _is_link(*path: str) -> bool:
-    return Path(*path).is_symlink()
 
 
 def _sync(path: Path) -> None:

@@ -29,6 +29,7 @@ def make(directory, content=b"graph"):
     (model / "variables").mkdir(parents=True)
     (model / "assets.extra").mkdir()
     (model / "saved_model.pb").write_bytes(content)
+    (model / "fingerprint.pb").touch()
     (model / "variables" / DATA).write_bytes(b"numbers" * 10**6)
     (model / "assets.extra" / "infeed.json").write_text(json.dumps({"origin": {"metrics": {"loss": 0.5}}}))
     return model
@@ -77,7 +78,7 @@ def test_in_a_bucket_the_graph_comes_last_and_an_upload_that_fails_leaves_nothin
     monkeypatch.setattr(publishing, "_copy", until_the_graph)
     with pytest.raises(KeyboardInterrupt):
         publish(exports)
-    assert copied[:-1] == [DATA]
+    assert copied[:-1] == ["fingerprint.pb", DATA]
     assert open_storage(exports.path).entries(exports.path) == ({}, [])
     monkeypatch.setattr(publishing, "_copy", copy)
     publish(exports)
