@@ -1,6 +1,8 @@
 """Runs a job and reports the plan (--dry_run), the progress and the verdict."""
 
 import contextlib
+import os
+import sys
 from collections.abc import Callable, Iterator
 
 from beam_jobs.conversion_job import ConversionJob, Waiting
@@ -61,6 +63,8 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     output = open_storage(job.output_dir)
     output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None
+    if sys.flags.safe_path:  # of `python -P`, which Beam does not pass on to the workers that it starts
+        os.environ["PYTHONSAFEPATH"] = "1"
     # Local workers log their start and end, and a failure as six tracebacks, and have no option to stop this. The
     # verdict or the exception has the reason.
     quiet = quiet_stderr() if preset.quiet else contextlib.nullcontext()

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.download:
         prepare(dataset, data_dir)
     with scratch_of(args, join(data_dir, dataset.name)) as scratch:
-        raw = find_tfds(dataset, data_dir, chosen_splits(args), scratch)
+        raw = find_tfds(dataset, data_dir, chosen_splits(args), scratch, args.trust_features)
         set_num_shards(args, raw.sources)
         return run(args, rest, TfrecordConverter(raw.name, raw.schema, raw.labels, args.check), raw.sources, scratch)
 
@@ -51,6 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--data_dir", help="where TFDS prepared it (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)")
     parser.add_argument("--download", action="store_true", help="let TFDS download and prepare it first, if necessary")
+    parser.add_argument(
+        "--trust_features",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="let TFDS import this module, in which you wrote features of your own; may be repeated",
+    )
     add_output_option(parser)
     parser.add_argument("--splits", help="comma-separated (default: all)")
     add_record_options(parser)

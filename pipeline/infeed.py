@@ -1,13 +1,12 @@
 """The command `infeed`: runs the other commands by their names. Imports none of them.
 
-The current directory comes last on the path, so that files of the user's, such as a pipeline.py, replace no package."""
+The current directory is not on the path, so that nothing in it is imported. `infeed train` adds it, last, for a recipe
+of the user's own."""
 
-import contextlib
 import os
 import runpy
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from pipeline.ctrl_c import leave_at_once
 from pipeline.errors import OptionError, did_you_mean
@@ -68,9 +67,6 @@ def _find(words: str) -> Command:
 
 def _run_module(module: str, options: Sequence[str]) -> None:
     started_by_infeed()
-    with contextlib.suppress(FileNotFoundError):  # the current directory was removed
-        if (here := str(Path.cwd())) not in sys.path:
-            sys.path.append(here)  # a recipe of the user's may be there
     if module.startswith("converters."):
         # Beam starts workers by `python -m`, which would put the current directory first.
         os.environ["PYTHONSAFEPATH"] = "1"

@@ -5,6 +5,7 @@ if __name__ == "__main__":
 
     leave_at_once()  # before the imports: they take seconds
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from pipeline.errors import HostError, InfeedError, printable
 from pipeline.installing import how_to_install
 from pipeline.tools.program import as_started, command_of, ends_when_not_read, help_end, program
 from pipeline.user_frames import keeps_all_frames
-from trainer.command.names import RECIPES
+from trainer.command.names import RECIPES, is_ours
 from trainer.exits import (
     EXIT_HOST_FAILED,
     EXIT_INTERRUPTED,
@@ -132,6 +133,10 @@ def start(arguments: list[str]) -> NoReturn:
     words = "interrupted; run the same command again"
     interrupts = Interrupts(FirstOne.LEAVES, words, error=lambda: Interrupted(NOTHING_LOST))
     interrupts.__enter__()
+    if arguments and not arguments[0].startswith("-") and not is_ours(arguments[0]):
+        with contextlib.suppress(FileNotFoundError):  # the current directory was removed
+            if (here := str(Path.cwd())) not in sys.path:
+                sys.path.append(here)  # a recipe of the user's may be there; last, so that it replaces no package
     with ends_when_not_read():
         code = main(arguments, interrupts)
     interrupts.first = FirstOne.LEAVES

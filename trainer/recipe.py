@@ -187,6 +187,8 @@ class DataRecipe(Recipe):
     """What to train on; may be a part: train[:90%]."""
     eval_split: str = "validation"
     """What to evaluate and predict: validation, test, train[90%:]."""
+    trust_features: tuple[str, ...] = ()
+    """For a dataset of TFDS with features of your own: the modules that have their classes. TFDS imports them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -249,7 +251,7 @@ class DataRecipe(Recipe):
 
         if self.data_dir is None:
             return open_dataset(self.tiny_records(split))
-        return open_dataset(self.data_dir, split)
+        return open_dataset(self.data_dir, split, trust_features=self.trust_features)
 
 
 def batch_options(ctx: "InputContext") -> dict[str, Any]:

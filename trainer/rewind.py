@@ -2,7 +2,9 @@
 
 The order of records is a pure function of the seed and the position, so nothing had to be stored per step. --losses
 trains up to the step once more, from the newest checkpoint before it, and adds the loss of each record; the largest
-come first, as they explain a spike. WORKDIR may be on a disk or gs://. Only --losses needs JAX and TensorFlow."""
+come first, as they explain a spike. WORKDIR may be on a disk or gs://. Only --losses needs JAX and TensorFlow.
+
+For --losses, a recipe that is not infeed's is imported from where the history says, so it needs --run-recipe."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -28,7 +30,6 @@ from pipeline.storage.schemes import is_remote
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say
 from pipeline.tools.program import program
-from trainer.command.names import RECIPES
 from trainer.events.metrics_lines import metrics_lines
 from trainer.history.rows import SeenRecord, SeenStep, seen_steps
 from trainer.history.seen import seen_batches
@@ -53,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--step", type=int, required=True, metavar="N", help="the training step")
     parser.add_argument("--to", type=int, metavar="M", help="the last step (default: only step N)")
     parser.add_argument("--losses", action="store_true", help="replay the steps and show the largest losses first")
+    parser.add_argument(
+        "--run-recipe", action="store_true", help="let --losses import and run a recipe that is not infeed's"
+    )
     parser.add_argument("--rows", type=int, help=f"records of each step to show (default: {ROWS}; with --jsonl, all)")
     parser.add_argument("--jsonl", action="store_true", help="print the records as lines of JSON")
     parser.add_argument("--html", metavar="FILE", help="write a page with the records' pictures or texts")
@@ -72,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     history = read_history(workdir)
     next(seen_batches(history, steps[:1], workdir))  # an error comes before a replay, which may take long
     reported = {step: values.get("loss") for step, values in metrics_lines(join(workdir, "train"), steps)}
-    replayed = _replayed(workdir, history, steps, reported, data_dir) if args.losses else {}
+    replayed = _replayed(workdir, history, steps, reported, data_dir, args.run_recipe) if args.losses else {}
     losses = {step: of_step.losses for step, of_step in replayed.items()}
     found = seen_steps(history, workdir, steps, data_dir=data_dir, losses=losses, most=rows)
     found = _with_progress(found, len(steps))
@@ -123,13 +127,13 @@ def _print(seen: SeenStep, reported: float | None, replayed: "Replayed | None", 
 
 
 def _replayed(
-    workdir: str, history: History, steps: range, reported: Mapping[int, float | None], data_dir: str | None
+    workdir: str, history: History, steps: range, reported: Mapping[int, float | None], data_dir: str | None, runs: bool
 ) -> "Mapping[int, Replayed]":
-    """The losses of the steps; {}, with a warning, if they cannot be replayed."""
+    """The losses of the steps; {}, with a warning, if they cannot be replayed. runs: see --run-recipe."""
     from trainer.command.replaying import replayed_losses  # loads JAX
 
     try:
-        return dict(replayed_losses(workdir, history, steps, reported, RECIPES, data_dir))
+        return dict(replayed_losses(workdir, history, steps, reported, data_dir, run_recipe=runs))
     except CheckpointError as e:
         say(Console(stderr=True), f"warning: {e}")
         return {}

@@ -44,8 +44,11 @@ class DatasetName:
         return self.name + (f"/{self.config}" if self.config else "") + (f":{self.version}" if self.version else "")
 
 
-def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch: Scratch | None) -> RawTfrecords:
+def find_tfds(
+    dataset: DatasetName, data_dir: str, splits: Sequence[str], scratch: Scratch | None, trusted: Sequence[str] = ()
+) -> RawTfrecords:
     """The sources, schema and labels of a prepared dataset. splits, scratch: see converters.tfrecord.layouts.find_raw.
+    trusted: modules of features that TFDS may import, in addition to its own.
 
     Raises RawDataError if it is missing or incomplete, OptionError, InfeedError without TFDS."""
     storage = open_storage(data_dir)
@@ -60,7 +63,7 @@ def find_tfds(dataset: DatasetName, data_dir: str, splits: Sequence[str], scratc
             f"{directory} is in TFDS's format {form!r}; only tfrecord can be re-sharded. Give another --data_dir, and "
             "--download, which prepares it as tfrecord."
         )
-    described = described_by_tfds(directory, tfds)
+    described = described_by_tfds(directory, tfds, trusted)
     files = chosen_files(directory, _files(directory, described.splits, listed), splits)
     sources = sources_of(storage, directory, files, scratch)
     return RawTfrecords(sources, dataset.name, described.schema, tfds_labels(tfds))
@@ -111,6 +114,8 @@ def prepare(dataset: DatasetName, data_dir: str) -> None:
     """Downloads and prepares a dataset with TFDS, unless it is prepared. Raises RawDataError, InfeedError."""
     module = load_tfds()
     try:
-        module.builder(str(dataset), data_dir=data_dir).download_and_prepare(file_format="tfrecord")
+        # Not builder(): it may read a description that is in data_dir already, and import what that names.
+        builder = module.builder_cls(dataset.name)(data_dir=data_dir, config=dataset.config, version=dataset.version)
+        builder.download_and_prepare(file_format="tfrecord")
     except Exception as e:  # of any class: a builder runs its own code
         raise RawDataError(f"TFDS cannot prepare {dataset} in {data_dir}: {type(e).__name__}: {str(e)[:1000]}") from e

@@ -186,7 +186,9 @@ def _figure(more_inches: float = 0.0) -> Iterator[tuple[Any, Any]]:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as e:
         raise OptionError(f"pages need {e.name}. Install it: {how_to_install('pages')}.") from e
-    with mpl.rc_context(dict(STYLE)):
+    with mpl.rc_context():
+        mpl.rcdefaults()  # not those of a matplotlibrc in the current directory, which can make it run LaTeX
+        mpl.rcParams.update(STYLE)
         figure = Figure(figsize=(INCHES[0], INCHES[1] + more_inches), layout="constrained")
         axes = figure.add_subplot()
         axes.grid(visible=True, axis="y", linewidth=0.6)

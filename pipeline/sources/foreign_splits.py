@@ -4,7 +4,7 @@ open_dataset uses it when it finds no manifest. A split's records are not read b
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pipeline.errors import OptionError, RawDataError, ShardError
 from pipeline.formats import TFRecords
@@ -21,15 +21,17 @@ __all__ = ["Splits", "foreign_splits"]
 Splits = Mapping[str, Callable[[], Records]]
 
 
-def foreign_splits(directory: str, storage: Storage, format: TFRecords | None) -> Splits:
+def foreign_splits(
+    directory: str, storage: Storage, format: TFRecords | None, trust_features: Sequence[str] = ()
+) -> Splits:
     """A function per split that opens it; empty if there are none, or if a conversion has not finished.
 
-    format: use only the files; None also uses TFDS's description of them. Raises OptionError, and RawDataError for
-    files whose split is unknown or incomplete."""
+    format: use only the files; None also uses TFDS's description of them. trust_features: see open_dataset. Raises
+    OptionError, and RawDataError for files whose split is unknown or incomplete."""
     if format is None:
         if storage.list(join(directory, "_shards")):
             return {}
-        return _of_tfds(directory, storage) or _by_name(directory, storage, None)
+        return _of_tfds(directory, storage, trust_features) or _by_name(directory, storage, None)
     splits = _by_name(directory, storage, format.schema)
     if not splits:
         raise OptionError(
@@ -39,7 +41,7 @@ def foreign_splits(directory: str, storage: Storage, format: TFRecords | None) -
     return splits
 
 
-def _of_tfds(directory: str, storage: Storage) -> Splits:
+def _of_tfds(directory: str, storage: Storage, trust_features: Sequence[str]) -> Splits:
     """Record counts are from dataset_info.json. Raises InfeedError without TFDS."""
     listed = storage.list(directory)
     tfds = tfds_files(storage, directory, listed)
@@ -51,7 +53,7 @@ def _of_tfds(directory: str, storage: Storage) -> Splits:
             f"{directory} has TFDS's file format {form!r}; only tfrecord can be read. Prepare the dataset with "
             "download_and_prepare(file_format='tfrecord')."
         )
-    schema, splits = described_by_tfds(directory, tfds)
+    schema, splits = described_by_tfds(directory, tfds, trust_features)
     labels = tfds_classes(tfds)
 
     def opened(split: str, counts: Mapping[str, int]) -> FrontRecords:

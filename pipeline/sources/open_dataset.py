@@ -34,6 +34,7 @@ def open_dataset(
     *,
     format: Format | None = None,
     default_split: str = "train",
+    trust_features: Sequence[str] = (),
 ) -> Dataset:
     """The records of one dataset, or of several concatenated, after checking that all files are there.
 
@@ -42,7 +43,8 @@ def open_dataset(
     states how files are split into records, a file, a pattern or a directory that contains only such files; a dict of
     arrays with the same number of rows; records that are already open; or a list of these. split: a selection in TFDS's
     notation, for each dataset: "train", "train[:90%]", "train[1000:2000]", "train[:10%]+validation"; "[:90%]" for data
-    without splits. None: default_split, or all records.
+    without splits. None: default_split, or all records. trust_features: your modules with features that a dataset of
+    TFDS uses. TFDS imports them and runs their code; a dataset that names any others is refused.
 
     TFRecord files without an index, and lines of text, are counted here: compressed files, text and files in a bucket
     are read once for that, on every host. format=TFRecords() uses only the files, even if a manifest or TFDS describes
@@ -53,13 +55,15 @@ def open_dataset(
     if not isinstance(format, Format | None):
         raise OptionError(f"format={format!r} is not known. Known: FixedLength(...), TextLines(), TFRecords().")
     several = [data] if isinstance(data, str | PathLike) or not isinstance(data, Sequence) else data
-    opened = concatenated([part for one in several for part in _parts(one, split, format, default_split)])
+    opened = concatenated(
+        [part for one in several for part in _parts(one, split, format, default_split, trust_features)]
+    )
     return opened if isinstance(opened, Dataset) else Dataset(opened)
 
 
-def _parts(data: Data, split: str | None, format: Format | None, default_split: str) -> list[Part]:
+def _parts(data: Data, split: str | None, format: Format | None, default: str, trusted: Sequence[str]) -> list[Part]:
     if isinstance(data, str | PathLike):
-        return _parts_at(fspath(data), split, format, default_split)
+        return _parts_at(fspath(data), split, format, default, trusted)
     if format is not None:
         raise OptionError(f"format={format!r} is for files only; arrays and open records already have records.")
     if isinstance(data, Mapping):
@@ -72,7 +76,7 @@ def _parts(data: Data, split: str | None, format: Format | None, default_split: 
     return _parts_of_records(data, split)
 
 
-def _parts_at(uri: str, split: str | None, format: Format | None, default_split: str) -> list[Part]:
+def _parts_at(uri: str, split: str | None, format: Format | None, default: str, trusted: Sequence[str]) -> list[Part]:
     storage = open_storage(uri)
     directory, _, name = uri.rpartition("/")
     if name == MANIFEST_FILE:
@@ -87,7 +91,7 @@ def _parts_at(uri: str, split: str | None, format: Format | None, default_split:
     if manifest:
         splits: Splits = {name: functools.partial(IndexedRecords, manifest, name, storage) for name in manifest.splits}
     elif is_directory(uri, storage):
-        splits = foreign_splits(uri, storage, format)
+        splits = foreign_splits(uri, storage, format, trusted)
     else:
         schema = format.schema if format else None
         try:
@@ -98,7 +102,7 @@ def _parts_at(uri: str, split: str | None, format: Format | None, default_split:
             raise
     if not splits:
         read_manifest(uri, storage)  # raises an error that states what is there
-    return _parts_of_splits(uri, splits, default_split if split is None else split)
+    return _parts_of_splits(uri, splits, default if split is None else split)
 
 
 def _parts_of_splits(directory: str, splits: Splits, chosen: str) -> list[Part]:

@@ -5,13 +5,14 @@ TensorFlow with it. Wherever the dataset is, TFDS reads copies of features.json 
 temporary directory."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.errors import InfeedError, RawDataError
 from pipeline.installing import how_to_install
 from pipeline.shards.schema import PASSED_ON, Content, Feature, Schema
+from pipeline.sources.tfds_code import check_code
 from pipeline.sources.tfds_files import kept_of_tfds, tfds_leaves
 
 __all__ = ["Described", "described_by_tfds", "load_tfds"]
@@ -27,8 +28,10 @@ class Described(NamedTuple):
     splits: Mapping[str, Mapping[str, int]]  # split -> file -> record count, in order
 
 
-def described_by_tfds(directory: str, tfds: Mapping[str, str]) -> Described:
-    """Reads the description in the files that tfds_files returns. Raises RawDataError, InfeedError."""
+def described_by_tfds(directory: str, tfds: Mapping[str, str], trust_features: Sequence[str] = ()) -> Described:
+    """Reads the description in the files that tfds_files returns. trust_features: modules with features of the user's
+    own, which TFDS may import. Raises RawDataError, InfeedError."""
+    check_code(directory, tfds, trust_features)
     module, contents = load_tfds(), dict(tfds_leaves(tfds))
     with tempfile.TemporaryDirectory() as copies:
         for name, text in tfds.items():

@@ -70,6 +70,8 @@ def image_problem(data: bytes) -> str:
                 height, width = image.height, image.width
                 image.verify()  # a PNG's checksums: the pixels of a truncated file may be complete
             with Image.open(io.BytesIO(data)) as image:
+                if image.format == "EPS":
+                    return "an EPS file, which Pillow would decode with Ghostscript: not read"
                 if height * width <= MAX_PIXELS:
                     image.load()
     except UnidentifiedImageError:

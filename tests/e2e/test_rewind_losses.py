@@ -95,13 +95,13 @@ def test_the_record_with_the_wrong_label_comes_first_in_its_step(there, capsys):
     model = there / "model"
     steps = lines_of(capsys, model, "--step=41", "--to=80")
     step = next(line["step"] for line in steps if line["key"].endswith(f"_{WRONG}.JPEG"))
-    worst, *others = lines_of(capsys, model, f"--step={step}", "--losses")
+    worst, *others = lines_of(capsys, model, f"--step={step}", "--losses", "--run-recipe")
     assert worst["key"].endswith(f"_{WRONG}.JPEG")
     assert all(worst["loss"] > other["loss"] for other in others)
     assert sorted(line["index"] for line in [worst, *others]) == sorted(
         line["index"] for line in steps if line["step"] == step
     )
-    rewind.main([str(model), f"--step={step}", "--losses", "--rows=4"])
+    rewind.main([str(model), f"--step={step}", "--losses", "--run-recipe", "--rows=4"])
     printed = " ".join(capsys.readouterr().out.split())
     assert "64 records; the 4 with the largest losses: loss row index " in printed
     assert "replayed: mean loss " in printed
@@ -113,7 +113,7 @@ def test_without_the_checkpoint_it_says_so_and_still_names_the_records(there, tm
     for step in (40, 80):
         shutil.rmtree(model / "checkpoints" / str(step))
     lines = lines_of(capsys, model, "--step=70")
-    rewind.main([str(model), "--step=70", "--losses", "--jsonl"])
+    rewind.main([str(model), "--step=70", "--losses", "--run-recipe", "--jsonl"])
     printed = capsys.readouterr()
     assert [json.loads(line) for line in printed.out.splitlines()] == lines
     assert "warning: step 70 cannot be replayed: no checkpoint of its run is left between its start" in printed.err
@@ -122,7 +122,7 @@ def test_without_the_checkpoint_it_says_so_and_still_names_the_records(there, tm
 def test_paths_are_relative_to_the_current_directory_not_to_that_of_the_run(there, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").symlink_to(there / "model")
-    rewind.main(["model", "--step=45", "--losses", "--html=step.html"])
+    rewind.main(["model", "--step=45", "--losses", "--run-recipe", "--html=step.html"])
     assert capsys.readouterr().out.startswith("step.html: ")
     assert ", bit-identical to metrics.jsonl." in (tmp_path / "step.html").read_text()
     assert not (there / "step.html").exists()
@@ -132,7 +132,7 @@ def test_data_that_were_moved_are_replayed_from_data_dir(there, tmp_path, monkey
     shutil.move(there / "shards", tmp_path / "elsewhere")
     try:
         monkeypatch.chdir(tmp_path)
-        lines = lines_of(capsys, there / "model", "--step=3", "--losses", "--data-dir=elsewhere")
+        lines = lines_of(capsys, there / "model", "--step=3", "--losses", "--run-recipe", "--data-dir=elsewhere")
     finally:
         shutil.move(tmp_path / "elsewhere", there / "shards")
     assert {line["directory"] for line in lines} == {str(tmp_path / "elsewhere")}
@@ -151,7 +151,7 @@ def warned(there, tmp_path, capsys, caplog):
         page["command"]["directory"] = directory or page["command"]["directory"]
         (model / "segments.jsonl").write_text("\n".join([json.dumps(page), *rest]))
         (model / "began").unlink()
-        rewind.main([str(model), "--step=3", "--losses", "--jsonl"])
+        rewind.main([str(model), "--step=3", "--losses", "--run-recipe", "--jsonl"])
         printed = capsys.readouterr()
         assert not (model / "began").exists()
         assert len(printed.out.splitlines()) == 64

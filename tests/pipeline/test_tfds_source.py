@@ -13,7 +13,7 @@ import tensorflow_datasets as tfds
 from raw_data.records import write_tfds_by_hand
 
 from pipeline.datasets import eval_dataset, open_dataset
-from pipeline.errors import EmptySplitError, InfeedError, OptionError, ShardError
+from pipeline.errors import EmptySplitError, InfeedError, OptionError, RawDataError, ShardError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.records import fetch
@@ -95,6 +95,87 @@ def test_several_files_and_none_that_are_empty(tmp_path):
     write_tfds_by_hand(tmp_path / "none", [[]], {"number": "int64"})
     with pytest.raises(EmptySplitError, match="nothing to read"):
         open_dataset(tmp_path / "none")
+
+
+CORE = "tensorflow_datasets.core.features"
+NAMED = {"pythonClassName": "stranger.X"}
+SCALAR = {"pythonClassName": f"{CORE}.scalar.Scalar", "tensor": {"dtype": "int64", "encoding": "none", "shape": {}}}
+
+
+def within(kind, **content):
+    return {"pythonClassName": f"{CORE}.{kind}", **content}
+
+
+def of(feature, name="a"):
+    return within("features_dict.FeaturesDict", featuresDict={"features": {name: feature}})
+
+
+def as_text(content):
+    return of(within("features_dict.FeaturesDict", jsonFeature={"json": content}))
+
+
+FIRST = {"type": "stranger.X", "content": {}}
+STRANGERS = {
+    "at the top": NAMED,
+    "of a feature": of(SCALAR | NAMED),
+    "of a feature that has the name of a field": of(of(SCALAR | NAMED, "type"), "pythonClassName"),
+    "in a sequence": of(within("sequence_feature.Sequence", sequence={"feature": SCALAR | NAMED, "length": "-1"})),
+    "under the other name of the field": of({"python_class_name": "stranger.X", "tensor": SCALAR["tensor"]}),
+    "as the first TFDS wrote it": {"type": f"{CORE}.features_dict.FeaturesDict", "content": {"a": FIRST}},
+    "in JSON as text": as_text(json.dumps({"b": FIRST})),
+    "not a text": of(SCALAR | {"pythonClassName": ["stranger.X"]}),
+    "like TFDS's": of(SCALAR | {"pythonClassName": "tensorflow_datasets_stranger.X"}),
+    "TFDS's, but not a feature's": of(SCALAR | {"pythonClassName": "tensorflow_datasets.scripts.cli.main.X"}),
+    "that of a trusted module, continued": of(SCALAR | {"pythonClassName": "trusted_stranger.X"}),
+}
+
+
+@pytest.fixture
+def stranger(tmp_path, monkeypatch):
+    """A dataset of TFDS, next to modules that end the test if they are imported, and one that is trusted."""
+    for name in ("stranger", "tensorflow_datasets_stranger", "trusted_stranger"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('it ran')")
+    (tmp_path / "trusted.py").write_text("from tensorflow_datasets import features\nclass Mine(features.Scalar): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    payload = encode_example(NUMBER, {"number": 7})
+    write_tfds_by_hand(tmp_path / "prepared", [[payload]], {"number": "int64"})
+    return tmp_path / "prepared"
+
+
+@pytest.mark.parametrize("where", STRANGERS)
+def test_a_class_that_is_not_one_of_tfds_is_refused_before_tfds_imports_it(stranger, where):
+    (stranger / "features.json").write_text(json.dumps(STRANGERS[where]))
+    with pytest.raises(
+        RawDataError, match=r"features\.json names the class .*\. TFDS would import .* and run its code"
+    ):
+        open_dataset(stranger, trust_features=["trusted"])
+
+
+def test_features_in_dataset_info_are_refused_too(stranger):
+    edit_info(stranger, lambda info: info.update(features=SCALAR | NAMED))
+    with pytest.raises(
+        RawDataError, match=r"dataset_info\.json names the class 'stranger\.X'\. TFDS would import strang"
+    ):
+        open_dataset(stranger)
+
+
+def test_a_module_that_is_trusted_is_imported(stranger):
+    path = stranger / "features.json"
+    path.write_text(path.read_text().replace(f"{CORE}.scalar.Scalar", "trusted.Mine"))
+    with pytest.raises(
+        RawDataError, match=r"run its code; only .* allowed\. .* open_dataset\(\.\.\., trust_features=\['tr"
+    ):
+        open_dataset(stranger)
+    assert "trusted" not in sys.modules
+    assert open_dataset(stranger, trust_features=["trusted"]).num_records == 1
+
+
+def test_features_may_have_the_names_of_fields_and_other_things_a_type(stranger):
+    write_tfds_by_hand(stranger, [[b""]], {"type": "int64", "pythonClassName": "int64", "json": "float32"})
+    assert {*open_dataset(stranger).layout.features} == {"type", "pythonClassName", "json"}
+    statistics = {"features": [{"name": "number", "type": "INT"}], "numExamples": "1"}
+    edit_info(stranger, lambda info: info["splits"][0].update(statistics=statistics))
+    assert open_dataset(stranger).num_records == 1
 
 
 def documented_features():

@@ -1,22 +1,27 @@
-"""Replays steps of a run with the recipe, the options and the directory that its history names."""
+"""Replays steps of a run with the recipe, the options and the directory that its history names.
+
+A work directory may be someone else's, and so may everything that its history names: no code there runs, and no file is
+written, unless the user asks for its recipe."""
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, OptionError
 from pipeline.logs import logger
 from pipeline.tools.program import program
 from trainer.checkpointing.contents import changes, versions
 from trainer.command.flags import parsed
 from trainer.command.loading import recipe_class
+from trainer.command.names import RECIPES, is_ours
 from trainer.history.seen import SeenBatch, seen_batches, segment_of_all
-from trainer.history.segments import History, Start
+from trainer.history.segments import Command, History, Start
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import ReplayedStep
 
@@ -44,17 +49,19 @@ def replayed_losses(
     history: History,
     steps: range,
     reported: Mapping[int, float | None],
-    recipes: Mapping[str, str],
     data_dir: str | None = None,
+    *,
+    run_recipe: bool = False,
 ) -> Iterator[tuple[int, Replayed]]:
-    """Yields (step, losses) of these steps. reported: the mean losses in metrics.jsonl. recipes: name -> class, of
-    infeed's own. workdir, data_dir: absolute; data_dir is where the data are now, if they were moved.
+    """Yields (step, losses) of these steps. reported: the mean losses in metrics.jsonl. workdir, data_dir: absolute;
+    data_dir is where the data are now, if they were moved. run_recipe: run code that the history names.
 
     Changes the current directory to that of the run: options, and a recipe of the user's own, are relative to it.
     Raises CheckpointError if the run cannot be replayed here: no checkpoint is left to begin with, it was not started
-    with a recipe, or its data are others now; OptionError if the steps belong to several runs."""
+    with a recipe, or its data are others now; OptionError if the steps belong to several runs, or without run_recipe to
+    a recipe that is not infeed's."""
     start = segment_of_all(history, steps, workdir).start
-    recipe = _recipe(workdir, start, recipes, data_dir)
+    recipe = _recipe(workdir, start, data_dir, run_recipe)
     from trainer.trainer import Trainer  # after the devices are chosen
 
     if changed := changes(start.versions, versions()):
@@ -73,7 +80,7 @@ def replayed_losses(
         yield step.step, Replayed(step.losses, verdict(step.loss, reported.get(step.step)))
 
 
-def _recipe(workdir: str, start: Start, recipes: Mapping[str, str], data_dir: str | None) -> Recipe:
+def _recipe(workdir: str, start: Start, data_dir: str | None, run_recipe: bool) -> Recipe:
     """The recipe of a run, with its settings and this work directory."""
     command = start.command
     if command is None:
@@ -83,25 +90,53 @@ def _recipe(workdir: str, start: Start, recipes: Mapping[str, str], data_dir: st
         )
     from trainer.cluster.devices import check, choose
 
-    if Path(command.directory).is_dir():
-        os.chdir(command.directory)
-        sys.path.insert(0, command.directory)
-    elif command.recipe in recipes:
-        log.warning("the run was started in %s, which does not exist here", command.directory)
-    else:
-        raise CheckpointError(
-            f"the losses are not known: the run was started in {command.directory}, which does not exist here, so its "
-            f"recipe {command.recipe} cannot be loaded. Run the command on the machine of the training."
-        )
-    kind = recipe_class(command.recipe, recipes)
-    recipe, devices, _ = parsed(kind, command.options, f"{program('trainer')} {command.recipe}")
+    if not (run_recipe or is_ours(command.recipe)):
+        raise OptionError(_not_run(command))
+    _enter(command)
+    # tyro writes a file if its first option is --tyro-write-completion, so the first one is ours.
+    options = ["--mode=train", *command.options]
+    kind = recipe_class(command.recipe, RECIPES)
+    recipe, devices, _ = parsed(kind, options, f"{program('trainer')} {command.recipe}")
     choose(devices)
     check(devices)
-    settings = replace(recipe.trainer, workdir=workdir, restore_step=None, profile_steps=None)
+    # A cache of compiled programs is code, too, and written.
+    kept = {"workdir": workdir, "compilation_cache_dir": None}
+    settings = replace(recipe.trainer, restore_step=None, profile_steps=None, **kept)
     recipe = replace(recipe, trainer=settings, mode="train")
-    if data_dir is not None and isinstance(recipe, DataRecipe):
-        recipe = replace(recipe, data_dir=data_dir)
+    if isinstance(recipe, DataRecipe):
+        trusted = recipe.trust_features if run_recipe else ()
+        recipe = replace(recipe, data_dir=data_dir or recipe.data_dir, trust_features=trusted)
     return recipe
+
+
+def _enter(command: Command) -> None:
+    """Changes to the directory of a run, and makes it the last one on the path if its recipe may be there."""
+    sys.path[:] = [str(Path(place).absolute()) for place in sys.path]  # "" would mean the directory of the run
+    try:
+        os.chdir(Path(command.directory))
+    except (OSError, ValueError) as e:
+        if not is_ours(command.recipe):
+            raise CheckpointError(
+                f"the losses are not known: the run was started in {command.directory}, which does not exist here, so "
+                f"its recipe {command.recipe} cannot be loaded. Run the command on the machine of the training."
+            ) from e
+        log.warning("the run was started in %s, which does not exist here", command.directory)
+    if not is_ours(command.recipe):
+        sys.path.append(str(Path.cwd()))
+
+
+def _not_run(command: Command) -> str:
+    """What is wrong. Finds the file without importing a package around it."""
+    module = command.recipe.partition(":")[0]
+    places: Sequence[str] | None = [*sys.path, command.directory]
+    file = None
+    for part in module.split("."):
+        found = PathFinder.find_spec(part, places) if places else None
+        file, places = (found.origin, found.submodule_search_locations) if found else (None, None)
+    return (
+        f"the recipe {command.recipe} of this run is not infeed's: --losses would import {module} from "
+        f"{file or f'{command.directory}, where it is not'} and run its code. If you trust it, give --run-recipe."
+    )
 
 
 def _check_data(source: Any, start: Start) -> None:

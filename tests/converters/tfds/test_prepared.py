@@ -222,6 +222,37 @@ def test_what_tfds_cannot_prepare_is_said_in_its_words(tmp_path):
         convert(tmp_path, tmp_path / "out", "--download", dataset="no_such_dataset")
 
 
+@pytest.fixture
+def own_features(data_dir, tmp_path, monkeypatch):
+    """A module with a feature of the user's, which the dataset "tiny" has."""
+    name = tmp_path.name  # another in each test: TFDS imports a module once
+    (tmp_path / f"{name}.py").write_text("from tensorflow_datasets import features\nclass Flag(features.Scalar): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    path = data_dir / "tiny/1.2.0/features.json"
+    page = json.loads(path.read_text())
+    page["featuresDict"]["features"]["flag"]["pythonClassName"] = f"{name}.Flag"
+    path.write_text(json.dumps(page))
+    return name
+
+
+def test_features_of_ones_own_are_converted_when_their_module_is_named(own_features, data_dir, tmp_path):
+    with pytest.raises(
+        RawDataError, match=rf"--trust_features={own_features}, python -m trainer RECIPE --trust-features"
+    ):
+        convert(data_dir, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert own_features not in sys.modules
+    convert(data_dir, tmp_path / "out", f"--trust_features={own_features}")
+    assert len(decoded(tmp_path / "out", "train")) == 23
+
+
+def test_a_download_does_not_import_what_a_description_in_its_directory_names(own_features, data_dir, tmp_path):
+    with pytest.raises(RawDataError, match=r"TFDS cannot prepare tiny in .*: DatasetNotFoundError"):
+        convert(data_dir, tmp_path / "out", "--download")
+    assert own_features not in sys.modules
+
+
 def test_without_tfds_the_error_says_what_to_install(tiny_tfds, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(InfeedError, match=r"Install them: pip install 'tensorflow-datasets>=.* 'tensorflow>="):
