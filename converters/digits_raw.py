@@ -29,7 +29,7 @@ from pipeline.tools.command import Console, Parser, say
 
 __all__ = ["EXAMPLES", "IMAGE_SIDE", "LABEL_FILE", "SYNSETS", "main", "write_raw"]
 
-EXAMPLES = ("raw", "raw --seed=1")
+EXAMPLES = ("raw", "raw_1 --seed=1")
 IMAGE_SIDE = 32  # pixels; the originals are 8x8
 LABEL_FILE = "synsets.txt"
 SYNSETS = tuple(f"n{digit:08d}" for digit in range(10))
