@@ -39,7 +39,8 @@ def finished_steps(workdir: str) -> list[int]:
     if not storage.exists(directory):
         return []
     names = [name for name in storage.entries(directory)[1] if _STEP.fullmatch(name)]
-    finished = in_parallel(lambda name: _is_finished(storage, join(directory, name)), names)
+    in_turn = in_parallel if storage.remote else map  # on a disk, threads would cost more than they save
+    finished = in_turn(lambda name: _is_finished(storage, join(directory, name)), names)
     return sorted(int(name) for name, is_finished in zip(names, finished, strict=True) if is_finished)
 
 
