@@ -135,10 +135,10 @@ def find_runner(name: str) -> Preset:
     short = _short(name.rpartition(".")[2] if name.startswith("apache_beam.") else name)
     for key, preset in RUNNERS.items():
         if short in (key, *preset.aliases) or name == preset.runner:
-            _load(preset.runner, f"needs more than is installed. Install it: {how_to_install(preset.extra)}", key)
+            _load(preset.runner, key, preset.extra)
             return preset
     if "." in name:
-        _load(name, "cannot be imported. It must be a short name or package.module.Class", name)
+        _load(name, name)
     else:
         from apache_beam.options.pipeline_options import StandardOptions
 
@@ -149,11 +149,14 @@ def find_runner(name: str) -> Preset:
     return Preset(name, run=_start_and_wait)
 
 
-def _load(path: str, problem: str, name: str) -> None:
+def _load(path: str, name: str, extra: str | None = None) -> None:
     module, _, attribute = path.rpartition(".")
     try:
         getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:
+        problem = "cannot be imported. It must be a short name or package.module.Class"
+        if extra:
+            problem = f"needs more than is installed. Install it: {how_to_install(extra)}"
         raise OptionError(f"--runner={name} {problem}. ({e})") from e
 
 

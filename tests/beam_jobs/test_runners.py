@@ -44,6 +44,11 @@ def test_a_runner_of_beam_and_a_class_of_ones_own_go_through_as_they_are():
     assert runner_of(f"{__name__}.OwnRunner") == f"{__name__}.OwnRunner"
 
 
+def test_where_nothing_is_missing_nobody_asks_how_to_install_it(monkeypatch):
+    monkeypatch.setattr("beam_jobs.runners.how_to_install", None)
+    assert runner_of("local") == RUNNERS["local"].runner
+
+
 def test_a_runner_that_cannot_start_here_says_why_and_what_else_there_is(raw_mnist, tmp_path):
     raw_mnist.write()
     flags = [f"--raw_data_dir={raw_mnist.directory}", f"--gcs_output_path={tmp_path}/out"]
