@@ -22,6 +22,7 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 
 from pipeline.errors import StorageError
+from pipeline.storage.waits import first_line, waiting
 
 __all__ = [
     "CONNECTIONS",
@@ -85,7 +86,7 @@ def _emulator() -> str | None:
 @functools.cache
 def _credentials(emulator: str | None) -> Any:
     if not emulator:  # which needs none; looking for them may wait for a metadata server that does not exist
-        with contextlib.suppress(auth.DefaultCredentialsError):
+        with contextlib.suppress(auth.DefaultCredentialsError), waiting("find Google's default credentials"):
             return google.auth.default()[0]
     return AnonymousCredentials()
 
@@ -121,7 +122,8 @@ def call(path: str, action: str, function: Callable[[], T], left: threading.Even
     Raises MissingError, a StorageError naming path, status and attempts, or the client's PreconditionFailed."""
     failures: list[Exception] = []
     try:
-        return retrying(failures.append, left)(function)()
+        with waiting(f"{action} {path}", failures):
+            return retrying(failures.append, left)(function)()
     except PreconditionFailed:
         raise
     except (api.GoogleAPIError, auth.GoogleAuthError, InvalidResponse, *LOST) as error:
@@ -148,9 +150,9 @@ def named(path: str, action: str, error: Exception, attempts: int) -> StorageErr
     if status == 403:
         return StorageError(
             f"{what}permission denied, or a quota is used up (403). The account needs the role Storage Object User "
-            f"on the bucket. Response: {_first_line(cause)}"
+            f"on the bucket. Response: {first_line(cause)}"
         )
-    return StorageError(f"{what}{f'status {status}' if status else type(cause).__name__}{tried}: {_first_line(cause)}")
+    return StorageError(f"{what}{f'status {status}' if status else type(cause).__name__}{tried}: {first_line(cause)}")
 
 
 def _bucket_exists(bucket: str) -> bool:
@@ -175,7 +177,3 @@ def status_of(error: BaseException) -> int | None:
     if isinstance(error, InvalidResponse):
         return error.response.status_code
     return int(error.code) if isinstance(error, api.GoogleAPICallError) and error.code else None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
