@@ -1,12 +1,15 @@
-"""Calls to gs://: one client per process, retries with jitter and a time budget, and errors that name the object.
+"""Calls to gs://: one client per process, retries with jitter and a time budget, and errors that name the object. One
+that takes long is a log line: a network that is not there is otherwise minutes of silence.
 
 Credentials are google-auth's defaults. Without any, the client is anonymous, which public buckets allow."""
 
 import contextlib
 import functools
+import logging
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import google.auth
@@ -21,8 +24,7 @@ from google.cloud.exceptions import NotFound, PreconditionFailed
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 
-from pipeline.errors import StorageError
-from pipeline.storage.waits import first_line, waiting
+from pipeline.errors import StorageError, printable
 
 __all__ = [
     "CONNECTIONS",
@@ -39,14 +41,17 @@ __all__ = [
     "named",
     "retrying",
     "status_of",
+    "waiting",
 ]
 
 TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of a response
 RETRY_SECONDS = 120.0  # per call, with all its attempts
 WAIT_SECONDS = (0.5, 16.0)  # before the second attempt, and at most; doubles each time, times a random factor
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+SILENT_SECONDS = (3.0, 15.0)  # until the first log line of a call, and between two of a process
 CONNECTIONS = 64  # size of the pool; more threads would wait for each other
 
+log = logging.getLogger("pipeline.storage")  # Python shows its warnings even if nobody has configured logging
 T = TypeVar("T")
 
 
@@ -116,6 +121,38 @@ def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = N
     return Retry(again, initial=first, maximum=most, multiplier=2.0, timeout=RETRY_SECONDS, on_error=tried)
 
 
+@contextlib.contextmanager
+def waiting(what: str, failures: Sequence[Exception] = ()) -> Iterator[None]:
+    """Logs a warning if the block takes long. what: the words after "trying to". failures: so far; may grow."""
+    waits, wait = _waits(), (time.monotonic(), what, failures)
+    waits[id(wait)] = wait
+    try:
+        yield
+    finally:
+        del waits[id(wait)]
+
+
+@functools.cache
+def _waits() -> dict[int, tuple[float, str, Sequence[Exception]]]:
+    """Those of this process, oldest first; a thread watches them."""
+    waits: dict[int, tuple[float, str, Sequence[Exception]]] = {}
+
+    def watch() -> None:
+        while True:
+            time.sleep(0.25)
+            for began, what, failures in list(waits.values())[:1]:
+                if (seconds := time.monotonic() - began) > SILENT_SECONDS[0]:
+                    why = _first_line(failures[-1]) if failures else "no answer yet"
+                    log.warning("%s", printable(f"still trying to {what} after {seconds:.0f} s: {why}"))
+                    time.sleep(SILENT_SECONDS[1])
+
+    threading.Thread(target=watch, name="infeed-waits", daemon=True).start()
+    return waits
+
+
+os.register_at_fork(after_in_child=_waits.cache_clear)
+
+
 def call(path: str, action: str, function: Callable[[], T], left: threading.Event | None = None) -> T:
     """The result of `function`, with retries of transient failures.
 
@@ -150,9 +187,9 @@ def named(path: str, action: str, error: Exception, attempts: int) -> StorageErr
     if status == 403:
         return StorageError(
             f"{what}permission denied, or a quota is used up (403). The account needs the role Storage Object User "
-            f"on the bucket. Response: {first_line(cause)}"
+            f"on the bucket. Response: {_first_line(cause)}"
         )
-    return StorageError(f"{what}{f'status {status}' if status else type(cause).__name__}{tried}: {first_line(cause)}")
+    return StorageError(f"{what}{f'status {status}' if status else type(cause).__name__}{tried}: {_first_line(cause)}")
 
 
 def _bucket_exists(bucket: str) -> bool:
@@ -177,3 +214,11 @@ def status_of(error: BaseException) -> int | None:
     if isinstance(error, InvalidResponse):
         return error.response.status_code
     return int(error.code) if isinstance(error, api.GoogleAPICallError) and error.code else None
+
+
+def _first_line(error: BaseException) -> str:
+    """The start of an error's text. Libraries wrap errors of connections, often twice, behind a long URL."""
+    while error.args and isinstance(error.args[0], BaseException):
+        error = error.args[0]
+    text = str(getattr(error, "reason", "") or error).strip()
+    return (text or type(error).__name__).split("\n", 1)[0][:300]

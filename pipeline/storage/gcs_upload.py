@@ -18,9 +18,9 @@ from pipeline.storage.gcs_calls import (
     named,
     retrying,
     status_of,
+    waiting,
 )
 from pipeline.storage.gcs_ranges import find_blob
-from pipeline.storage.waits import waiting
 
 __all__ = ["Upload"]
 
