@@ -76,6 +76,8 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
         except OptionError:
             raise
         except Exception as e:  # runners wrap errors in classes of their own
+            if isinstance(e.__context__, KeyboardInterrupt):
+                raise e.__context__ from None
             failure = e
     verdicts = [Verdict.fetch(output, job.output_dir, split, job.run_id) for split in job.splits]
     for verdict in verdicts:

@@ -3,7 +3,6 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ from beam_jobs.report import empty_folders
 from beam_jobs.sample import candidates, convert_sample, lowest
 from beam_jobs.shard_plan import SplitPlan, by_bucket
 from pipeline.errors import printable
+from pipeline.storage.storage import in_parallel
 
 __all__ = ["SplitPreview", "preview"]
 
@@ -41,11 +41,11 @@ def preview(job: ConversionJob, threads: int = 32) -> Iterator[SplitPreview]:
         pieces: dict[int, list[References]] = defaultdict(list)
         sources, empty = [source for source in job.sources if source.split == split], list[Source]()
         # A window that is packed takes hundreds of megabytes.
-        with ThreadPoolExecutor(os.cpu_count() if isinstance(job.converter, Packer) else threads) as pool:
-            for source, batches in zip(sources, pool.map(lambda source: _scan(job, source), sources), strict=True):
-                empty += [] if batches else [source]
-                for bucket, refs in batches:
-                    pieces[bucket].append(refs)
+        at_once = os.cpu_count() or 1 if isinstance(job.converter, Packer) else threads
+        for source, batches in zip(sources, in_parallel(lambda s: _scan(job, s), sources, at_once), strict=True):
+            empty += [] if batches else [source]
+            for bucket, refs in batches:
+                pieces[bucket].append(refs)
         sums = {bucket: add_sums(measure(job.converter, refs) for refs in batch) for bucket, batch in pieces.items()}
         check_expected(job, split, add_sums(sums.values()).records)
         offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)

@@ -51,10 +51,11 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[ConversionJo
         thread.start()
         try:
             yield job
-        finally:
             stop.set()
             thread.join()
             _update(job, bars)
+        finally:  # after Ctrl-C, the thread may be waiting for a bucket
+            stop.set()
 
 
 def _poll(job: ConversionJob, bars: "list[_Bar]", stop: threading.Event) -> None:

@@ -35,7 +35,7 @@ def raw_rows(seed: int, split: str, refs: References) -> np.ndarray:
 
 def read_rows(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes]]:
     """Each row with its raw bytes, in order."""
-    ranges = zip((refs.files[i].uri for i in refs.file), refs.offset.tolist(), refs.size.tolist(), strict=True)
+    ranges = zip((refs.files[i].uri for i in refs.file), map(int, refs.offset), map(int, refs.size), strict=True)
     return zip(refs, raw.read_ranges(ranges), strict=True)
 
 

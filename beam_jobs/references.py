@@ -104,11 +104,13 @@ class References:
         return replace(self, error=errors)
 
     def __iter__(self) -> Iterator[Reference]:
-        columns = {name: column.tolist() for name, column in self.columns.items()}
-        key, offset, size, error = (getattr(self, name).tolist() for name in _ARRAYS)
-        for i, file in enumerate(self.file):
-            own = {name: values[i] for name, values in columns.items()}
-            yield Reference(_decode(key[i]), self.files[file], offset[i], size[i], _decode(error[i]), own)
+        for begin in range(0, len(self), 1024):  # not over lists of all cells, which take five times the arrays' memory
+            rows = slice(begin, begin + 1024)
+            columns = {name: column[rows].tolist() for name, column in self.columns.items()}
+            key, offset, size, error = (getattr(self, name)[rows].tolist() for name in _ARRAYS)
+            for i, file in enumerate(self.file[rows]):
+                own = {name: values[i] for name, values in columns.items()}
+                yield Reference(_decode(key[i]), self.files[file], offset[i], size[i], _decode(error[i]), own)
 
     def values(self) -> Iterator[tuple[int | bytes, ...]]:
         """For each row, everything that determines the record's bytes: all columns except its location."""

@@ -5,7 +5,6 @@ To add a runner, add a row, and a module if it needs code. Beam is imported only
 
 import contextlib
 import importlib
-import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ from typing import Any
 from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
 from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.loopback import on_loopback
-from pipeline.errors import InfeedError, OptionError, did_you_mean
+from pipeline.errors import ConversionError, InfeedError, OptionError, did_you_mean
 from pipeline.installing import how_to_install
 from pipeline.tools.command import Console
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
 
-_REASON_LENGTH = 300
+_REASON_LENGTH = 160  # of each end
 _OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")  # in the text of an error from a job that started
 
 
@@ -32,22 +31,27 @@ def _run_to_its_end(job: ConversionJob, options: Any, _console: Console, _waitin
 
 
 def _start_and_wait(job: ConversionJob, options: Any, _console: Console, _waiting: Waiting) -> bool:
-    """Like _run_to_its_end, but raises OptionError if a runner without a preset cannot start."""
+    """Like _run_to_its_end, but raises ConversionError if the runner fails for a reason of its own, which may be of any
+    class: there is no Java, no job server or a missing package, or its workers were lost."""
     from beam_jobs.graph import pipeline_of
 
-    pipeline = pipeline_of(job, options)
+    pipeline, how = pipeline_of(job, options), "failed"
+    remedy = (
+        "If it did not start, start its job service and give its address (--runner=portable --job_endpoint=host:port), "
+        f"or choose another runner: {', '.join(RUNNERS)}. If it did, look at the log of its workers."
+    )
     try:
         result = pipeline.run()
-    except Exception as e:  # of any class: there may be no Java, no job server or a missing package
+        how, remedy = "failed while the job ran", "Look at the log of its workers. The same command resumes."
+        result.wait_until_finish()
+    except Exception as e:
         if isinstance(e, InfeedError) or any(mark in str(e) for mark in _OF_A_JOB):
             raise
-        reason = textwrap.shorten(str(e).partition("\n")[0] or type(e).__name__, _REASON_LENGTH, placeholder=" ...")
-        raise OptionError(
-            f"--runner={options.get_all_options()['runner']} cannot start here: {reason.rstrip('.')}. Start its job "
-            "service and give its address (--runner=portable --job_endpoint=host:port), or choose another runner: "
-            f"{', '.join(RUNNERS)}."
-        ) from e
-    result.wait_until_finish()
+        reason = " ".join(f"{type(e).__name__}: {e}".split()).rstrip(".: >")
+        if len(reason) > 2 * _REASON_LENGTH:  # it quotes a traceback, whose end is the cause
+            reason = f"{reason[:_REASON_LENGTH]} ... {reason[-_REASON_LENGTH:]}"
+        name = options.get_all_options()["runner"]
+        raise ConversionError(f"--runner={name} {how}: {reason}. {remedy}") from e
     return True
 
 
@@ -124,6 +128,7 @@ RUNNERS: Mapping[str, Preset] = {
         "the job service of --job_endpoint, with --environment_type for its workers",
         check=portable.check_options,
         around=lambda _options: on_loopback(),  # --environment_type=LOOPBACK starts workers here
+        run=_start_and_wait,
     ),
 }
 
@@ -135,10 +140,10 @@ def find_runner(name: str) -> Preset:
     short = _short(name.rpartition(".")[2] if name.startswith("apache_beam.") else name)
     for key, preset in RUNNERS.items():
         if short in (key, *preset.aliases) or name == preset.runner:
-            _load(preset.runner, f"needs more than is installed. Install it: {how_to_install(preset.extra)}", key)
+            _load(preset.runner, key, preset.extra)
             return preset
     if "." in name:
-        _load(name, "cannot be imported. It must be a short name or package.module.Class", name)
+        _load(name, name)
     else:
         from apache_beam.options.pipeline_options import StandardOptions
 
@@ -149,11 +154,14 @@ def find_runner(name: str) -> Preset:
     return Preset(name, run=_start_and_wait)
 
 
-def _load(path: str, problem: str, name: str) -> None:
+def _load(path: str, name: str, extra: str | None = None) -> None:
     module, _, attribute = path.rpartition(".")
     try:
         getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:
+        problem = "cannot be imported. It must be a short name or package.module.Class"
+        if extra:
+            problem = f"needs more than is installed. Install it: {how_to_install(extra)}"
         raise OptionError(f"--runner={name} {problem}. ({e})") from e
 
 

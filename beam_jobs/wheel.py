@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pipeline.errors import InfeedError
+from pipeline.installing import packages_of
 
 __all__ = ["build_wheel"]
 
@@ -57,6 +58,10 @@ def _metadata(project: Mapping[str, Any]) -> str:
         f"Requires-Python: {project['requires-python']}",
         *(f"Requires-Dist: {requirement}" for requirement in project["dependencies"]),
     ]
+    extras = project["optional-dependencies"]
+    for extra in extras:  # workers install none of them, but their errors name what is missing
+        lines += [f"Provides-Extra: {extra}"]
+        lines += [f"Requires-Dist: {requirement}; extra == '{extra}'" for requirement in packages_of([extra], extras)]
     return "\n".join(lines) + "\n"
 
 

@@ -4,6 +4,7 @@ The same plan gives the same bytes on any worker, so retries and workers that we
 
 import base64
 import dataclasses
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from beam_jobs.references import Reference, References, in_order
 from beam_jobs.resume import kept_shard
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.shards.example import example_pieces
-from pipeline.shards.key_digest import key_digest
+from pipeline.shards.key_digest import add_digests, key_digest
 from pipeline.shards.record import FRAME_BYTES, crc32c, crc32c_of, frame_ends
 from pipeline.storage.storage import Sink, Storage, join
 
@@ -53,15 +54,15 @@ def write_shard(raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs
 
 @dataclass
 class _Writing:
-    """A shard being written, with everything for its receipt."""
+    """A shard being written, with everything for its receipt: 12 bytes per record, as a shard may have a million."""
 
     plan: SplitPlan
     sink: Sink
     crc: google_crc32c.Checksum = field(default_factory=google_crc32c.Checksum)
     num_bytes: int = 0
-    keys: list[bytes] = field(default_factory=list)
-    index: list[tuple[int, int]] = field(default_factory=list)
-    raw_crcs: list[int] = field(default_factory=list)
+    key_digest: int = 0
+    index: "array[int]" = field(default_factory=lambda: array("I"))  # length, crc32c of each record
+    raw_crcs: "array[int]" = field(default_factory=lambda: array("I"))
     fixups: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     totals: Counter[str] = field(default_factory=Counter)
@@ -80,8 +81,9 @@ class _Writing:
         features = converted.features
         pieces = (features,) if isinstance(features, bytes) else example_pieces(converter.schema, features)
         self._append(pieces)
-        self.keys.append(ref.key.encode("utf-8", "surrogateescape"))
-        self.largest = max(self.largest, (self.index[-1][0], self.keys[-1]))
+        key = ref.key.encode("utf-8", "surrogateescape")
+        self.key_digest = add_digests((self.key_digest, key_digest([key])))
+        self.largest = max(self.largest, (self.index[-2], key))
         self.fixups.update(converted.fixups)
         self.notes.update(converted.notes)
         self.totals.update(converted.totals)
@@ -94,7 +96,7 @@ class _Writing:
             self.sink.write(piece)
             self.crc.update(piece)
         self.num_bytes += length + FRAME_BYTES
-        self.index.append((length, crc))
+        self.index.extend((length, crc))
 
     def receipt(self, shard: int, refs: References) -> Receipt:
         """The receipt of what was written. refs: all rows, in order."""
@@ -105,11 +107,11 @@ class _Writing:
             split=self.plan.split,
             shard=shard,
             num_shards=self.plan.num_shards,
-            records=len(self.index),
+            records=len(self.index) // 2,
             bytes=self.num_bytes,
             crc32c=int.from_bytes(self.crc.digest(), "big"),
-            key_digest=f"{key_digest(self.keys):032x}",
-            handled_digest=f"{key_digest(refs.key.tolist()):032x}",
+            key_digest=f"{self.key_digest:032x}",
+            handled_digest=f"{key_digest(refs.key):032x}",
             index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
             fixups=dict(sorted(self.fixups.items())),
             rejected=tuple(self.rejected),

@@ -8,7 +8,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.metadata import requires
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 __all__ = ["how_to_install", "packages_of"]
@@ -19,8 +19,12 @@ _OURSELVES = re.compile(r"infeed\[(?P<extras>[\w,-]+)\]")
 
 
 def how_to_install(*names: str) -> str:
-    """The command for these extras, quoted for a shell: pip install 'tensorflow>=2.21' for `read`."""
-    return f"pip install {' '.join(map(shlex.quote, packages_of(names, _extras())))}"
+    """The command for these extras, quoted for a shell: pip install 'tensorflow>=2.21' for `read`.
+
+    Where nothing tells what they require, it names the extras: an error must not fail on its remedy."""
+    extras = _extras()
+    packages = packages_of(names, extras) if extras.keys() >= set(names) else [f"infeed[{','.join(names)}]"]
+    return f"pip install {' '.join(map(shlex.quote, packages))}"
 
 
 def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> list[str]:
@@ -35,11 +39,12 @@ def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> li
 @functools.cache
 def _extras() -> Mapping[str, Sequence[str]]:
     """From the checkout, which may be newer than its installation; for a wheel, from the installed metadata."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, KeyError, ValueError):  # there is no such file, or it belongs to others
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
         if project["name"] == "infeed":
             return project["optional-dependencies"]
     found: dict[str, list[str]] = {}
-    for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):
-        found.setdefault(match["extra"], []).append(match["requirement"])
+    with contextlib.suppress(PackageNotFoundError):  # our packages were copied without their metadata
+        for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):
+            found.setdefault(match["extra"], []).append(match["requirement"])
     return found

@@ -6,6 +6,7 @@ one set          all files, also in subdirectories; a fraction of the documents 
 A source is a group of small files, a range of a large file that can be cut, or a large file that cannot."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = ["SPLITS", "SUFFIXES", "RawTexts", "find_texts"]
 
 SPLITS = ("train", "validation", "test")
 SLICE_BYTES = 16 * 10**6  # of raw data; packing takes about twenty times as much memory
+_MOST_PATHS = 100  # to one directory
 SUFFIXES = (TEXT_SUFFIX, *TABLE_SUFFIXES)
 _SPLIT = re.compile(r"(train|validation|val|test)[-_./].*", re.DOTALL)
 
@@ -71,21 +73,27 @@ def find_texts(
 
 
 def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
-    """All files below the directory by relative path, sorted by folder; without hidden ones."""
-    pending = [""]
+    """All files below the directory by relative path, sorted by folder; without hidden ones.
+
+    Raises RawDataError for a directory with too many paths: two links in each of 27 directories make 134 million."""
+    pending, found = [""], Counter[Path]()
     while pending:
         place = pending.pop()
         path = join(directory, place) if place else directory
-        if not is_remote(path) and _is_loop(path):
-            continue
+        if not is_remote(path):
+            real = Path(path).resolve()
+            if real in {parent.resolve() for parent in Path(path).absolute().parents}:  # a link to a directory above
+                continue
+            found[real] += 1
+            if found[real] > _MOST_PATHS:
+                links = (str(each) for each in reversed((Path(path), *Path(path).parents)) if each.is_symlink())
+                raise RawDataError(
+                    f"{real} is found by more than {_MOST_PATHS} paths, through symbolic links such as "
+                    f"{first_few(links)}. Remove the links, or give a directory without them."
+                )
         files, folders = storage.entries(path)
         yield from ((f"{place}{name}", stat) for name, stat in files.items() if not name.startswith("."))
         pending += [f"{place}{name}/" for name in reversed(folders) if not name.startswith(".")]
-
-
-def _is_loop(path: str) -> bool:
-    """Whether a symbolic link leads to one of the directories that contain it."""
-    return Path(path).resolve() in {parent.resolve() for parent in Path(path).absolute().parents}
 
 
 def _by_split(raw_data_dir: str, names: Iterable[str]) -> Mapping[str, Sequence[str]]:

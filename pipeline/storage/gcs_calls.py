@@ -1,12 +1,15 @@
-"""Calls to gs://: one client per process, retries with jitter and a time budget, and errors that name the object.
+"""Calls to gs://: one client per process, retries with jitter and a time budget, and errors that name the object. One
+that takes long is a log line: a network that is not there is otherwise minutes of silence.
 
 Credentials are google-auth's defaults. Without any, the client is anonymous, which public buckets allow."""
 
 import contextlib
 import functools
+import logging
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import google.auth
@@ -21,7 +24,7 @@ from google.cloud.exceptions import NotFound, PreconditionFailed
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 
-from pipeline.errors import StorageError
+from pipeline.errors import StorageError, printable
 
 __all__ = [
     "CONNECTIONS",
@@ -38,14 +41,17 @@ __all__ = [
     "named",
     "retrying",
     "status_of",
+    "waiting",
 ]
 
 TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of a response
 RETRY_SECONDS = 120.0  # per call, with all its attempts
 WAIT_SECONDS = (0.5, 16.0)  # before the second attempt, and at most; doubles each time, times a random factor
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+SILENT_SECONDS = (3.0, 15.0)  # until the first log line of a call, and between two of a process
 CONNECTIONS = 64  # size of the pool; more threads would wait for each other
 
+log = logging.getLogger("pipeline.storage")  # Python shows its warnings even if nobody has configured logging
 T = TypeVar("T")
 
 
@@ -85,7 +91,7 @@ def _emulator() -> str | None:
 @functools.cache
 def _credentials(emulator: str | None) -> Any:
     if not emulator:  # which needs none; looking for them may wait for a metadata server that does not exist
-        with contextlib.suppress(auth.DefaultCredentialsError):
+        with contextlib.suppress(auth.DefaultCredentialsError), waiting("find Google's default credentials"):
             return google.auth.default()[0]
     return AnonymousCredentials()
 
@@ -115,13 +121,46 @@ def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = N
     return Retry(again, initial=first, maximum=most, multiplier=2.0, timeout=RETRY_SECONDS, on_error=tried)
 
 
+@contextlib.contextmanager
+def waiting(what: str, failures: Sequence[Exception] = ()) -> Iterator[None]:
+    """Logs a warning if the block takes long. what: the words after "trying to". failures: so far; may grow."""
+    waits, wait = _waits(), (time.monotonic(), what, failures)
+    waits[id(wait)] = wait
+    try:
+        yield
+    finally:
+        del waits[id(wait)]
+
+
+@functools.cache
+def _waits() -> dict[int, tuple[float, str, Sequence[Exception]]]:
+    """Those of this process, oldest first; a thread watches them."""
+    waits: dict[int, tuple[float, str, Sequence[Exception]]] = {}
+
+    def watch() -> None:
+        while True:
+            time.sleep(0.25)
+            for began, what, failures in list(waits.values())[:1]:
+                if (seconds := time.monotonic() - began) > SILENT_SECONDS[0]:
+                    why = _first_line(failures[-1]) if failures else "no answer yet"
+                    log.warning("%s", printable(f"still trying to {what} after {seconds:.0f} s: {why}"))
+                    time.sleep(SILENT_SECONDS[1])
+
+    threading.Thread(target=watch, name="infeed-waits", daemon=True).start()
+    return waits
+
+
+os.register_at_fork(after_in_child=_waits.cache_clear)
+
+
 def call(path: str, action: str, function: Callable[[], T], left: threading.Event | None = None) -> T:
     """The result of `function`, with retries of transient failures.
 
     Raises MissingError, a StorageError naming path, status and attempts, or the client's PreconditionFailed."""
     failures: list[Exception] = []
     try:
-        return retrying(failures.append, left)(function)()
+        with waiting(f"{action} {path}", failures):
+            return retrying(failures.append, left)(function)()
     except PreconditionFailed:
         raise
     except (api.GoogleAPIError, auth.GoogleAuthError, InvalidResponse, *LOST) as error:
@@ -178,4 +217,8 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
+    """The start of an error's text. Libraries wrap errors of connections, often twice, behind a long URL."""
+    while error.args and isinstance(error.args[0], BaseException):
+        error = error.args[0]
+    text = str(getattr(error, "reason", "") or error).strip()
+    return (text or type(error).__name__).split("\n", 1)[0][:300]

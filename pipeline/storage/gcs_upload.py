@@ -18,6 +18,7 @@ from pipeline.storage.gcs_calls import (
     named,
     retrying,
     status_of,
+    waiting,
 )
 from pipeline.storage.gcs_ranges import find_blob
 
@@ -108,7 +109,8 @@ class Upload:
     def _sent(self, send: Callable[[], object]) -> bool:
         """Sends a piece. False if the bucket's object has another generation or may not be replaced."""
         try:
-            send()
+            with waiting(f"write {self._path}", self._failures):
+                send()
         except Exception as error:
             if status_of(error) == 412:  # the client has two exceptions for it
                 return False

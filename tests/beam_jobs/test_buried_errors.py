@@ -48,3 +48,15 @@ def test_a_worker_that_can_write_no_verdict_still_names_its_error(raw_mnist, tmp
     with pytest.raises(ConversionError) as raised:
         idx_to_gcs.main([*flags, f"--runner={runner}"])
     assert str(raised.value) == "cannot write shard: No space left on device"
+
+
+def test_ctrl_c_in_a_worker_in_this_process_looks_for_no_verdict_which_may_take_minutes(
+    raw_mnist, tmp_path, monkeypatch
+):
+    def interrupted(*_args):
+        raise KeyboardInterrupt
+
+    raw_mnist.write()
+    monkeypatch.setattr(graph, "write_shard", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        idx_to_gcs.main([f"--raw_data_dir={raw_mnist.directory}", f"--gcs_output_path={tmp_path}/out"])

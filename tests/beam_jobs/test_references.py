@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -76,3 +77,24 @@ def test_a_row_with_a_huge_name_is_rejected_under_a_short_one_and_makes_no_other
 def test_a_name_as_long_as_storages_allow_is_as_any_other():
     row = Reference("ä" * 2048, File("a", Stat(1)), 0, 1, "", {})
     assert list(References.of([row])) == [row]
+
+
+def test_going_through_the_rows_of_a_large_shard_takes_little_memory_besides_them():
+    rows = 50_000
+    numbers = np.arange(rows)
+    keys = np.char.mod("train-00000-of-00001:%d", numbers).astype("S")
+    refs = References(
+        (File("a", Stat(1)),),
+        keys,
+        np.zeros(rows, np.int32),
+        numbers,
+        numbers,
+        np.zeros(rows, "S1"),
+        {"label": numbers},
+    )
+    tracemalloc.start()
+    try:
+        assert sum(ref.columns["label"] for ref in refs) == numbers.sum()
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000  # lists of all cells: 10 MB
+    finally:
+        tracemalloc.stop()

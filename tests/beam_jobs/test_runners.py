@@ -10,7 +10,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from beam_jobs.options import beam_options
 from beam_jobs.runners import RUNNERS
 from converters import idx_to_gcs
-from pipeline.errors import InfeedError, OptionError
+from pipeline.errors import ConversionError, InfeedError, OptionError
 
 
 class OwnRunner(FnApiRunner):
@@ -20,6 +20,24 @@ class OwnRunner(FnApiRunner):
 class NeverStarts(FnApiRunner):
     def run_pipeline(self, pipeline, options):
         raise RuntimeError("Unable to fetch the server: Name or service not known.\nPlease look at our page.")
+
+
+class LosesWorkers(FnApiRunner):
+    """Raises while the job runs, as runners do that return only at its end."""
+
+    def run_pipeline(self, pipeline, options):
+        super().run_pipeline(pipeline, options)
+        raise MemoryError("2 of 8 workers were lost")
+
+
+class FailsLater(FnApiRunner):
+    """Returns a job that fails, as runners do that submit it to a service."""
+
+    def run_pipeline(self, pipeline, options):
+        return self
+
+    def wait_until_finish(self):
+        raise RuntimeError("Job 7 failed in state FAILED: 2 of 8 workers were lost.")
 
 
 def options_of(runner, *rest, processes=1):
@@ -44,16 +62,41 @@ def test_a_runner_of_beam_and_a_class_of_ones_own_go_through_as_they_are():
     assert runner_of(f"{__name__}.OwnRunner") == f"{__name__}.OwnRunner"
 
 
-def test_a_runner_that_cannot_start_here_says_why_and_what_else_there_is(raw_mnist, tmp_path):
+def test_where_nothing_is_missing_nobody_asks_how_to_install_it(monkeypatch):
+    monkeypatch.setattr("beam_jobs.runners.how_to_install", None)
+    assert runner_of("local") == RUNNERS["local"].runner
+
+
+@pytest.mark.parametrize(
+    ("runner", "message"),
+    [
+        (
+            "NeverStarts",
+            "failed: RuntimeError: Unable to fetch the server: Name or service not known. Please look at our page. If "
+            "it did not start, start its job service and give its address (--runner=portable "
+            "--job_endpoint=host:port), or choose another runner: local, dask, dataflow, portable. If it did, look at "
+            "the log of its workers.",
+        ),
+        (
+            "LosesWorkers",
+            "failed: MemoryError: 2 of 8 workers were lost. If it did not start, start its job service and give its "
+            "address (--runner=portable --job_endpoint=host:port), or choose another runner: local, dask, dataflow, "
+            "portable. If it did, look at the log of its workers.",
+        ),
+        (
+            "FailsLater",
+            "failed while the job ran: RuntimeError: Job 7 failed in state FAILED: 2 of 8 workers were lost. Look at "
+            "the log of its workers. The same command resumes.",
+        ),
+    ],
+)
+def test_a_runner_that_fails_says_what_it_raised_and_where_to_look(raw_mnist, tmp_path, capsys, runner, message):
     raw_mnist.write()
     flags = [f"--raw_data_dir={raw_mnist.directory}", f"--gcs_output_path={tmp_path}/out"]
-    with pytest.raises(OptionError) as raised:
-        idx_to_gcs.main([*flags, f"--runner={__name__}.NeverStarts"])
-    assert str(raised.value) == (
-        f"--runner={__name__}.NeverStarts cannot start here: Unable to fetch the server: Name or service not known. "
-        "Start its job service and give its address (--runner=portable --job_endpoint=host:port), or choose another "
-        "runner: local, dask, dataflow, portable."
-    )
+    with pytest.raises(ConversionError) as raised:
+        idx_to_gcs.main([*flags, f"--runner={__name__}.{runner}"])
+    assert str(raised.value) == f"--runner={__name__}.{runner} {message}"
+    assert ("train: " in capsys.readouterr().out) == (runner == "LosesWorkers")  # which had committed before
 
 
 def test_a_flag_of_beam_wins_over_what_a_preset_adds():

@@ -1,5 +1,6 @@
 """The wheel for the workers, of a checkout and of an installed distribution."""
 
+import os
 import re
 import subprocess
 import sys
@@ -51,8 +52,38 @@ def test_a_checkouts_wheel_holds_our_four_packages_and_no_caches(built):
 def test_its_metadata_are_those_of_the_project(built):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     metadata = contents(built)[f"infeed-{project['version']}.dist-info/METADATA"].decode()
-    assert re.findall("Requires-Dist: (.*)", metadata) == project["dependencies"]
+    required = re.findall("Requires-Dist: (.*)", metadata)
+    assert [each for each in required if "; extra == " not in each] == project["dependencies"]
     assert f"Requires-Python: {project['requires-python']}" in metadata
+    assert re.findall("Provides-Extra: (.*)", metadata) == list(project["optional-dependencies"])
+    assert {"tokenizers>=0.21; extra == 'text'", "apache-beam>=2.77; extra == 'dask'"} <= set(required)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("tokenizers", "tokenizer.json needs the library tokenizers. Install it: pip install 'tokenizers>=0.21'."),
+        ("apache_beam.options", r"conversion needs Apache Beam \(.*\). Install it: pip install 'apache-beam>=2.77'."),
+    ],
+)
+def test_what_is_missing_where_the_wheel_is_installed_is_named_with_the_remedy(installed, tmp_path, missing, message):
+    """A process that imports infeed from the installed wheel, and cannot import the package."""
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "train.txt").write_text("a text")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    command = (
+        "import runpy, sys; sys.modules[sys.argv.pop(1)] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+    )
+    flags = ["converters.text_to_gcs", "--raw_data_dir=raw", "--output=out", "--validation_fraction=0"]
+    if missing == "tokenizers":
+        flags += ["--tokenizer=tokenizer.json"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", command, missing, *flags],
+        check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+    )  # fmt: skip
+    assert re.search(f"^error: {message}$", done.stderr, re.MULTILINE), done.stderr
+    assert done.returncode == 2
 
 
 def test_the_same_code_gives_the_same_bytes(built, tmp_path):

@@ -211,6 +211,12 @@ def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_byt
                 socket.create_connection((address, port), timeout=5)
 
 
+def test_a_portable_job_without_its_worker_pool_is_one_error_with_the_cause(converted, job_service):
+    message = r"failed while the job ran: .* refused.*\. Look at the log of its workers\. The same command resumes\.$"
+    with pytest.raises(ConversionError, match=message):
+        converted(*job_service[0], f"--environment_config=localhost:{unused_port()}")
+
+
 class LosesSome(beam.DoFn):
     """Every third row or result; the summaries of the scan arrive, or they alone would give it away."""
 

@@ -24,15 +24,29 @@ def test_a_checkout_names_the_packages_of_its_own_pyproject():
     assert how_to_install("cuda") == "pip install 'jax[cuda13]>=0.10.2'"
 
 
-def test_a_wheel_names_what_its_metadata_require(tmp_path):
-    """In a process of its own, whose packages lie where pip would put them."""
+@pytest.mark.parametrize(
+    ("metadata", "pyproject", "command"),
+    [
+        (METADATA, None, "pip install 'tensorflow<3,>=2.99'"),
+        (METADATA, "[tool.theirs]", "pip install 'tensorflow<3,>=2.99'"),
+        (METADATA, "no TOML", "pip install 'tensorflow<3,>=2.99'"),
+        (METADATA.partition("Provides")[0], None, "pip install 'infeed[read]'"),
+        (None, None, "pip install 'infeed[read]'"),
+    ],
+    ids=["a wheel", "with a file of others", "with a damaged file", "without extras", "without metadata"],
+)
+def test_a_wheel_names_what_its_metadata_require(tmp_path, metadata, pyproject, command):
+    """In a process of its own without site-packages, whose packages lie where pip would put them."""
     shutil.copytree(Path(installing.__file__).parent, tmp_path / "pipeline", ignore=shutil.ignore_patterns("*.pyc"))
-    (tmp_path / "infeed-9.dist-info").mkdir()
-    (tmp_path / "infeed-9.dist-info" / "METADATA").write_text(METADATA)
+    if metadata:
+        (tmp_path / "infeed-9.dist-info").mkdir()
+        (tmp_path / "infeed-9.dist-info" / "METADATA").write_text(metadata)
+    if pyproject:
+        (tmp_path / "pyproject.toml").write_text(pyproject)
     program = "from pipeline.installing import how_to_install; print(how_to_install('read'))"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert done.stdout == "pip install 'tensorflow<3,>=2.99'\n", done.stderr
+    run = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(run, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.stdout == f"{command}\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,25 @@ def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_d
     assert open_dataset(str(tmp_path / "out"), "train").totals["num_documents"] == 2
 
 
+def test_links_by_which_a_directory_is_found_again_and_again_are_one_error_that_names_them(tmp_path):
+    """Both links in each of 27 directories lead to the next: 2 ** 27 paths to the last."""
+    raw = write(tmp_path / "raw", {"d00/a.txt": "hello", **{f"d{n:02}/b.txt": "there" for n in range(1, 28)}})
+    for n in range(27):
+        for link in ("left", "right"):
+            (raw / f"d{n:02}" / link).symlink_to(raw / f"d{n + 1:02}")
+    message = r"raw/d27 is found by more than 100 paths, through symbolic links such as \S+raw/d00/left, \S+left/left, "
+    with pytest.raises(RawDataError, match=message):
+        convert(raw, tmp_path / "out", "--validation_fraction=0")
+
+
+def test_a_directory_that_a_few_links_lead_to_is_read_by_each(tmp_path):
+    raw = write(tmp_path / "raw", {"a/b.txt": "hello"})
+    for n in range(3):
+        (raw / f"link{n}").symlink_to(raw / "a")
+    convert(raw, tmp_path / "out", "--validation_fraction=0")
+    assert open_dataset(str(tmp_path / "out"), "train").totals["num_documents"] == 4
+
+
 def test_many_small_files_are_a_small_job(tmp_path):
     raw = write(tmp_path / "raw", {f"train/{n}.txt": "hello" for n in range(2000)})
     sources = find_texts(str(raw), [], None, Reading()).sources
