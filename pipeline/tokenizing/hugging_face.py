@@ -39,7 +39,7 @@ class HuggingFaceTokenizer:
     @property
     def unknown(self) -> int | None:
         """See Tokenizer."""
-        model = _parsed(self.path, self.digest).get("model") or {}
+        model = _part(self.path, self.digest, "model")
         token = model.get("unk_token")
         number = _loaded(self.path, self.digest).token_to_id(token) if isinstance(token, str) else model.get("unk_id")
         return number if isinstance(number, int) else None
@@ -99,7 +99,7 @@ def open_hugging_face(path: str, start: str | None = None, end: str | None = Non
     content = open_storage(path).read(path)
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     loaded = _loaded(path, digest)
-    if dropout := (_parsed(path, digest).get("model") or {}).get("dropout"):
+    if dropout := _part(path, digest, "model").get("dropout"):
         raise OptionError(
             f"{path} has a dropout of {dropout}: a text would have other tokens every time. Set it to null in the file."
         )
@@ -115,8 +115,7 @@ def _bytes_of_tokens(path: str, digest: str) -> np.ndarray | None:
     """int32 [vocabulary]: bytes of each token, for tokenizers whose tokens are sequences of bytes; else None.
 
     Each character of such a token represents one byte, as in the tokenizers of GPT-2 and Llama 3."""
-    decoder = _parsed(path, digest).get("decoder") or {}
-    if decoder.get("type") != "ByteLevel":
+    if _part(path, digest, "decoder").get("type") != "ByteLevel":
         return None
     vocabulary = _loaded(path, digest).get_vocab()
     lengths = np.zeros(max(vocabulary.values()) + 1, np.int32)
@@ -124,9 +123,10 @@ def _bytes_of_tokens(path: str, digest: str) -> np.ndarray | None:
     return lengths
 
 
-@functools.lru_cache(4)
-def _parsed(path: str, digest: str) -> Mapping[str, Any]:
-    return json.loads(_read(path, digest))
+@functools.lru_cache(8)
+def _part(path: str, digest: str, name: str) -> Mapping[str, Any]:
+    part = json.loads(_read(path, digest)).get(name)
+    return part if isinstance(part, dict) else {}  # the library also takes lists
 
 
 def _ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:

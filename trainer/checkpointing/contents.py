@@ -12,10 +12,12 @@ from pipeline.shards.record import crc32c
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["CONTENTS", "changes", "contents_path", "read_contents", "sealed", "versions"]
+__all__ = ["CONTENTS", "TREE", "changes", "contents_path", "read_contents", "sealed", "tree_names", "versions"]
 
 CONTENTS = "contents"  # an item of Orbax, that is, a directory of the checkpoint
+TREE = "_METADATA"
 FORMAT = 1
+_REMEDY = "It is damaged: copy the checkpoint again, or resume from another step."
 _SEAL = "crc32c"
 _PACKAGES = ("infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
 
@@ -65,7 +67,7 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
         if storage.exists(path):
             raise
         raise CheckpointError(f"{path} is missing: the checkpoint is damaged, or another program wrote it.") from error
-    file = JsonFile(path, CheckpointError, "It is damaged: copy the checkpoint again, or resume from another step.")
+    file = JsonFile(path, CheckpointError, _REMEDY)
     page = file.parse(data)
     if not isinstance(page, dict) or page.get(_SEAL) != _checksum(page):
         raise CheckpointError(f"{path} is damaged: its checksum does not match.")
@@ -76,6 +78,21 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
             f"it: {head.versions.get('infeed', 'unknown')}."
         )
     return page
+
+
+def tree_names(storage: Storage, directory: str) -> set[str]:
+    """The names of the arrays in a directory of Orbax, with dots between their parts.
+
+    Raises CheckpointError if the file that describes them is missing or damaged: Orbax's own errors do not name it."""
+    path = join(directory, TREE)
+    if not storage.exists(path):
+        raise CheckpointError(f"{path} is missing: the checkpoint is damaged.")
+    file = JsonFile(path, CheckpointError, _REMEDY)
+    try:
+        leaves = file.parse(storage.read(path))["tree_metadata"].values()
+        return {".".join(key["key"] for key in leaf["key_metadata"]).replace("/", ".") for leaf in leaves}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise file.misfit("it does not describe a tree of arrays.") from error
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

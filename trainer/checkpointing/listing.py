@@ -8,7 +8,7 @@ from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
-__all__ = ["checkpoint_bytes", "checkpoints_directory", "finished_steps", "required_step"]
+__all__ = ["check_files", "checkpoint_bytes", "checkpoints_directory", "finished_steps", "required_step"]
 
 # Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough.
 _LAST_WORD = "commit_success.txt"
@@ -39,6 +39,19 @@ def required_step(directory: str, steps: Sequence[int], step: int | None) -> int
     if step is not None and step not in steps:
         raise CheckpointError(f"{directory} has no checkpoint of step {step}. It has: {steps}.")
     return steps[-1] if step is None else step
+
+
+def check_files(storage: Storage, directory: str, prefix: str = "") -> None:
+    """Raises StorageError for a named pipe or device in or below a directory of a disk: libraries would wait for it.
+
+    prefix: only what begins with it."""
+    files, directories = ({}, ()) if storage.remote else storage.entries(directory)
+    for name, stat in files.items():
+        if name.startswith(prefix) and not stat.bytes:  # as pipes are listed
+            storage.stat(join(directory, name))
+    for name in directories:
+        if name.startswith(prefix):
+            check_files(storage, join(directory, name))
 
 
 def checkpoint_bytes(storage: Storage, directory: str) -> int:

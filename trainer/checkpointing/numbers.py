@@ -7,11 +7,12 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from pipeline.errors import CheckpointError
-from pipeline.storage.schemes import is_remote
+from pipeline.errors import CheckpointError, InfeedError
+from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.bucket_path import TENSORSTORE_RETRIES, bound_stalls
 from trainer.checkpointing.failures import reason
+from trainer.checkpointing.listing import check_files
 
 __all__ = ["part_crc", "read_array"]
 
@@ -29,6 +30,8 @@ def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarr
     state = join(directory, "state")
     try:
         numbers = _read(state, name)
+    except InfeedError:
+        raise
     except Exception as error:  # tensorstore raises many kinds
         raise CheckpointError(f"cannot read {name} of {state}: {reason(error)}") from error
     parts = [size // count for size, count in zip(listed["shape"], listed["cut"], strict=True)]
@@ -45,6 +48,7 @@ def _read(state: str, name: str) -> np.ndarray:
     import tensorstore  # takes 0.2 s, which listing does without
 
     bound_stalls()
+    check_files(open_storage(state), state)
     context = tensorstore.Context({"gcs_request_retries": TENSORSTORE_RETRIES})
     store = {"driver": "ocdbt", "base": _place(state)}
     keys = tensorstore.KvStore.open(store, context=context).result().list().result()
