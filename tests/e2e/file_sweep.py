@@ -33,8 +33,8 @@ SECONDS = 30
 COLUMNS = ("same", "refused", "shown as it is", "silent", "traceback", "foreign code", "hang")
 FAILURES = COLUMNS[3:]
 EVIL = "open('executed', 'w').write('foreign code')\nclass X: pass\nclass Config: pass\n"
-NOISE = re.compile(r"\d+(\.\d+)? ?(ms|s|MB/s|KB/s|records/s)\b|0x[0-9a-f]+")
-TOLD = re.compile(r"damaged|is not JSON|checksum|cannot be|cannot locate|does not|Traceback|no history|lacks|warning:")
+NOISE = re.compile(r"\d+(\.\d+)? ?(ms|s|MB/s|KB/s|records/s|bytes|KB|MB)\b|\"bytes\": \d+|0x[0-9a-f]+|[─ ]+")
+TOLD = re.compile(r"damaged|has changed|is not JSON|checksum|cannot be|cannot locate|does not|Traceback|no history|lacks|warning:")
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,10 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def exported() -> None:
-    """What the callback that exports the best model reads of the newest export."""
-    from trainer.exporting.publishing import Exports
+    """What a callback that exports the best model reads of the newest export."""
+    from trainer.modes.evaluated import measured
 
-    exports = Exports("export")
-    print([(number, exports.origin(number)) for number in exports.numbers()])
+    print(measured("export", "loss"))
 
 
 def texts() -> None:
@@ -176,10 +175,10 @@ CASES = {
     "train_result.json": Case("run/train_result.json", REPORT, plain=True),
     "text.json": Case("texts/text.json", TEXTS),
     "tokenizer.json": Case("texts/tokenizer.json", TEXTS),
-    "infeed.json": Case("export/7/assets.extra/infeed.json", [exported]),
+    "infeed.json": Case("export/7/assets.extra/infeed.json", [exported], plain=True),
     "contents": Case(f"{STEP}/contents/metadata", SAVED),
     "_METADATA": Case(f"{STEP}/state/_METADATA", SAVED),
-    "_METADATA, foreign": Case("foreign/_METADATA", [foreign]),
+    "_METADATA, foreign": Case("foreign/_METADATA", [foreign], plain=True),
     "_CHECKPOINT_METADATA": Case(f"{STEP}/_CHECKPOINT_METADATA", SAVED),
     "_sharding": Case(f"{STEP}/state/_sharding", SAVED),
     "manifest.ocdbt": Case(f"{STEP}/state/manifest.ocdbt", SAVED),
@@ -254,6 +253,11 @@ class Outcome:
     err: str
     executed: bool
 
+    @property
+    def meaning(self) -> tuple[object, ...]:
+        """Without speeds, sizes of files and the widths of tables."""
+        return self.code, NOISE.sub(" ", self.out), NOISE.sub(" ", self.err)
+
 
 def outcome(read: Callable[[], object], scratch: Path, place: Path, seconds: float = SECONDS) -> Outcome:
     """What a command does, in a process of its own, in this directory."""
@@ -268,7 +272,7 @@ def outcome(read: Callable[[], object], scratch: Path, place: Path, seconds: flo
     if code is None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    printed = [NOISE.sub("N", (scratch / name).read_text(errors="replace")) for name in ("out", "err")]
+    printed = [(scratch / name).read_text(errors="replace") for name in ("out", "err")]
     return Outcome(code, printed[0], printed[1], (place / "executed").exists())
 
 
@@ -287,6 +291,9 @@ def beside(read: Callable[[], object], scratch: Path) -> Outcome:
 def _child(read: Callable[[], object], place: Path, scratch: Path) -> None:
     code = 1
     try:
+        from pipeline.tools.command import exit_with
+        from trainer.__main__ import _report
+
         os.chdir(place)
         sys.path.append("")  # so that a name in a file finds the code in the directory
         for number, name in ((1, "out"), (2, "err")):
@@ -294,8 +301,7 @@ def _child(read: Callable[[], object], place: Path, scratch: Path) -> None:
         sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", 0), encoding="utf-8", write_through=True)
         sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", 0), encoding="utf-8", errors="backslashreplace", write_through=True)
         warnings.simplefilter("ignore")
-        from pipeline.tools.command import exit_with
-
+        sys.unraisablehook = _report  # as in a training
         try:
             exit_with(lambda: read() and None)
             code = 0
@@ -319,7 +325,7 @@ def judged(case: Case, before: Outcome, after: Outcome) -> str:
         return "hang"
     if "Traceback (most recent" in after.err + after.out or after.code < 0:
         return "traceback"
-    if (after.code, after.out, after.err) == (before.code, before.out, before.err):
+    if after.meaning == before.meaning:
         return "same"
     if after.code and after.err.count("error: ") == 1 or after.code == 1 and before.code == 0:
         return "refused"  # 1: verify lists what is damaged

@@ -3,7 +3,6 @@
 Nothing is written per step: from a start, the records of every later step can be computed. Needs neither JAX nor
 TensorFlow."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import CheckpointError
+from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
@@ -164,7 +164,7 @@ class History:
 
 def append(workdir: str, line: Line) -> None:
     """Adds a line. Hosts may do so at the same time. Raises StorageError."""
-    text = json.dumps({"kind": NAMES[type(line)]} | asdict(line)).encode() + b"\n"
+    text = sealed_line({"kind": NAMES[type(line)]} | asdict(line))
     path = join(str(workdir), NAME)
     open_storage(path).update(path, lambda old: (old or b"") + text)
 
@@ -183,8 +183,8 @@ REMEDY = "The file is damaged: remove the line, and the rest can be used."
 
 
 def _line(file: JsonFile, text: bytes) -> Line:
-    page = file.parse(text)
-    kind = KINDS.get(page.pop("kind", "")) if isinstance(page, dict) else None
+    page, _ = unsealed(file, text)
+    kind = KINDS.get(page.pop("kind", ""))
     if kind is None:
         raise file.misfit(f"its kind is none of {', '.join(KINDS)}.")
     try:

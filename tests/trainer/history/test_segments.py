@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
+from pipeline.shards.sealed import sealed_line
 from trainer.history.seen import seen_batches, segment_of, segment_of_all
 from trainer.history.segments import BadRecords, Command, End, History, Start, append, read_history
 
@@ -46,8 +47,8 @@ def test_in_a_bucket_hosts_add_to_one_object(bucket):
     ("line", "problem"),
     [
         ("{", r"segments\.jsonl, line 2 is not JSON"),
-        ("[]", r"line 2: its kind is none of start, bad records, end\. The file is damaged: remove the line"),
-        ('{"kind": "stop"}', r"line 2: its kind is none of start"),
+        ("[]", r"line 2: it: expected object, got array\. The file is damaged: remove the line"),
+        ('{"kind": "stop"}', r"line 2: its kind is none of start, bad records, end\. The file is damaged: remove the"),
         (
             '{"kind": "end", "step": "x", "time": "", "reason": ""}',
             r"line 2: Expected `int`, got `str` - at `\$\.ste",
@@ -73,8 +74,21 @@ def test_empty_lines_are_skipped(tmp_path):
 def test_keys_that_a_later_version_adds_are_skipped(tmp_path):
     append(str(tmp_path), START)
     path = tmp_path / "segments.jsonl"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"weather": "fair"}) + "\n")
+    fields = json.loads(path.read_text())
+    del fields["checksum"]
+    path.write_bytes(sealed_line(fields | {"weather": "fair"}))
     assert read_history(str(tmp_path)).starts == [START]
+
+
+def test_a_line_of_an_earlier_version_has_no_checksum_and_a_changed_value_is_found_in_others(tmp_path):
+    append(str(tmp_path), START)
+    path = tmp_path / "segments.jsonl"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in fields.items() if key != "checksum"}) + "\n")
+    assert read_history(str(tmp_path)).starts == [START]
+    path.write_text(json.dumps(fields | {"settings": {"seed": 2}}) + "\n")
+    with pytest.raises(CheckpointError, match=r"line 1: its checksum is .* remove the line, and the rest can be used"):
+        read_history(str(tmp_path))
 
 
 def runs(*segments):
