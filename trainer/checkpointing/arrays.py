@@ -1,6 +1,6 @@
 """The list of arrays in a checkpoint, and two checks against it: same model, and undamaged."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,9 +9,8 @@ from pipeline.errors import CheckpointError
 from pipeline.logs import logger
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.checksums import array_sums, cut_of
-from trainer.checkpointing.contents import TREE
 
-__all__ = ["check_model", "check_numbers", "check_tree", "list_arrays", "mesh_of"]
+__all__ = ["check_model", "check_numbers", "list_arrays", "mesh_of"]
 
 log = logger("trainer")
 
@@ -63,12 +62,6 @@ def check_model(path: str, listed: Listed, like: Any) -> None:
                 f"and {wanted.get(name, 'missing')} in this task. Use the task and the flags it was trained with, or "
                 "another workdir."
             )
-
-
-def check_tree(path: str, listed: Listed, names: Collection[str]) -> None:
-    """Raises CheckpointError, which names an array, unless Orbax's description has all of them. names: see tree_names."""
-    if lost := [name for name in listed if name.replace("/", ".") not in names]:
-        raise CheckpointError(f"{path}/state/{TREE} is damaged: it lacks {lost[0]}, which the checkpoint has.")
 
 
 def check_numbers(path: str, listed: Listed, state: Any) -> None:

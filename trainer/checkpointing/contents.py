@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -12,7 +12,7 @@ from pipeline.shards.record import crc32c
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["CONTENTS", "TREE", "changes", "contents_path", "read_contents", "sealed", "tree_names", "versions"]
+__all__ = ["CONTENTS", "TREE", "changes", "check_tree", "contents_path", "read_contents", "sealed", "versions"]
 
 CONTENTS = "contents"  # an item of Orbax, that is, a directory of the checkpoint
 TREE = "_METADATA"
@@ -80,19 +80,21 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
     return page
 
 
-def tree_names(storage: Storage, directory: str) -> set[str]:
-    """The names of the arrays in a directory of Orbax, with dots between their parts.
+def check_tree(storage: Storage, directory: str, listed: Iterable[str] = ()) -> None:
+    """Checks the description of the arrays in a directory of Orbax, whose own errors do not name the file.
 
-    Raises CheckpointError if the file that describes them is missing or damaged: Orbax's own errors do not name it."""
+    listed: names of arrays that it must have. Raises CheckpointError if it lacks one, is missing or is damaged."""
     path = join(directory, TREE)
     if not storage.exists(path):
         raise CheckpointError(f"{path} is missing: the checkpoint is damaged.")
     file = JsonFile(path, CheckpointError, _REMEDY)
     try:
         leaves = file.parse(storage.read(path))["tree_metadata"].values()
-        return {".".join(key["key"] for key in leaf["key_metadata"]).replace("/", ".") for leaf in leaves}
+        names = {".".join(key["key"] for key in leaf["key_metadata"]).replace("/", ".") for leaf in leaves}
     except (AttributeError, KeyError, TypeError) as error:
         raise file.misfit("it does not describe a tree of arrays.") from error
+    if lost := [name for name in listed if name.replace("/", ".") not in names]:  # Orbax joins with dots
+        raise file.misfit(f"it lacks {lost[0]}, which the checkpoint has.")
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

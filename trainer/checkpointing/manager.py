@@ -14,9 +14,9 @@ from pipeline.errors import CheckpointError, InfeedError, OptionError, OwnerErro
 from pipeline.logs import logger
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from trainer.checkpointing.arrays import check_model, check_numbers, check_tree, list_arrays, mesh_of
+from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.bucket_path import orbax_path
-from trainer.checkpointing.contents import CONTENTS, read_contents, sealed, tree_names, versions
+from trainer.checkpointing.contents import CONTENTS, check_tree, read_contents, sealed, versions
 from trainer.checkpointing.failures import as_checkpoint_error
 from trainer.checkpointing.fenced import fenced_path
 from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps, required_step
@@ -175,7 +175,7 @@ class CheckpointManager:
         check_model(path, page["arrays"], like)
         check_files(self._storage, path)
         with self._offering_previous(step):
-            check_tree(path, page["arrays"], tree_names(self._storage, join(path, "state")))
+            check_tree(self._storage, join(path, "state"), page["arrays"])
         with self._explaining("read", path, advice=" It may be damaged." + self._previous(step)):
             state = self._read_state(step, like)
         with self._offering_previous(step):

@@ -7,7 +7,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from pipeline.errors import CheckpointError, InfeedError
+from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.bucket_path import TENSORSTORE_RETRIES, bound_stalls
@@ -28,10 +28,9 @@ def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarr
 
     Raises CheckpointError if they cannot be read or do not match `listed`, the array's entry in the contents."""
     state = join(directory, "state")
+    check_files(open_storage(state), state)
     try:
         numbers = _read(state, name)
-    except InfeedError:
-        raise
     except Exception as error:  # tensorstore raises many kinds
         raise CheckpointError(f"cannot read {name} of {state}: {reason(error)}") from error
     parts = [size // count for size, count in zip(listed["shape"], listed["cut"], strict=True)]
@@ -48,7 +47,6 @@ def _read(state: str, name: str) -> np.ndarray:
     import tensorstore  # takes 0.2 s, which listing does without
 
     bound_stalls()
-    check_files(open_storage(state), state)
     context = tensorstore.Context({"gcs_request_retries": TENSORSTORE_RETRIES})
     store = {"driver": "ocdbt", "base": _place(state)}
     keys = tensorstore.KvStore.open(store, context=context).result().list().result()

@@ -175,7 +175,9 @@ def read_history(workdir: str) -> History:
     storage = open_storage(path)
     if not storage.exists(path):
         return History()
-    texts = [(number, text) for number, text in enumerate(storage.read(path).splitlines(), 1) if text.strip()]
+    if not (data := storage.read(path)).strip():
+        raise CheckpointError(f"{path} is empty: it is damaged. Remove it: then the steps so far cannot be traced.")
+    texts = [(number, text) for number, text in enumerate(data.splitlines(), 1) if text.strip()]
     return History([_line(JsonFile(f"{path}, line {number}", CheckpointError, REMEDY), text) for number, text in texts])
 
 

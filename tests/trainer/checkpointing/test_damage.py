@@ -70,7 +70,10 @@ DAMAGE = {  # file of the newest checkpoint, what becomes of it -> what is said
     ("state/_METADATA", remove): r"/20/state/_METADATA is missing: the checkpoint is damaged\.",
     ("state/_METADATA", emptied): r"/20/state/_METADATA is not JSON: .* It is damaged: copy the checkpoint again",
     ("state/_METADATA", no_tree): r"/20/state/_METADATA: it does not describe a tree of arrays\. It is damaged: copy",
-    ("state/_METADATA", one_less): r"/20/state/_METADATA is damaged: it lacks variables/params/w, which the checkpoint",
+    (
+        "state/_METADATA",
+        one_less,
+    ): r"/20/state/_METADATA: it lacks variables/params/w, which the checkpoint has\. It is dam",
     ("array data", flip): r"/20 is damaged: restored values of variables/params/w differ from saved ones\.",
     ("array data", cut_short): "cannot read .*/20: .*variables.params.w",
     ("array data", remove): "cannot read .*/20: ",

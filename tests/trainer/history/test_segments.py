@@ -63,6 +63,12 @@ def test_a_damaged_line_is_an_error_that_names_it(tmp_path, line, problem):
         read_history(str(tmp_path))
 
 
+def test_an_empty_file_is_damaged(tmp_path):
+    (tmp_path / "segments.jsonl").touch()
+    with pytest.raises(CheckpointError, match=r"segments\.jsonl is empty: it is damaged\. Remove it"):
+        read_history(str(tmp_path))
+
+
 def test_empty_lines_are_skipped(tmp_path):
     append(str(tmp_path), START)
     with (tmp_path / "segments.jsonl").open("a") as file:

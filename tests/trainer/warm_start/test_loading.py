@@ -165,7 +165,9 @@ def test_a_damaged_file_and_other_paths_are_errors(task, fresh, tmp_path):
 def test_a_damaged_description_of_a_foreign_checkpoint_is_named(of_flax, tmp_path, text):
     shutil.copytree(of_flax / "state", tmp_path / "copy")
     (tmp_path / "copy/_METADATA").write_text(text)
-    with pytest.raises(CheckpointError, match=r"copy/_METADATA(: it does not describe a tree of| is not JSON: ).* It is d"):
+    with pytest.raises(
+        CheckpointError, match=r"copy/_METADATA(: it does not describe a tree of| is not JSON: ).* It is d"
+    ):
         open_weights(str(tmp_path / "copy"))
 
 
