@@ -10,6 +10,10 @@ from pipeline.shards.sealed import sealed_line
 from trainer.history.seen import seen_batches, segment_of, segment_of_all
 from trainer.history.segments import BadRecords, Command, End, History, Start, append, read_history
 
+ORDER = {"num_records": 9, "batch": 2, "seed": 1, "block_records": 1, "block_starts": [[0, 1, 9]], "streams": 1}
+ORDER |= {"window_records": 4, "epochs": "drop"}
+SOURCE = {"name": "d", "fingerprint": "f", "first": 0, "stop": 9}
+GIVEN = {"order": ORDER, "sources": [SOURCE], "on_error": "raise", "source_starts": [0, 9], "fingerprint": "f"}
 START = Start(
     step=0,
     time="2026-11-23T12:00:00+00:00",
@@ -170,6 +174,18 @@ def traced(history, step):
         ([], 3, CheckpointError, r"run has no segments\.jsonl, so no step can be traced\. .* give the --workdir of a"),
         ([replace(START, step=9)], 9, OptionError, r"step 9 is before the history of run, which begins after step 9"),
         ([replace(START, input=None)], 9, CheckpointError, r"Only inputs made by train_dataset can be traced"),
+        (
+            [replace(START, input=GIVEN | {"order": ORDER | {"seed": None}})],
+            9,
+            CheckpointError,
+            r"run/segments\.jsonl: the start after step 0 has no valid input \(TypeError\(.* remove",
+        ),
+        (
+            [replace(START, input=GIVEN | {"sources": [SOURCE | {"split": 7}]})],
+            9,
+            CheckpointError,
+            r"run/segments\.jsonl: the start after step 0 has no valid input \(ValidationError\(.*`int`.* remove",
+        ),
         (
             [replace(START, input={"order": {}})],
             9,
