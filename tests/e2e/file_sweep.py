@@ -33,6 +33,7 @@ COLUMNS = ("same", "refused", "shown as it is", "silent", "traceback", "foreign 
 FAILURES = COLUMNS[3:]
 EVIL = "open('executed', 'w').write('foreign code')\nclass X: pass\nclass Config: pass\n"
 NOISE = re.compile(r"\d+(\.\d+)? ?(ms|s|MB/s|KB/s|records/s|bytes|KB|MB)\b|\"bytes\": \d+|0x[0-9a-f]+|[─ ]+")
+ERROR = re.compile(r"\w[\w.]*(Error|Exception)\b")  # the last line of a traceback
 TOLD = re.compile(
     r"damaged|has changed|is not JSON|checksum|cannot be|cannot locate|does not|Traceback|no history|lacks|warning:"
 )
@@ -386,7 +387,8 @@ def sweep(count: int, seed: int, scratch: Path) -> Mapping[str, Counter[str]]:
                 after = beside(read, scratch)
                 column = judged(case, before[name][at], after)
                 if column in FAILURES:
-                    last = (after.err.strip() or after.out.strip()).splitlines()[-1:]
+                    told = (after.err.strip() or after.out.strip()).splitlines()
+                    last = [line for line in told if ERROR.match(line)] or told[-1:]
                     print(
                         f"{name}: {how}: {column} by read {at}, {after.code}: {last}"[:600], file=sys.stderr, flush=True
                     )
