@@ -25,6 +25,7 @@ from trainer.exporting.publishing import Exports
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 FLAGS = ("--num_train_shards=3", "--num_validation_shards=2")
+ABOUT = {"origin": {}, "signatures": {}, "verified": {}}
 OF_A_DATASET = (
     *("manifest.json", "features.json", "dataset_info.json", "image-class-label.labels.txt", "text.json", "_dali"),
     *("_index", "_index/train.npy", "_index/validation.npy", "_rejects", "_rejects/train.jsonl", "_summary/train.json"),
@@ -72,14 +73,14 @@ def made(tmp_path_factory):
     for number in (1000, 2000):
         model = directory / "exports" / str(number)
         write_model(model)
-        (model / "assets.extra/infeed.json").write_text(json.dumps({"origin": {}, "export": number}))
+        (model / "assets.extra/infeed.json").write_text(json.dumps(ABOUT | {"export": number}))
     return directory
 
 
 def write_model(model: Path) -> None:
     for name in ("variables", "assets", "assets.extra"):
         (model / name).mkdir(parents=True)
-    (model / "assets.extra/infeed.json").write_text(json.dumps({"origin": {}}))
+    (model / "assets.extra/infeed.json").write_text(json.dumps(ABOUT))
     for name in (
         "saved_model.pb",
         "fingerprint.pb",

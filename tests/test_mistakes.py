@@ -74,6 +74,9 @@ COMMAND_LINES = {
     f"{IMAGES} --train-split tain": r"no split 'tain'\. Did you mean 'train'\?",
     f"{IMAGES} --max-step 5": r"--max-step.* --max-steps.* See infeed train images --help",
     f"{IMAGES} --max-steps five": r"five.* See infeed train images --help",
+    f"{IMAGES} --max-steps": r"Missing value for argument '--max-steps'\. Expected one value\. See infeed train images",
+    "train images --workdir": r"Missing value for argument '--workdir'\. Expected one value\. See infeed train images",
+    "convert images --output": r"argument --output.*: expected one argument\. See infeed convert images --help",
     f"{IMAGES} --mode evalute": r"'evalute'.*'evaluate'.* See infeed train images --help",
     f"{IMAGES} --mode evaluate": r"has no checkpoint\. Train first, or give the right workdir",
     f"{IMAGES} --size 4": r"size=4 must be at least 8 pixels\. Give a larger size",
@@ -117,6 +120,10 @@ IN_PYTHON = {
         r"iterations_per_loop=0 must be",
     ),
     "a metric's name": (lambda: task(metrics={"loss": lambda *_: None}), r"'loss'.* reserved; choose another"),
+    "a metric named as a column of metrics.jsonl": (
+        lambda: task(metrics={"step": lambda *_: None}),
+        r"'step'.* reserved; choose another",
+    ),
     "a metric": (lambda: task(metrics={"accuracy": 1}), r"Allowed: a function\(outputs, batch\)"),
 }
 

@@ -38,7 +38,7 @@ EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run the same
 
 
 class Ending(ShortInNotebooks):
-    """The process was asked to end and all progress is saved: the same command resumes from there.
+    """The process was asked to end, and nothing is lost: the same command resumes, or starts over if it saves nothing.
 
     together: every host of the run raises it at the same step, so no host has to be told."""
 

@@ -36,7 +36,8 @@ __all__ = [
 
 Batch = Mapping[str, Any]
 """An array, or a tree of them, per key; [b, ...] with a row per record."""
-RESERVED = ("loss", "grad_norm")
+_OF_RESULTS = ("records", "masked", "num_records", "crc", "expected_crc", "seconds", "name", "proven", "split")
+RESERVED = ("loss", "grad_norm", "step", *_OF_RESULTS, "checkpoint_path")  # in metrics.jsonl and eval_result.json
 
 
 class Variables(NamedTuple):
@@ -154,10 +155,10 @@ class Task:
             self._check_metric(name, metric)
 
     def _check_metric(self, name: str, metric: object) -> None:
-        if name in RESERVED or name.startswith("_"):
+        if name in RESERVED or name.startswith(("_", "speed/")):
             raise OptionError(
-                f"a metric is named {name!r}. {', '.join(RESERVED)} and names that start with _ are reserved; choose "
-                "another."
+                f"a metric is named {name!r}. {', '.join(RESERVED)} and names that start with _ or speed/ are "
+                "reserved; choose another."
             )
         if isinstance(metric, type) or not (isinstance(metric, Metric) or callable(metric)):
             raise OptionError(

@@ -107,7 +107,7 @@ class LocalStorage:
         with _naming(path, "update"):
             target.parent.mkdir(parents=True, exist_ok=True)
             with _sole_writer(target):
-                data = change(target.read_bytes() if target.exists() else None)
+                data = change(self.read(path) if target.exists() else None)
                 with self.publish(path) as sink:
                     sink.write(data)
 

@@ -1,9 +1,10 @@
 """Tokenizers of Hugging Face's library `tokenizers`, from a tokenizer.json."""
 
+import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from pipeline.errors import InfeedError, OptionError, did_you_mean
 from pipeline.installing import how_to_install
+from pipeline.quiet import quiet_libraries
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizing.tokenizer import utf8_ends
 
@@ -37,7 +39,7 @@ class HuggingFaceTokenizer:
     @property
     def unknown(self) -> int | None:
         """See Tokenizer."""
-        model = _parsed(self.path, self.digest).get("model") or {}
+        model = _part(self.path, self.digest, "model")
         token = model.get("unk_token")
         number = _loaded(self.path, self.digest).token_to_id(token) if isinstance(token, str) else model.get("unk_id")
         return number if isinstance(number, int) else None
@@ -72,14 +74,14 @@ class HuggingFaceTokenizer:
         ]
 
     def _encoded(self, method: str, texts: Sequence[str]) -> Sequence[Any]:
-        try:
+        with _explained(f"{self.path} cannot encode a text", " Repair the tokenizer, or give another."):
             return getattr(_loaded(self.path, self.digest), method)(list(texts), add_special_tokens=False)
-        except Exception as e:  # the library raises Exception itself
-            raise OptionError(f"{self.path} cannot encode a text: {e}. Repair the tokenizer, or give another.") from e
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """See Tokenizer."""
-        return _loaded(self.path, self.digest).decode([int(token) for token in tokens], skip_special_tokens=True)
+        numbers = [int(token) for token in tokens]
+        with _explained(f"{self.path} cannot decode tokens", " Repair the tokenizer, or give another."):
+            return _loaded(self.path, self.digest).decode(numbers, skip_special_tokens=True)
 
     def settings(self) -> Mapping[str, Any]:
         """See Tokenizer."""
@@ -97,7 +99,7 @@ def open_hugging_face(path: str, start: str | None = None, end: str | None = Non
     content = open_storage(path).read(path)
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     loaded = _loaded(path, digest)
-    if dropout := (_parsed(path, digest).get("model") or {}).get("dropout"):
+    if dropout := _part(path, digest, "model").get("dropout"):
         raise OptionError(
             f"{path} has a dropout of {dropout}: a text would have other tokens every time. Set it to null in the file."
         )
@@ -113,8 +115,7 @@ def _bytes_of_tokens(path: str, digest: str) -> np.ndarray | None:
     """int32 [vocabulary]: bytes of each token, for tokenizers whose tokens are sequences of bytes; else None.
 
     Each character of such a token represents one byte, as in the tokenizers of GPT-2 and Llama 3."""
-    decoder = _parsed(path, digest).get("decoder") or {}
-    if decoder.get("type") != "ByteLevel":
+    if _part(path, digest, "decoder").get("type") != "ByteLevel":
         return None
     vocabulary = _loaded(path, digest).get_vocab()
     lengths = np.zeros(max(vocabulary.values()) + 1, np.int32)
@@ -122,9 +123,10 @@ def _bytes_of_tokens(path: str, digest: str) -> np.ndarray | None:
     return lengths
 
 
-@functools.lru_cache(4)
-def _parsed(path: str, digest: str) -> Mapping[str, Any]:
-    return json.loads(_read(path, digest))
+@functools.lru_cache(8)
+def _part(path: str, digest: str, name: str) -> Mapping[str, Any]:
+    part = json.loads(_read(path, digest)).get(name)
+    return part if isinstance(part, dict) else {}  # the library also takes lists
 
 
 def _ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -152,14 +154,23 @@ def _loaded(path: str, digest: str) -> Any:
     except ImportError as e:
         raise InfeedError(f"{path} needs the library tokenizers. Install it: {how_to_install('text')}.") from e
     content = _read(path, digest)
-    try:
+    with _explained(f"{path} is not a tokenizer.json of Hugging Face's tokenizers"), quiet_libraries():
         loaded = Tokenizer.from_str(content.decode())
-    except Exception as e:  # the library raises Exception itself
-        raise OptionError(f"{path} is not a tokenizer.json of Hugging Face's tokenizers: {e}.") from e
     loaded.no_truncation()
     loaded.no_padding()
     loaded.encode_special_tokens = True
     return loaded
+
+
+@contextlib.contextmanager
+def _explained(problem: str, remedy: str = "") -> Iterator[None]:
+    """OptionError for the library's errors: plain Exceptions, and panics in Rust, which are only BaseExceptions."""
+    try:
+        yield
+    except (InfeedError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as e:
+        raise OptionError(f"{problem}: {e}.{remedy}") from e
 
 
 def _read(path: str, digest: str) -> bytes:

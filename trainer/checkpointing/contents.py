@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -12,10 +12,12 @@ from pipeline.shards.record import crc32c
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.storage import Storage, join
 
-__all__ = ["CONTENTS", "changes", "contents_path", "read_contents", "sealed", "versions"]
+__all__ = ["CONTENTS", "TREE", "changes", "check_tree", "contents_path", "read_contents", "sealed", "versions"]
 
 CONTENTS = "contents"  # an item of Orbax, that is, a directory of the checkpoint
+TREE = "_METADATA"
 FORMAT = 1
+_REMEDY = "It is damaged: copy the checkpoint again, or resume from another step."
 _SEAL = "crc32c"
 _PACKAGES = ("infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
 
@@ -65,7 +67,7 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
         if storage.exists(path):
             raise
         raise CheckpointError(f"{path} is missing: the checkpoint is damaged, or another program wrote it.") from error
-    file = JsonFile(path, CheckpointError, "It is damaged: copy the checkpoint again, or resume from another step.")
+    file = JsonFile(path, CheckpointError, _REMEDY)
     page = file.parse(data)
     if not isinstance(page, dict) or page.get(_SEAL) != _checksum(page):
         raise CheckpointError(f"{path} is damaged: its checksum does not match.")
@@ -76,6 +78,23 @@ def read_contents(storage: Storage, directory: str, step: int) -> dict[str, Any]
             f"it: {head.versions.get('infeed', 'unknown')}."
         )
     return page
+
+
+def check_tree(storage: Storage, directory: str, listed: Iterable[str] = ()) -> None:
+    """Checks the description of the arrays in a directory of Orbax, whose own errors do not name the file.
+
+    listed: names of arrays that it must have. Raises CheckpointError if it lacks one, is missing or is damaged."""
+    path = join(directory, TREE)
+    if not storage.exists(path):
+        raise CheckpointError(f"{path} is missing: the checkpoint is damaged.")
+    file = JsonFile(path, CheckpointError, _REMEDY)
+    try:
+        leaves = file.parse(storage.read(path))["tree_metadata"].values()
+        names = {".".join(key["key"] for key in leaf["key_metadata"]).replace("/", ".") for leaf in leaves}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise file.misfit("it does not describe a tree of arrays.") from error
+    if lost := [name for name in listed if name.replace("/", ".") not in names]:  # Orbax joins with dots
+        raise file.misfit(f"it lacks {lost[0]}, which the checkpoint has.")
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -3,33 +3,26 @@
 For the trainer, processes that follow a run, and tools. Needs no jax, devices or other hosts; writes nothing."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
-__all__ = [
-    "CHECKPOINTS",
-    "check_directory",
-    "checkpoint_bytes",
-    "checkpoints_directory",
-    "finished_steps",
-    "required_step",
-    "unfinished",
-]
+__all__ = ["check_files", "checkpoint_bytes", "checkpoints_directory", "finished_steps", "kinds", "required_step"]
 
-CHECKPOINTS = "checkpoints"
+Kind = Literal["finished", "unfinished", "other"]
 # Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough.
 _LAST_WORD = "commit_success.txt"
 _PARTS = frozenset({"_CHECKPOINT_METADATA", _LAST_WORD, "contents", "state"})
-_STEP, _UNFINISHED = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
+_STEP, _RENAMED_LATER = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
 
 
 def checkpoints_directory(workdir: str) -> str:
     """The directory of the checkpoints in a work directory."""
-    return join(str(workdir), CHECKPOINTS)
+    return join(str(workdir), "checkpoints")
 
 
 def finished_steps(workdir: str) -> list[int]:
@@ -38,45 +31,25 @@ def finished_steps(workdir: str) -> list[int]:
     # This also checks the bucket: the error reports one that is missing or inaccessible.
     if not storage.exists(directory):
         return []
-    names = [name for name in storage.entries(directory)[1] if _STEP.fullmatch(name)]
+    return sorted(int(name) for name, kind in kinds(workdir).items() if kind == "finished")
+
+
+def kinds(workdir: str) -> Mapping[str, Kind]:
+    """Of each directory that has the name of a checkpoint, by name. "other": it is somebody else's."""
+    storage, directory = open_storage(workdir), checkpoints_directory(workdir)
+    names = [name for name in storage.entries(directory)[1] if name.isdecimal() or _RENAMED_LATER.fullmatch(name)]
     in_turn = in_parallel if storage.remote else map  # on a disk, threads would cost more than they save
-    finished = in_turn(lambda name: _is_finished(storage, join(directory, name)), names)
-    return sorted(int(name) for name, is_finished in zip(names, finished, strict=True) if is_finished)
+    return dict(zip(names, in_turn(lambda name: _kind(storage, directory, name), names), strict=True))
 
 
-def _is_finished(storage: Storage, directory: str) -> bool:
-    """Whether it is a checkpoint: other directories may have a number for their name, too."""
-    if storage.remote:
-        return storage.exists(join(directory, _LAST_WORD))
-    return not _PARTS.isdisjoint(_names(storage, directory))
-
-
-def unfinished(workdir: str) -> list[str]:
-    """The directories of checkpoints that are being written, or that a kill left."""
-    storage, directory = open_storage(workdir), checkpoints_directory(workdir)
-    finished, names = set(map(str, finished_steps(workdir))), storage.entries(directory)[1]
-    if not storage.remote:
-        places = [join(directory, name) for name in names if _UNFINISHED.fullmatch(name)]
-        return [place for place in places if not Path(place).is_symlink()]
-    places = [join(directory, name) for name in names if _STEP.fullmatch(name) and name not in finished]
-    return [place for place in places if _names(storage, place) <= _PARTS]
-
-
-def check_directory(workdir: str) -> None:
-    """Raises CheckpointError for a directory that has a number for its name but is no checkpoint: it would be taken for
-    one, and removed."""
-    storage, directory = open_storage(workdir), checkpoints_directory(workdir)
-    known = {*map(str, finished_steps(workdir)), *(place.rpartition("/")[2] for place in unfinished(workdir))}
-    for name in storage.entries(directory)[1]:
-        if name.isdecimal() and name not in known:
-            raise CheckpointError(
-                f"{join(directory, name)} has the name of a checkpoint, but is none. Move it, or give another workdir."
-            )
-
-
-def _names(storage: Storage, directory: str) -> set[str]:
-    files, directories = storage.entries(directory)
-    return {*files, *directories}
+def _kind(storage: Storage, directory: str, name: str) -> Kind:
+    files, directories = storage.entries(join(directory, name))
+    parts, is_step = {*files, *directories}, _STEP.fullmatch(name)
+    if storage.remote and _LAST_WORD not in files:
+        return "unfinished" if is_step and parts <= _PARTS else "other"
+    if is_step and not parts.isdisjoint(_PARTS):
+        return "finished"
+    return "unfinished" if _RENAMED_LATER.fullmatch(name) and not Path(directory, name).is_symlink() else "other"
 
 
 def required_step(directory: str, steps: Sequence[int], step: int | None) -> int:
@@ -86,6 +59,19 @@ def required_step(directory: str, steps: Sequence[int], step: int | None) -> int
     if step is not None and step not in steps:
         raise CheckpointError(f"{directory} has no checkpoint of step {step}. It has: {steps}.")
     return steps[-1] if step is None else step
+
+
+def check_files(storage: Storage, directory: str, prefix: str = "") -> None:
+    """Raises StorageError for a named pipe or device in or below a directory of a disk: libraries would wait for it.
+
+    prefix: only what begins with it."""
+    files, directories = ({}, ()) if storage.remote else storage.entries(directory)
+    for name, stat in files.items():
+        if name.startswith(prefix) and not stat.bytes:  # as pipes are listed
+            storage.stat(join(directory, name))
+    for name in directories:
+        if name.startswith(prefix):
+            check_files(storage, join(directory, name))
 
 
 def checkpoint_bytes(storage: Storage, directory: str) -> int:

@@ -17,10 +17,10 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.bucket_path import orbax_path
-from trainer.checkpointing.contents import CONTENTS, read_contents, sealed, versions
+from trainer.checkpointing.contents import CONTENTS, check_tree, read_contents, sealed, versions
 from trainer.checkpointing.failures import as_checkpoint_error
 from trainer.checkpointing.fenced import fenced_path, remove_unfinished
-from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
+from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps, required_step
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
 from trainer.checkpointing.saved import Saved
 from trainer.config import TrainerConfig
@@ -180,6 +180,9 @@ class CheckpointManager:
             page = read_contents(self._storage, self.directory, step)
         # Orbax would notice a wrong shape only while reading, and leave unfinished tasks.
         check_model(path, page["arrays"], like)
+        check_files(self._storage, path)
+        with self._offering_previous(step):
+            check_tree(self._storage, join(path, "state"), page["arrays"])
         with self._explaining("read", path, advice=" It may be damaged." + self._previous(step)):
             state = self._read_state(step, like)
         with self._offering_previous(step):

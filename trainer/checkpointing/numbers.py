@@ -8,10 +8,11 @@ import google_crc32c
 import numpy as np
 
 from pipeline.errors import CheckpointError
-from pipeline.storage.schemes import is_remote
+from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.bucket_path import TENSORSTORE_RETRIES, bound_stalls
 from trainer.checkpointing.failures import reason
+from trainer.checkpointing.listing import check_files
 
 __all__ = ["part_crc", "read_array"]
 
@@ -27,6 +28,7 @@ def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarr
 
     Raises CheckpointError if they cannot be read or do not match `listed`, the array's entry in the contents."""
     state = join(directory, "state")
+    check_files(open_storage(state), state)
     try:
         numbers = _read(state, name)
     except Exception as error:  # tensorstore raises many kinds

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import CheckpointError
+from pipeline.shards.sealed import sealed, unsealed
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
@@ -71,14 +72,14 @@ class Evaluations:
     def _change(self, change: Callable[[Metrics], Metrics]) -> None:
         def rewrite(data: bytes | None) -> bytes:
             after = change({} if data is None else self._decode(data))
-            return json.dumps({str(step): after[step] for step in sorted(after)}, indent=1).encode()
+            return json.dumps(sealed({str(step): after[step] for step in sorted(after)}), indent=1).encode()
 
         self._storage.update(self._path, rewrite)
 
     def _decode(self, data: bytes) -> Metrics:
         remedy = "Remove it: it only records which checkpoint is the best."
         file = JsonFile(self._path, CheckpointError, remedy)
-        measured = file.read(data, dict[str, dict[str, float]])
+        measured = file.typed(unsealed(file, data)[0], dict[str, dict[str, float]])
         try:
             return {int(step): metrics for step, metrics in measured.items()}
         except ValueError as error:

@@ -19,8 +19,8 @@ __all__ = ["Preemption", "Request"]
 KEY = "preempted"  # of the run. A host's value: "" for SIGTERM, for SIGINT the session that received it
 SAVING = "interrupted: saving the run; a second interrupt (Ctrl-C) ends the process without saving"
 STOPPING = "interrupted: stopping; a second interrupt (Ctrl-C) ends the process"
-SAVED = "SIGINT; all progress is saved, and the same command resumes from there"
-UNSAVED = "SIGINT; there was nothing to save: run the same command again"
+SAVED = "all progress is saved, and the same command resumes from there"
+UNSAVED = "there was nothing to save: run the same command again"
 
 _requested = threading.Event()
 
@@ -42,8 +42,9 @@ class Preemption:
         self._store = store
         self._listening = False
         self._call = ""
-        words, why = (SAVING, SAVED) if saves else (STOPPING, UNSAVED)
-        self._interrupts = Interrupts(FirstOne.WAITS, words, lambda: self._tell(self._call), lambda: Interrupted(why))
+        words, self._why = (SAVING, SAVED) if saves else (STOPPING, UNSAVED)
+        given = lambda: self._tell(self._call), lambda: Interrupted(f"SIGINT; {self._why}")
+        self._interrupts = Interrupts(FirstOne.WAITS, words, *given)
 
     def __enter__(self) -> "Preemption":
         main = threading.current_thread() is threading.main_thread()
@@ -103,5 +104,5 @@ class Preemption:
     def check(self) -> None:
         """Raises an Ending if this process was asked to end. For code that has nothing to save."""
         if _requested.is_set():
-            raise Preempted("SIGTERM; all progress is saved")
+            raise Preempted(f"SIGTERM; {self._why}")
         self._interrupts.check()

@@ -71,7 +71,9 @@ def _one_line(box: str, program: str) -> str:
     if not parts:
         return ""
     text = " ".join(parts[0]).rstrip(".")
-    if text.startswith("Missing"):
+    if text.startswith("Missing value"):
+        text = text.replace("Expected 1 values", "Expected one value")
+    elif text.startswith("Missing"):
         text = f"the following flags are required: {flags}"
     elif flags and text.startswith("Unrecognized"):
         text += f". Similar: {flags}"

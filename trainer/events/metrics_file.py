@@ -94,7 +94,7 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
         return FileSink(directory, NAME, _end_incomplete_line(path), "ab")
     if path.exists():
         # A new file under the old name: a previous owner that still writes appends to the old one, which nobody reads.
-        with path.open("rb") as file, open_storage(directory).publish(str(path)) as sink:
+        with open_storage(directory).open(str(path)) as file, open_storage(directory).publish(str(path)) as sink:
             kept = _kept_bytes(file, after)
             file.seek(0)
             while piece := file.read(min(kept - file.tell(), COPIED_BYTES)):
@@ -107,7 +107,7 @@ def _end_incomplete_line(path: Path) -> bytes:
 
     Other writers of the file hold a lock on it. While they do, the incomplete line is ended instead: it stays as a line
     of invalid JSON, but none of theirs is lost."""
-    if not path.exists() or path.stat().st_size == 0:
+    if not path.exists() or open_storage(str(path)).stat(str(path)).bytes == 0:
         return b""
     with path.open("r+b") as file:
         file.seek(-1, os.SEEK_END)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.errors import OwnerError, StorageError
+from pipeline.errors import OptionError, OwnerError, StorageError
 from pipeline.logs import logger
 from pipeline.storage.os_errors import explained
 from pipeline.storage.storage import join
@@ -51,7 +51,10 @@ class Reports:
         """Writes the scalars of a step: a point each in TensorBoard, and together a line of metrics.jsonl.
 
         Training writes all of a step in one line; a callback's scalars are a separate line. Evaluating a step again
-        adds another line: the last one counts. Both have the float32 nearest to a value."""
+        adds another line: the last one counts. Both have the float32 nearest to a value. Raises OptionError for a
+        scalar named "step"."""
+        if "step" in values:
+            raise OptionError("a scalar is named 'step', which is reserved: it is the step. Choose another name.")
         if self.writes:
             with self._naming(), np.errstate(over="ignore"):
                 # Of nine digits of a float64, the nearest float32 may be another.

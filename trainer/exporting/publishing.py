@@ -7,7 +7,6 @@ made them are ever removed."""
 import contextlib
 import fcntl
 import json
-import math
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.storage.os_errors import explained
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
-from trainer.checkpointing.listing import CHECKPOINTS, finished_steps
+from trainer.checkpointing.listing import finished_steps
 
 __all__ = ["DESCRIPTION", "EXTRA", "GRAPH", "Exports", "check_place"]
 
@@ -31,6 +30,7 @@ log = logger("trainer")
 
 GRAPH, EXTRA, DESCRIPTION = "saved_model.pb", "assets.extra", "infeed.json"
 _LOCK, _UNPUBLISHED = "lock", ".unpublished-"
+_DESCRIBED = {"origin", "signatures", "verified"}  # by every release; "export", since 0.3, differs in a copy
 _MARK = b"an export that infeed is making\n"  # the content of a lock
 # What an export consists of. The graph goes first, and the description last: until then it is known as an export.
 _VARIABLES = ("variables/variables.index", "variables/variables.data-00000-of-00001")
@@ -55,29 +55,23 @@ class Exports:
         return sorted(int(name) for name in names if re.fullmatch(r"0|[1-9][0-9]{0,18}", name))
 
     def origin(self, number: int) -> dict[str, Any]:
-        """What an export says of the model in it, see Origin; {} if it says nothing that can be read."""
-        origin = self._description(number).get("origin")
-        return origin if isinstance(origin, dict) else {}
+        """What an export says of the model in it, see Origin; {} if it says nothing."""
+        path = self._description(number)
+        return json.loads(self._storage.read(path))["origin"] if self._storage.exists(path) else {}
 
-    def metric(self, number: int, name: str) -> float:
-        """The value of a metric of its evaluation; NaN if it is not known."""
-        metrics = self.origin(number).get("metrics")
-        value = metrics.get(name) if isinstance(metrics, dict) else None
-        return value if isinstance(value, int | float) else math.nan
-
-    def _description(self, number: int) -> dict[str, Any]:
-        with contextlib.suppress(StorageError, ValueError, RecursionError):  # missing or damaged, so not known
-            about = json.loads(self._storage.read(join(self._place(number), f"{EXTRA}/{DESCRIPTION}")))
-            return about if isinstance(about, dict) else {}
-        return {}
+    def _description(self, number: int) -> str:
+        return join(self._place(number), f"{EXTRA}/{DESCRIPTION}")
 
     def _is_ours(self, number: int) -> bool:
-        """Whether an export made this very directory. A copy has another number; exports before 0.3 state none."""
+        """Whether an export made this very directory."""
         place = Path(self._place(number))
         if not self._storage.remote and (place.is_symlink() or (place / EXTRA).is_symlink()):
             return False
-        about = self._description(number)
-        return about["export"] == number if "export" in about else {"origin", "signatures", "verified"} <= about.keys()
+        try:
+            about = json.loads(self._storage.read(self._description(number)))
+        except (StorageError, ValueError, RecursionError):  # missing or damaged
+            return False
+        return isinstance(about, dict) and about.keys() >= _DESCRIBED and about.get("export", number) == number
 
     @contextlib.contextmanager
     def unpublished(self) -> Iterator[Path]:
@@ -127,7 +121,7 @@ class Exports:
     def _upload(self, directory: Path, number: int) -> str:
         apart = (directory / GRAPH, directory / EXTRA / DESCRIPTION)
         files = sorted(path for path in directory.rglob("*") if path.is_file() and path not in apart)
-        while not self._storage.create(join(self._place(number), f"{EXTRA}/{DESCRIPTION}"), _number(directory, number)):
+        while not self._storage.create(self._description(number), _number(directory, number)):
             number += 1  # of an export in the same second
         place = self._place(number)
         try:
@@ -173,7 +167,7 @@ def check_place(path: str, workdir: str | None = None) -> None:
         raise OptionError(f"{path} is a dataset, so exports cannot be published in it. Give another directory.")
     scheme, slashes, inside = path.rpartition("://")
     names = inside.split("/")
-    for place in (place for place, name in enumerate(names) if place and name == CHECKPOINTS):
+    for place in (place for place, name in enumerate(names) if place and name == "checkpoints"):
         run = f"{scheme}{slashes}{'/'.join(names[:place])}"
         if run == workdir or storage.exists(join(run, "_owner")) or finished_steps(run):
             raise OptionError(

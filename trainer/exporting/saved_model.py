@@ -3,9 +3,10 @@
 TensorFlow runs it without JAX, on CPUs, NVIDIA GPUs and TPUs. The model's arrays are its variables, so they are not in
 the graph, whose size is limited to 2 GB."""
 
+import contextlib
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,15 +63,28 @@ def write_saved_model(
         signature = signatures[name] = _signature(specs)
         functions[name] = _function(lambda given: predicted(decode(given)), signature)
 
-    if serving is not None:
-        kind = serving.kind
-        add(SERVING_DEFAULT, {kind: ArraySpec((), np.dtype(object))}, lambda given: serving.decode(given[kind]))
-        if serving.stored is not None:
-            add(FEATURES, serving.stored, serving.decode_stored)
-    add(ARRAYS, {name: ArraySpec(row.shape, row.dtype) for name, row in model.arrays.items()}, lambda given: given)
+    with _without_directories():
+        if serving is not None:
+            kind = serving.kind
+            add(SERVING_DEFAULT, {kind: ArraySpec((), np.dtype(object))}, lambda given: serving.decode(given[kind]))
+            if serving.stored is not None:
+                add(FEATURES, serving.stored, serving.decode_stored)
+        add(ARRAYS, {name: ArraySpec(row.shape, row.dtype) for name, row in model.arrays.items()}, lambda given: given)
     module.functions = functions  # what they capture is saved with the module
     tf.saved_model.save(module, directory, signatures=functions)
     return signatures
+
+
+@contextlib.contextmanager
+def _without_directories() -> Iterator[None]:
+    """JAX writes the source lines of operations into the graph: here, with the names of the files alone."""
+    option = "jax_hlo_source_file_canonicalization_regex"
+    before = getattr(jax.config, option)
+    jax.config.update(option, ".*/")
+    try:
+        yield
+    finally:
+        jax.config.update(option, before)
 
 
 def _converted(model: ServedModel, platforms: Sequence[str]) -> Callable[..., Features]:

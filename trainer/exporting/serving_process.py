@@ -1,17 +1,22 @@
 """The process that checks an export: loads the SavedModel without JAX, calls its signatures, and writes what they give.
 
-    python -m trainer.exporting.serving_process SAVED_MODEL REQUESTS RESPONSES
+    python -m trainer.exporting.serving_process SAVED_MODEL REQUESTS RESPONSES PARENT
 
-Both files are pickles in a directory of the process that starts it: Requests, and {(signature, rows): predictions}."""
+Both files are pickles in a directory of the process PARENT, which starts it: Requests, and {(signature, rows):
+predictions}. It ends when PARENT does, even if that is killed."""
 
+import os
 import pickle
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = ["Requests", "answer"]
 
+POLL_SECONDS = 0.2
 WITHOUT = ("jax", "jaxlib", "flax", "orbax")
 
 
@@ -41,12 +46,19 @@ def answer(saved_model: str, requests: Requests) -> dict[tuple[str, int], dict[s
     return answers
 
 
-def main(saved_model: str, requests: str, responses: str) -> None:
+def main(saved_model: str, requests: str, responses: str, parent: str) -> None:
     """Answers the requests in one file in the other one."""
+    threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     for name in WITHOUT:
         sys.modules[name] = None  # pyright: ignore[reportArgumentType] (importing it fails)
     answers = answer(saved_model, pickle.loads(Path(requests).read_bytes()))
     Path(responses).write_bytes(pickle.dumps(answers))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os._exit(1)
 
 
 if __name__ == "__main__":

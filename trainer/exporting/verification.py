@@ -57,7 +57,8 @@ def served(
     given, made, log = (Path(scratch, name) for name in ("requests", "responses", "log"))
     given.write_bytes(pickle.dumps(requests))
     # -P: a trainer.py in the current directory is not ours.
-    command = [sys.executable, "-P", "-m", serving_process.__name__, saved_model, str(given), str(made)]
+    command = [sys.executable, "-P", "-m", serving_process.__name__]
+    command += [saved_model, str(given), str(made), str(os.getpid())]
     paths = [str(Path(serving_process.__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop("XLA_FLAGS", None)  # TensorFlow's XLA is another version; a flag that it does not know ends it

@@ -3,11 +3,13 @@
 The order is a pure function of (seed, position), so the start of a run and its settings are enough. Bad records, which
 depend on the data, are in the history."""
 
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from pipeline.errors import CheckpointError, OptionError
@@ -79,20 +81,23 @@ def seen_batches(history: History, steps: range, workdir: str) -> Iterator[SeenB
     traces: dict[int, _Trace] = {}
     for step in steps:
         segment = segment_of(history, step, workdir)
-        if id(segment) not in traces:
-            traces = {id(segment): _trace(segment, step, workdir)}
-        yield traces[id(segment)].batch(step)
+        with _explained(segment, step, workdir):
+            if id(segment) not in traces:
+                traces = {id(segment): _Trace(segment, segment.start.input or {})}
+            batch = traces[id(segment)].batch(step)
+        yield batch
 
 
-def _trace(segment: Segment, step: int, workdir: str) -> "_Trace":
+@contextlib.contextmanager
+def _explained(segment: Segment, step: int, workdir: str) -> Iterator[None]:
     if segment.start.input is None:
         raise CheckpointError(
             f"the run that trained step {step} read an input that does not tell where its records come from: an "
             "iterable, or an Input without `provenance`. Only inputs made by train_dataset can be traced."
         )
     try:
-        return _Trace(segment, segment.start.input)
-    except (KeyError, TypeError, ValueError, IndexError) as e:
+        yield
+    except Exception as e:  # the line may contain anything
         raise CheckpointError(
             f"{workdir}/{NAME}: the start after step {segment.start.step} has no valid input ({e!r}). {REMEDY}"
         ) from e
@@ -104,7 +109,7 @@ class _Trace:
     def __init__(self, segment: Segment, given: Mapping[str, Any]) -> None:
         self._start, self._given = segment.start, given
         self._order = restored_order(given["order"])
-        self._origins = [Origin(**origin) for origin in given["sources"]]
+        self._origins = msgspec.convert(given["sources"], list[Origin])
         self._on_error, self._bad = given["on_error"], segment.bad_records
         self._source_starts = np.array(given["source_starts"])
 

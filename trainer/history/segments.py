@@ -3,7 +3,6 @@
 Nothing is written per step: from a start, the records of every later step can be computed. Needs neither JAX nor
 TensorFlow."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import CheckpointError
+from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
@@ -164,7 +164,7 @@ class History:
 
 def append(workdir: str, line: Line) -> None:
     """Adds a line. Hosts may do so at the same time. Raises StorageError."""
-    text = json.dumps({"kind": NAMES[type(line)]} | asdict(line)).encode() + b"\n"
+    text = sealed_line({"kind": NAMES[type(line)]} | asdict(line))
     path = join(str(workdir), NAME)
     open_storage(path).update(path, lambda old: (old or b"") + text)
 
@@ -175,7 +175,9 @@ def read_history(workdir: str) -> History:
     storage = open_storage(path)
     if not storage.exists(path):
         return History()
-    texts = [(number, text) for number, text in enumerate(storage.read(path).splitlines(), 1) if text.strip()]
+    if not (data := storage.read(path)).strip():
+        raise CheckpointError(f"{path} is empty: it is damaged. Remove it: then the steps so far cannot be traced.")
+    texts = [(number, text) for number, text in enumerate(data.splitlines(), 1) if text.strip()]
     return History([_line(JsonFile(f"{path}, line {number}", CheckpointError, REMEDY), text) for number, text in texts])
 
 
@@ -183,8 +185,8 @@ REMEDY = "The file is damaged: remove the line, and the rest can be used."
 
 
 def _line(file: JsonFile, text: bytes) -> Line:
-    page = file.parse(text)
-    kind = KINDS.get(page.pop("kind", "")) if isinstance(page, dict) else None
+    page, _ = unsealed(file, text)
+    kind = KINDS.get(page.pop("kind", ""))
     if kind is None:
         raise file.misfit(f"its kind is none of {', '.join(KINDS)}.")
     try:

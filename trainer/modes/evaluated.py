@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import jax
 
-from pipeline.errors import OptionError, did_you_mean
+from pipeline.errors import ExportError, OptionError, did_you_mean
 from pipeline.logs import logger
 from trainer.callbacks import EvaluationEnd
 from trainer.events.reports import Reports
 from trainer.exporting.options import ExportOptions
-from trainer.exporting.publishing import Exports
+from trainer.exporting.publishing import DESCRIPTION, EXTRA, Exports
 from trainer.inputs import InputFn
 from trainer.modes.prediction import check_predict
 from trainer.modes.session import Session
@@ -20,9 +20,20 @@ from trainer.results import EvalResult, ExportResult
 from trainer.setup import Setup
 from trainer.state import TrainState
 
-__all__ = ["Evaluated"]
+__all__ = ["Evaluated", "measured"]
 
 log = logger("trainer")
+
+
+def measured(path: str, metric: str) -> float:
+    """This metric of the newest export in `path`; NaN if it is not known. ExportError if the export is damaged."""
+    exports = Exports(path)
+    newest = max(exports.numbers(), default=None)
+    try:
+        return math.nan if newest is None else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
+        where = f"{path}/{newest}/{EXTRA}/{DESCRIPTION}"
+        raise ExportError(f"{where} is damaged: {e}. Copy it again, or remove that export.") from e
 
 
 class Evaluated:
@@ -80,10 +91,7 @@ class Evaluated:
         watchdog = self._session.watchdog
         store, key = watchdog.registry.store, watchdog.registry.key(f"better/{next(self._session.numbers)}")
         if jax.process_index() == 0:
-            exports = Exports(path)
-            newest = max(exports.numbers(), default=None)
-            before = math.nan if newest is None else exports.metric(newest, metric)
-            value = metrics[metric]
+            before, value = measured(path, metric), metrics[metric]
             improved = value < before if better == "min" else value > before
             store.put(key, json.dumps(math.isfinite(value) and (math.isnan(before) or improved)))
         return json.loads(watchdog.wait(lambda: store.get(key), math.inf) or "false")

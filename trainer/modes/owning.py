@@ -6,8 +6,7 @@ from pathlib import Path
 from pipeline.errors import HostError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
-from trainer.checkpointing.fenced import remove_unfinished
-from trainer.checkpointing.listing import check_directory
+from trainer.checkpointing.fenced import check_directory, remove_unfinished
 from trainer.config import TrainerConfig
 from trainer.modes.session import Session
 from trainer.ownership.process import Process

@@ -172,7 +172,7 @@ def _settings(run: Run) -> dict[str, Any]:
     given = run.history.starts[-1].input if run.history.starts else None
     if given is not None:
         settings |= {
-            "data": "; ".join(source["name"] for source in given["sources"]),
+            "data": "; ".join(str(source["name"]) for source in given["sources"]),
             "fingerprint of the data": given["fingerprint"],
         }
     return settings

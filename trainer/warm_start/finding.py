@@ -6,12 +6,11 @@ from typing import Literal
 from pipeline.errors import OptionError, StorageError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
-from trainer.checkpointing.contents import contents_path
-from trainer.checkpointing.listing import checkpoints_directory, finished_steps
+from trainer.checkpointing.contents import TREE, contents_path
+from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps
 
 __all__ = ["Found", "find_checkpoint"]
 
-ORBAX_METADATA = "_METADATA"
 ALLOWED = (
     "Give a work directory or a checkpoint in it, a checkpoint of Orbax, a .safetensors file or a directory of them, "
     "or a TensorFlow checkpoint without its .index."
@@ -33,6 +32,7 @@ def find_checkpoint(path: str) -> Found:
     if step := _of_infeed(storage, path):
         return Found("infeed", step)
     if directory := _of_orbax(storage, path):
+        check_files(storage, directory)
         return Found("orbax", directory)
     files, directories = _entries(storage, path)
     found, parts = None, sorted(join(path, name) for name in files if name.endswith(".safetensors"))
@@ -48,6 +48,8 @@ def find_checkpoint(path: str) -> Found:
     if found is None:
         there = f"is none that infeed can read (it has: {', '.join(sorted((*files, *directories))[:8])})"
         raise OptionError(f"init_from={path!r} {there if files or directories else 'is not a checkpoint'}. {ALLOWED}")
+    parent, _, name = path.rpartition("/")
+    check_files(storage, *((path,) if files else (parent or ".", name)))
     return found
 
 
@@ -73,9 +75,9 @@ def _of_infeed(storage: Storage, path: str) -> str | None:
 def _of_orbax(storage: Storage, path: str) -> str | None:
     """The directory of the arrays: this one, the only item in it, or that of the newest step in it."""
     files, directories = _entries(storage, path)
-    if ORBAX_METADATA in files:
+    if TREE in files:
         return path
-    items = [name for name in directories if storage.exists(join(path, f"{name}/{ORBAX_METADATA}"))]
+    items = [name for name in directories if storage.exists(join(path, f"{name}/{TREE}"))]
     if len(items) > 1:
         raise OptionError(f"init_from={path!r} has several items: {', '.join(sorted(items))}. Give the path of one.")
     if items:

@@ -7,8 +7,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from pipeline.errors import CheckpointError
+from pipeline.storage.schemes import open_storage
 from trainer.batch_spec import named_leaves
 from trainer.checkpointing.bucket_path import orbax_path
+from trainer.checkpointing.contents import check_tree
 from trainer.checkpointing.failures import reason
 from trainer.warm_start.matching import Array
 from trainer.warm_start.weights import Weights
@@ -20,6 +22,7 @@ OF_NNX = "/value"  # ends the name of each array in a saved nnx.State
 
 def orbax_weights(path: str) -> Weights:
     """Names are paths joined with "/", without the "value" that ends each path of an nnx.State."""
+    check_tree(open_storage(path), path)
     handler = ocp.PyTreeCheckpointHandler()
     where = orbax_path(path)
     try:

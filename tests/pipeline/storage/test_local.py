@@ -31,6 +31,13 @@ def test_what_is_no_file_has_no_size(storage, tmp_path):
             storage.stat(str(path))
 
 
+@pytest.mark.timeout(20)
+def test_an_update_refuses_what_is_no_file(storage, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match=f"{tmp_path}/pipe is a directory or a device, not a file"):
+        storage.update(f"{tmp_path}/pipe", lambda old: old or b"")
+
+
 def test_what_is_no_file_is_an_error_at_once_and_not_waited_for(tmp_path):
     """In a process of its own: who waits for a writer of a pipe can only be killed."""
     os.mkfifo(tmp_path / "pipe")

@@ -152,6 +152,15 @@ def test_a_tokenizer_without_such_tokens_is_an_error_with_the_remedy(directory):
         open_hugging_face(path, start="[START]", end="[ENDE]")
 
 
+def test_a_panic_of_the_library_is_an_error_and_prints_nothing(directory, capfd):
+    made = json.loads((directory / "byte level.json").read_text())
+    made["model"]["continuing_subword_prefix"] = "None"  # longer than the tokens it is taken off
+    (directory / "panic.json").write_text(json.dumps(made))
+    with pytest.raises(OptionError, match=r"panic\.json is not a tokenizer\.json .*: range end index .* out of range"):
+        open_hugging_face(str(directory / "panic.json"))
+    assert capfd.readouterr().err == ""
+
+
 def test_a_file_that_is_no_tokenizer_is_an_error(directory):
     (directory / "none.json").write_text("{}")
     with pytest.raises(OptionError, match=r"none\.json is not a tokenizer\.json of Hugging Face's tokenizers: "):

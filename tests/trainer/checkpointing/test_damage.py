@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import inspect
+import json
+import os
 import random
 import sys
 from dataclasses import replace
@@ -12,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, StorageError
 from trainer.checkpointing.manager import CheckpointManager, Saved
+from trainer.checkpointing.numbers import read_array
 from trainer.task import Variables
 from trainer.trainer import Trainer
 
@@ -36,6 +39,20 @@ def remove(path):
     path.unlink()
 
 
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def no_tree(path):
+    path.write_text("{}")
+
+
+def one_less(path):
+    page = json.loads(path.read_text())
+    del page["tree_metadata"]["('variables', 'params', 'w')"]
+    path.write_text(json.dumps(page))
+
+
 def largest(directory):
     return max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
 
@@ -49,8 +66,14 @@ DAMAGE = {  # file of the newest checkpoint, what becomes of it -> what is said
     ("contents/metadata", remove): "contents/metadata is missing: the checkpoint is damaged",
     ("state/manifest.ocdbt", flip): "cannot read .*manifest.ocdbt",
     ("state/manifest.ocdbt", remove): "cannot read .*/20: NOT_FOUND",
-    ("state/_METADATA", cut_short): "cannot read .*/20: ",
-    ("state/_METADATA", remove): "cannot read .*/20: ",
+    ("state/_METADATA", cut_short): r"/20/state/_METADATA is not JSON: .* It is damaged: copy the checkpoint again",
+    ("state/_METADATA", remove): r"/20/state/_METADATA is missing: the checkpoint is damaged\.",
+    ("state/_METADATA", emptied): r"/20/state/_METADATA is not JSON: .* It is damaged: copy the checkpoint again",
+    ("state/_METADATA", no_tree): r"/20/state/_METADATA: it does not describe a tree of arrays\. It is damaged: copy",
+    (
+        "state/_METADATA",
+        one_less,
+    ): r"/20/state/_METADATA: it lacks variables/params/w, which the checkpoint has\. It is dam",
     ("array data", flip): r"/20 is damaged: restored values of variables/params/w differ from saved ones\.",
     ("array data", cut_short): "cannot read .*/20: .*variables.params.w",
     ("array data", remove): "cannot read .*/20: ",
@@ -85,6 +108,21 @@ def test_a_damaged_newest_checkpoint_is_named_with_the_one_to_go_back_to(
         checkpoints.restore(checkpoints.resume_step(), state_at())
     assert str(newest) in str(told.value)
     assert told.match(WAY_OUT)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("file", ["contents/metadata", "state/_METADATA", "state/manifest.ocdbt", "array data"])
+def test_a_named_pipe_in_place_of_a_file_is_refused_rather_than_waited_for(save, state_at, config, tmp_path, file):
+    save(config(), 10)
+    step = tmp_path / "run/checkpoints/10"
+    pipe = largest(step / "state") if file == "array data" else step / file
+    pipe.unlink()
+    os.mkfifo(pipe)
+    with pytest.raises(StorageError, match=rf"{pipe} is a directory or a device, not a file\."):
+        CheckpointManager(config()).restore(10, state_at())
+    if file not in ("contents/metadata", "state/_METADATA"):  # which it does not read
+        with pytest.raises(StorageError, match=rf"{pipe} is a directory or a device, not a file\."):
+            read_array(str(step), "variables/params/w", {"shape": [64, 48], "cut": [1, 1], "sum": 0})
 
 
 def test_every_flipped_bit_of_the_stored_numbers_is_found(state_at, config, tmp_path):

@@ -89,6 +89,12 @@ def test_a_damaged_file_of_evaluations_is_named_and_may_go(config, tmp_path):
     settings = config(keep_best="loss")
     evaluations = Evaluations(settings.workdir)
     evaluations.add(10, {"loss": 1.0}, there=[])
-    (tmp_path / "run/evaluations.json").write_text('{"ten": 1}')
+    path = tmp_path / "run/evaluations.json"
+    path.write_bytes(path.read_bytes().replace(b"1.0", b"0.7"))
+    with pytest.raises(CheckpointError, match=r"run/evaluations.json: its checksum is .* Remove it: it only records"):
+        evaluations.read()
+    path.write_text('{"7": {"loss": 1.5}}')  # as an earlier version wrote it
+    assert evaluations.read() == {7: {"loss": 1.5}}
+    path.write_text('{"ten": 1}')
     with pytest.raises(CheckpointError, match=r"run/evaluations.json: ten is 1: expected object, got int\. Remove it"):
         CheckpointManager(settings).record(20, {"loss": 1.0})

@@ -1,14 +1,23 @@
 """metrics.jsonl: lines of valid JSON, on disk and in parts, and none that the run has not made."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from pipeline.errors import OwnerError
+from pipeline.errors import OwnerError, StorageError
 from pipeline.storage.gcs import GcsStorage
 from pipeline.storage.schemes import open_storage
 from trainer.events.metrics_file import MetricsFile
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("after", [None, 7])
+def test_a_named_pipe_in_its_place_is_refused_rather_than_waited_for(tmp_path, after):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(StorageError, match=r"metrics\.jsonl is a directory or a device, not a file\."):
+        MetricsFile(str(tmp_path), after)
 
 
 def lines_of(path):

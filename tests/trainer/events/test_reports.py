@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tensorboard.compat.proto.event_pb2 import SessionLog
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, OptionError
+from trainer.events.reports import Reports
 from trainer.trainer import Trainer
 
 
@@ -31,6 +32,12 @@ def shown(events_in):
 def bits(point):
     """Of all that came from a device; speeds are doubles, which are rounded in more than one way."""
     return {name: struct.pack("f", value) for name, value in point.items() if not name.startswith("speed/")}
+
+
+def test_a_scalar_named_as_the_step_is_refused_on_every_host(config):
+    for settings in (config(), config(fast_dev_run=1)):
+        with Reports(settings, "train") as reports, pytest.raises(OptionError, match=r"'step', .* Choose another name"):
+            reports.scalars(1, {"lr": 0.1, "step": 7.0})
 
 
 def test_every_step_and_every_evaluation_is_one_point_and_one_line_with_all_its_numbers(

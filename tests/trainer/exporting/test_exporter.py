@@ -11,6 +11,7 @@ import pytest
 from pipeline.errors import ExportError, OptionError
 from trainer.exporter import Exporter
 from trainer.exporting.publishing import Exports
+from trainer.modes.evaluated import measured
 from trainer.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -46,6 +47,18 @@ def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_ch
         np.testing.assert_array_equal(mine, theirs)
     assert steps_of("latest", tmp_path) == [4]
     assert steps_of("final", tmp_path) == [4]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"origin": 1}', '{"origin": {"metrics": {"loss": []}}}', '"\xff"'])
+def test_an_export_with_a_damaged_description_is_named_rather_than_beaten(tmp_path, text):
+    extra = tmp_path / "7/assets.extra"
+    extra.mkdir(parents=True)
+    (tmp_path / "7/saved_model.pb").touch()
+    (extra / "infeed.json").write_bytes(text.encode("latin1"))
+    with pytest.raises(
+        ExportError, match=r"7/assets\.extra/infeed\.json is damaged: .*\. Copy it again, or remove that"
+    ):
+        measured(str(tmp_path), "loss")
 
 
 def test_best_exports_only_what_is_better_than_the_newest_export_also_after_a_restart(train, vector_input, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,21 @@ def test_it_says_what_it_was_made_of(photographs, exported):
 
 
 @pytest.mark.usefixtures("in_this_process")
+def test_it_names_no_directory_of_the_machine_that_made_it_but_the_work_directory_in_its_description(exported):
+    places = {Path(__file__).parents[3], Path(jax.__file__).parents[1], Path(sys.prefix), Path.home(), Path.cwd()}
+    places |= {Path(tempfile.gettempdir()), Path(exported.path).parent}
+    named = {
+        (path.name, str(place))
+        for path in Path(exported.path).rglob("*")
+        for place in places
+        if path.is_file() and f"{place}/".encode() in path.read_bytes()
+    }
+    assert {name for name, _ in named} == {"infeed.json"}, named
+    description = json.loads(Path(exported.path, "assets.extra/infeed.json").read_text())
+    del description["origin"]["workdir"]
+    assert not [place for place in places if f"{place}/" in json.dumps(description)]
+
+
 def test_the_parameters_themselves_can_be_exported_rather_than_their_average(photographs, exported, tmp_path):
     plain = photographs.trainer.export(str(tmp_path), photographs.input, model="params", keys=["logits"])
     requests = Requests({"serving_default": {"examples": payloads(photographs)[:8]}}, (8,))

@@ -14,6 +14,7 @@ from trainer.exporting.options import ExportOptions
 from trainer.exporting.publishing import Exports, check_place
 
 NOW = 1_800_000_000
+ABOUT = {"origin": {}, "signatures": {}, "verified": {}}
 DATA = "variables.data-00000-of-00001"
 
 
@@ -31,7 +32,7 @@ def make(directory, content=b"graph"):
     (model / "saved_model.pb").write_bytes(content)
     (model / "fingerprint.pb").touch()
     (model / "variables" / DATA).write_bytes(b"numbers" * 10**6)
-    (model / "assets.extra" / "infeed.json").write_text(json.dumps({"origin": {"metrics": {"loss": 0.5}}}))
+    (model / "assets.extra" / "infeed.json").write_text(json.dumps(ABOUT | {"origin": {"metrics": {"loss": 0.5}}}))
     return model
 
 
@@ -122,7 +123,7 @@ def test_what_a_killed_upload_left_is_no_export_and_goes_after_a_day(exports):
     storage, days = open_storage(exports.path), 24 * 3600
     for number in (NOW - days - 1, NOW - 60):
         with storage.publish(f"{exports.path}/{number}/assets.extra/infeed.json") as sink:
-            sink.write(json.dumps({"export": number}).encode())
+            sink.write(json.dumps(ABOUT | {"export": number}).encode())
     assert exports.numbers() == []
     publish(exports)
     exports.keep(1)
@@ -155,7 +156,7 @@ def test_directories_with_a_number_for_their_name_that_no_export_made_are_never_
 
 
 def test_exports_of_earlier_releases_are_known_by_their_description(exports):
-    about = json.dumps({"origin": {}, "signatures": {}, "verified": {}, "labels": {}, "versions": {}}).encode()
+    about = json.dumps(ABOUT | {"labels": {}, "versions": {}}).encode()
     write(exports.path, {"3/saved_model.pb": b"graph", "3/assets.extra/infeed.json": about})
     publish(exports)
     exports.keep(1)

@@ -6,9 +6,14 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
+from pipeline.shards.sealed import sealed_line
 from trainer.history.seen import seen_batches, segment_of, segment_of_all
 from trainer.history.segments import BadRecords, Command, End, History, Start, append, read_history
 
+ORDER = {"num_records": 9, "batch": 2, "seed": 1, "block_records": 1, "block_starts": [[0, 1, 9]], "streams": 1}
+ORDER |= {"window_records": 4, "epochs": "drop"}
+SOURCE = {"name": "d", "fingerprint": "f", "first": 0, "stop": 9}
+GIVEN = {"order": ORDER, "sources": [SOURCE], "on_error": "raise", "source_starts": [0, 9], "fingerprint": "f"}
 START = Start(
     step=0,
     time="2026-11-23T12:00:00+00:00",
@@ -46,8 +51,8 @@ def test_in_a_bucket_hosts_add_to_one_object(bucket):
     ("line", "problem"),
     [
         ("{", r"segments\.jsonl, line 2 is not JSON"),
-        ("[]", r"line 2: its kind is none of start, bad records, end\. The file is damaged: remove the line"),
-        ('{"kind": "stop"}', r"line 2: its kind is none of start"),
+        ("[]", r"line 2: it: expected object, got array\. The file is damaged: remove the line"),
+        ('{"kind": "stop"}', r"line 2: its kind is none of start, bad records, end\. The file is damaged: remove the"),
         (
             '{"kind": "end", "step": "x", "time": "", "reason": ""}',
             r"line 2: Expected `int`, got `str` - at `\$\.ste",
@@ -62,6 +67,12 @@ def test_a_damaged_line_is_an_error_that_names_it(tmp_path, line, problem):
         read_history(str(tmp_path))
 
 
+def test_an_empty_file_is_damaged(tmp_path):
+    (tmp_path / "segments.jsonl").touch()
+    with pytest.raises(CheckpointError, match=r"segments\.jsonl is empty: it is damaged\. Remove it"):
+        read_history(str(tmp_path))
+
+
 def test_empty_lines_are_skipped(tmp_path):
     append(str(tmp_path), START)
     with (tmp_path / "segments.jsonl").open("a") as file:
@@ -73,8 +84,21 @@ def test_empty_lines_are_skipped(tmp_path):
 def test_keys_that_a_later_version_adds_are_skipped(tmp_path):
     append(str(tmp_path), START)
     path = tmp_path / "segments.jsonl"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"weather": "fair"}) + "\n")
+    fields = json.loads(path.read_text())
+    del fields["checksum"]
+    path.write_bytes(sealed_line(fields | {"weather": "fair"}))
     assert read_history(str(tmp_path)).starts == [START]
+
+
+def test_a_line_of_an_earlier_version_has_no_checksum_and_a_changed_value_is_found_in_others(tmp_path):
+    append(str(tmp_path), START)
+    path = tmp_path / "segments.jsonl"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in fields.items() if key != "checksum"}) + "\n")
+    assert read_history(str(tmp_path)).starts == [START]
+    path.write_text(json.dumps(fields | {"settings": {"seed": 2}}) + "\n")
+    with pytest.raises(CheckpointError, match=r"line 1: its checksum is .* remove the line, and the rest can be used"):
+        read_history(str(tmp_path))
 
 
 def runs(*segments):
@@ -150,6 +174,18 @@ def traced(history, step):
         ([], 3, CheckpointError, r"run has no segments\.jsonl, so no step can be traced\. .* give the --workdir of a"),
         ([replace(START, step=9)], 9, OptionError, r"step 9 is before the history of run, which begins after step 9"),
         ([replace(START, input=None)], 9, CheckpointError, r"Only inputs made by train_dataset can be traced"),
+        (
+            [replace(START, input=GIVEN | {"order": ORDER | {"seed": None}})],
+            9,
+            CheckpointError,
+            r"run/segments\.jsonl: the start after step 0 has no valid input \(TypeError\(.* remove",
+        ),
+        (
+            [replace(START, input=GIVEN | {"sources": [SOURCE | {"split": 7}]})],
+            9,
+            CheckpointError,
+            r"run/segments\.jsonl: the start after step 0 has no valid input \(ValidationError\(.*`int`.* remove",
+        ),
         (
             [replace(START, input={"order": {}})],
             9,

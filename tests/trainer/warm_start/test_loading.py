@@ -1,6 +1,7 @@
 """A model begins with the arrays of a checkpoint of each format, compared array by array."""
 
 import logging
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -158,6 +159,16 @@ def test_a_damaged_file_and_other_paths_are_errors(task, fresh, tmp_path):
         open_weights(str(tmp_path / "other"))
     with pytest.raises(OptionError, match="nowhere' is not a checkpoint. Give a work"):
         open_weights(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"tree_metadata": null}', '{"tree_metadata": {"a": 1}}'])
+def test_a_damaged_description_of_a_foreign_checkpoint_is_named(of_flax, tmp_path, text):
+    shutil.copytree(of_flax / "state", tmp_path / "copy")
+    (tmp_path / "copy/_METADATA").write_text(text)
+    with pytest.raises(
+        CheckpointError, match=r"copy/_METADATA(: it does not describe a tree of| is not JSON: ).* It is d"
+    ):
+        open_weights(str(tmp_path / "copy"))
 
 
 def still(task):
