@@ -59,7 +59,7 @@ class CheckpointManager:
                 remove_unfinished(self._workdir)
             keep = (self._config.keep_max, self._config.keep_every_steps, self.best)
             options = ocp.CheckpointManagerOptions(
-                preservation_policy=Keep(*keep, held=self._is_link),
+                preservation_policy=Keep(*keep, held=lambda step: Path(self.directory, str(step)).is_symlink()),
                 enable_async_checkpointing=True,
                 create=True,
                 cleanup_tmp_directories=False,  # in a bucket, Orbax would remove every directory but a checkpoint
@@ -122,9 +122,6 @@ class CheckpointManager:
     def saved_by(self, step: int) -> str | None:
         """The run that saved the checkpoint of `step`, as segments.jsonl names it; None if unknown."""
         return read_contents(self._storage, self.directory, step).get("run")
-
-    def _is_link(self, step: int) -> bool:
-        return not self._storage.remote and Path(self.directory, str(step)).is_symlink()
 
     def saving(self) -> bool:
         """Whether a checkpoint is being written."""

@@ -65,7 +65,7 @@ class Exports:
     def _is_ours(self, number: int) -> bool:
         """Whether an export made this very directory."""
         place = Path(self._place(number))
-        if not self._storage.remote and (place.is_symlink() or (place / EXTRA).is_symlink()):
+        if place.is_symlink() or (place / EXTRA).is_symlink():
             return False
         try:
             about = json.loads(self._storage.read(self._description(number)))
@@ -146,7 +146,7 @@ class Exports:
         """Removes what an export consists of. Other files stay."""
         place = self._place(number)
         for name in _FILES:
-            if self._storage.remote or not Path(place, name).parent.is_symlink():
+            if not Path(place, name).parent.is_symlink():
                 self._storage.delete(join(place, name))
         for name in () if self._storage.remote else ("variables", "assets", EXTRA, "."):
             with contextlib.suppress(OSError):  # it has other files, or is not there
@@ -165,15 +165,12 @@ def check_place(path: str, workdir: str | None = None) -> None:
     storage = open_storage(path)
     if any(storage.exists(join(path, name)) for name in (MANIFEST_FILE, "_shards")):
         raise OptionError(f"{path} is a dataset, so exports cannot be published in it. Give another directory.")
-    scheme, slashes, inside = path.rpartition("://")
-    names = inside.split("/")
-    for place in (place for place, name in enumerate(names) if place and name == "checkpoints"):
-        run = f"{scheme}{slashes}{'/'.join(names[:place])}"
-        if run == workdir or storage.exists(join(run, "_owner")) or finished_steps(run):
-            raise OptionError(
-                f"{path} belongs to the checkpoints of the run in {run}, whose names are numbers, too. Give another "
-                f"directory, such as {join(run, 'export')}."
-            )
+    run, inside, _ = f"{path}/".rpartition("/checkpoints/")
+    if inside and (run == workdir or storage.exists(join(run, "_owner")) or finished_steps(run)):
+        raise OptionError(
+            f"{path} belongs to the checkpoints of the run in {run}, whose names are numbers, too. Give another "
+            f"directory, such as {join(run, 'export')}."
+        )
 
 
 def _number(directory: Path, number: int) -> bytes:
