@@ -3,7 +3,7 @@
 For the trainer, processes that follow a run, and tools. Needs no jax, devices or other hosts; writes nothing."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -40,7 +40,8 @@ def kinds(workdir: str) -> Mapping[str, Kind]:
     storage, directory = open_storage(workdir), checkpoints_directory(workdir)
     names = [name for name in storage.entries(directory)[1] if name.isdecimal() or _RENAMED_LATER.fullmatch(name)]
     in_turn = in_parallel if storage.remote else map  # on a disk, threads would cost more than they save
-    return dict(zip(names, in_turn(partial(_kind, storage, directory), names), strict=True))
+    found: Iterable[Kind] = in_turn(partial(_kind, storage, directory), names)
+    return dict(zip(names, found, strict=True))
 
 
 def _kind(storage: Storage, directory: str, name: str) -> Kind:
