@@ -3,10 +3,9 @@
 For the trainer, processes that follow a run, and tools. Needs no jax, devices or other hosts; writes nothing."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import open_storage
@@ -14,7 +13,6 @@ from pipeline.storage.storage import Storage, in_parallel, join
 
 __all__ = ["check_files", "checkpoint_bytes", "checkpoints_directory", "finished_steps", "kinds", "required_step"]
 
-Kind = Literal["finished", "unfinished", "other"]
 # Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough.
 _LAST_WORD = "commit_success.txt"
 _PARTS = frozenset({"_CHECKPOINT_METADATA", _LAST_WORD, "contents", "state"})
@@ -35,16 +33,15 @@ def finished_steps(workdir: str) -> list[int]:
     return sorted(int(name) for name, kind in kinds(workdir).items() if kind == "finished")
 
 
-def kinds(workdir: str) -> Mapping[str, Kind]:
-    """Of each directory that has the name of a checkpoint, by name. "other": it is somebody else's."""
+def kinds(workdir: str) -> Mapping[str, str]:
+    """Name -> kind of each directory with the name of a checkpoint: "finished", "unfinished", or "other" if it is none."""
     storage, directory = open_storage(workdir), checkpoints_directory(workdir)
     names = [name for name in storage.entries(directory)[1] if name.isdecimal() or _RENAMED_LATER.fullmatch(name)]
     in_turn = in_parallel if storage.remote else map  # on a disk, threads would cost more than they save
-    found: Iterable[Kind] = in_turn(partial(_kind, storage, directory), names)
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, in_turn(partial(_kind, storage, directory), names), strict=True))
 
 
-def _kind(storage: Storage, directory: str, name: str) -> Kind:
+def _kind(storage: Storage, directory: str, name: str) -> str:
     files, directories = storage.entries(join(directory, name))
     parts, is_step = {*files, *directories}, _STEP.fullmatch(name)
     if storage.remote and _LAST_WORD not in files:
