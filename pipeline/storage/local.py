@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import itertools
 import os
 import re
@@ -17,7 +18,6 @@ from typing import BinaryIO
 
 from pipeline.errors import StorageError
 from pipeline.storage.os_errors import explained
-from pipeline.storage.stamps import stamped
 from pipeline.storage.storage import Sink, Stat, join, past_end
 
 __all__ = ["LocalStorage"]
@@ -47,7 +47,7 @@ class LocalStorage:
         with _naming(path, "find"):
             found = Path(path).stat()
         _check_regular(path, found)
-        return stamped(found)
+        return _stamped(found)
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -124,7 +124,7 @@ class LocalStorage:
                     if entry.is_dir():
                         directories.append(entry.name)
                     else:
-                        files[entry.name] = stamped(entry.stat()) if entry.is_file() else Stat(0)
+                        files[entry.name] = _stamped(entry.stat()) if entry.is_file() else Stat(0)
                 except FileNotFoundError:
                     pass  # deleted or renamed since the scan
                 except OSError as e:
@@ -147,6 +147,17 @@ class LocalStorage:
                 with _naming(str(path), "delete"), contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                     if _lock(file):
                         path.unlink()
+
+
+def _stamped(found: os.stat_result) -> Stat:
+    """The size of a file, and a stamp made of its times."""
+    return Stat(found.st_size, stamp=_stamp(found))
+
+
+def _stamp(found: os.stat_result) -> int:
+    """Copies may keep mtime, but no program can set ctime. Inode and device numbers would differ between hosts."""
+    times = b"%d %d" % (found.st_mtime_ns, found.st_ctime_ns)
+    return int.from_bytes(hashlib.blake2b(times, digest_size=8).digest(), "big")
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:

@@ -68,7 +68,7 @@ def test_a_copy_with_new_times_goes_on_once_its_bytes_are_read(data, tmp_path, s
 @pytest.mark.parametrize("data", ["folders", "a tar"], indirect=True)
 def test_other_bytes_with_old_times_are_found_by_verify_existing(data, tmp_path, monkeypatch, shard_digests):
     out = tmp_path / "out"
-    monkeypatch.setattr("pipeline.storage.stamps._stamp", lambda _: 1)
+    monkeypatch.setattr("pipeline.storage.local._stamp", lambda _: 1)
     data.raw.convert(out, *data.flags)
     data.change()
     data.raw.convert(out, *data.flags)  # as README says: stamps see nothing here
@@ -110,7 +110,7 @@ def test_what_came_after_a_change_is_written_anew_when_the_old_is_put_back(
 ):
     """A run with --verify_existing writes shards of the new data before another one finds the old."""
     if not flags:  # as in a bucket, where what is put back has the version it had
-        monkeypatch.setattr("pipeline.storage.stamps._stamp", lambda found: found.st_mtime_ns)
+        monkeypatch.setattr("pipeline.storage.local._stamp", lambda found: found.st_mtime_ns)
     data, out = Folders(raw_image_folder), tmp_path / "out"
     data.raw.convert(out, *data.flags)
     good = shard_digests(out)

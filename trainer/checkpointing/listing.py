@@ -34,7 +34,7 @@ def finished_steps(workdir: str) -> list[int]:
 
 
 def kinds(workdir: str) -> Mapping[str, str]:
-    """Name -> kind of each directory with the name of a checkpoint: "finished", "unfinished", or "other" if it is none."""
+    """Name -> "finished", "unfinished" or "other", if it is none, of each directory with the name of a checkpoint."""
     storage, directory = open_storage(workdir), checkpoints_directory(workdir)
     names = [name for name in storage.entries(directory)[1] if name.isdecimal() or _RENAMED_LATER.fullmatch(name)]
     in_turn = in_parallel if storage.remote else map  # on a disk, threads would cost more than they save
