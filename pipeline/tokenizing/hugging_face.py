@@ -79,9 +79,8 @@ class HuggingFaceTokenizer:
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """See Tokenizer."""
-        numbers = [int(token) for token in tokens]
         with _explained(f"{self.path} cannot decode tokens", " Repair the tokenizer, or give another."):
-            return _loaded(self.path, self.digest).decode(numbers, skip_special_tokens=True)
+            return _loaded(self.path, self.digest).decode([int(token) for token in tokens], skip_special_tokens=True)
 
     def settings(self) -> Mapping[str, Any]:
         """See Tokenizer."""

@@ -41,7 +41,7 @@ def _values(line: bytes) -> dict[str, float] | None:
     """The scalars of a line; None if it is damaged."""
     try:
         values: dict[str, Any] = _DECODER.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     del values["step"]
     if b'": "' in line:

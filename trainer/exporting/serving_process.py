@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 __all__ = ["Requests", "answer"]
 
-POLL_SECONDS = 0.2
 WITHOUT = ("jax", "jaxlib", "flax", "orbax")
 
 
@@ -57,7 +56,7 @@ def main(saved_model: str, requests: str, responses: str, parent: str) -> None:
 
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(POLL_SECONDS)
+        time.sleep(0.2)
     os._exit(1)
 
 

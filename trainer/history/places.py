@@ -98,7 +98,7 @@ class Places:
         if which not in self._opened:
             try:
                 self._opened[which] = reopened(origin, self._directory)
-            except InfeedError as e:
+            except (InfeedError, ValueError) as e:  # ValueError: a path that no system call takes
                 log.warning("cannot locate the records: %s", e)
                 self._opened[which] = None
         return self._opened[which]

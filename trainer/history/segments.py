@@ -5,6 +5,7 @@ TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -190,6 +191,8 @@ def _line(file: JsonFile, text: bytes) -> Line:
     if kind is None:
         raise file.misfit(f"its kind is none of {', '.join(KINDS)}.")
     try:
-        return msgspec.convert(page, kind)  # a later infeed may write further keys, which are skipped
-    except msgspec.ValidationError as e:
+        line = msgspec.convert(page, kind)  # a later infeed may write further keys, which are skipped
+        datetime.fromisoformat(page.get("time", "2026-01-01"))
+        return line
+    except (msgspec.ValidationError, ValueError) as e:  # ValueError: no time, or a lone surrogate in a key
         raise file.misfit(f"{e}.") from e

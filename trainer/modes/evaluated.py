@@ -32,8 +32,7 @@ def measured(path: str, metric: str) -> float:
     try:
         return math.nan if newest is None else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-        where = f"{path}/{newest}/{EXTRA}/{DESCRIPTION}"
-        raise ExportError(f"{where} is damaged: {e}. Copy it again, or remove that export.") from e
+        raise ExportError(f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it.") from e
 
 
 class Evaluated:

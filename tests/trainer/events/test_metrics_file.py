@@ -10,6 +10,14 @@ from pipeline.errors import OwnerError, StorageError
 from pipeline.storage.gcs import GcsStorage
 from pipeline.storage.schemes import open_storage
 from trainer.events.metrics_file import MetricsFile
+from trainer.events.metrics_lines import metrics_lines
+
+
+def test_a_line_that_is_not_utf_8_is_skipped(tmp_path):
+    write(tmp_path, [1]).close()
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 2, "loss": "\xff"}\n{"step": 3, "\xff": 1}\n{"step": 4, "loss": 0.5}\n')
+    assert [step for step, _ in metrics_lines(str(tmp_path))] == [1, 4]
 
 
 @pytest.mark.timeout(20)

@@ -55,9 +55,7 @@ def test_an_export_with_a_damaged_description_is_named_rather_than_beaten(tmp_pa
     extra.mkdir(parents=True)
     (tmp_path / "7/saved_model.pb").touch()
     (extra / "infeed.json").write_bytes(text.encode("latin1"))
-    with pytest.raises(
-        ExportError, match=r"7/assets\.extra/infeed\.json is damaged: .*\. Copy it again, or remove that"
-    ):
+    with pytest.raises(ExportError, match=r"7/assets\.extra/infeed\.json is damaged: .*\. Copy it again, or remove it"):
         measured(str(tmp_path), "loss")
 
 

@@ -53,6 +53,11 @@ def test_in_a_bucket_hosts_add_to_one_object(bucket):
         ("{", r"segments\.jsonl, line 2 is not JSON"),
         ("[]", r"line 2: it: expected object, got array\. The file is damaged: remove the line"),
         ('{"kind": "stop"}', r"line 2: its kind is none of start, bad records, end\. The file is damaged: remove the"),
+        ('{"kind": "end", "step": 1, "time": "noon", "reason": ""}', r"line 2: Invalid isoformat string: 'noon'\. The"),
+        (
+            '{"kind": "end", "step": 1, "time": "2026-11-23", "reason": "", "\\ud800": 1}',
+            r"line 2: 'utf-8' codec can't encode .* The file is damaged: remove the line",
+        ),
         (
             '{"kind": "end", "step": "x", "time": "", "reason": ""}',
             r"line 2: Expected `int`, got `str` - at `\$\.ste",
