@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from trainer.checkpointing.checksums import array_sums, cut_of
+from trainer.checkpointing.arrays import array_sums, cut_of
 from trainer.mesh import Placement
 
 NUMBERS = np.random.default_rng(0).standard_normal((8, 12)).astype(np.float32)
