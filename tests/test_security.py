@@ -99,7 +99,9 @@ class Theirs:
         work = shutil.copytree(self.directory / "work", self.directory / name)
         start, *rest = (work / "segments.jsonl").read_text().splitlines()
         command = {"recipe": recipe, "options": options, "directory": str(self.directory)}
-        (work / "segments.jsonl").write_text("\n".join([json.dumps(json.loads(start) | {"command": command}), *rest]))
+        changed = json.loads(start) | {"command": command}
+        del changed["checksum"]  # whoever makes a history can also leave it out
+        (work / "segments.jsonl").write_text("\n".join([json.dumps(changed), *rest]))
         return name
 
 

@@ -5,7 +5,6 @@ Credentials are google-auth's defaults. Without any, the client is anonymous, wh
 
 import contextlib
 import functools
-import logging
 import os
 import threading
 import time
@@ -24,7 +23,8 @@ from google.cloud.exceptions import NotFound, PreconditionFailed
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 
-from pipeline.errors import StorageError, printable
+from pipeline.errors import StorageError
+from pipeline.logs import logger
 
 __all__ = [
     "CONNECTIONS",
@@ -51,7 +51,7 @@ RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 SILENT_SECONDS = (3.0, 15.0)  # until the first log line of a call, and between two of a process
 CONNECTIONS = 64  # size of the pool; more threads would wait for each other
 
-log = logging.getLogger("pipeline.storage")  # Python shows its warnings even if nobody has configured logging
+log = logger("pipeline.storage")  # Python shows its warnings even if nobody has configured logging
 T = TypeVar("T")
 
 
@@ -143,10 +143,10 @@ def _waits() -> dict[int, tuple[float, str, Sequence[Exception]]]:
             for began, what, failures in list(waits.values())[:1]:
                 if (seconds := time.monotonic() - began) > SILENT_SECONDS[0]:
                     why = _first_line(failures[-1]) if failures else "no answer yet"
-                    log.warning("%s", printable(f"still trying to {what} after {seconds:.0f} s: {why}"))
+                    log.warning("still trying to %s after %.0f s: %s", what, seconds, why)
                     time.sleep(SILENT_SECONDS[1])
 
-    threading.Thread(target=watch, name="infeed-waits", daemon=True).start()
+    threading.Thread(target=watch, name="bucket-waits", daemon=True).start()
     return waits
 
 

@@ -129,7 +129,12 @@ def in_parallel(function: Callable[[T], R], items: Sequence[T], at_once: int = 3
     Raises the first failing call's exception; calls that have not started by then never do."""
     # Not an executor: Ctrl-C would wait for calls that hang, because the process joins its threads at exit.
     with ThreadPool(max(1, min(at_once, len(items)))) as pool:
-        return list(pool.imap(function, items))
+        try:
+            return list(pool.imap(function, items))
+        except Exception:  # what has started cleans up after itself
+            pool.terminate()
+            pool.join()
+            raise
 
 
 def past_end(path: str, end: int, offset: int, size: int) -> StorageError:

@@ -92,6 +92,7 @@ class ForkServer:
         _send(self._socket, order)
         while "started" not in (answer := self._read()):
             pass
+        self._ends.pop(answer["started"], None)  # of an earlier process: the system gives a pid again after 32,768
         return Forked(self, answer["started"], out)
 
     def run(self, command: Sequence[str], out: Path, env: Mapping[str, str] | None, timeout: float) -> tuple[int, str]:

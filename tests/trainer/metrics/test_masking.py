@@ -57,7 +57,9 @@ def test_a_mean_over_no_row_is_zero():
 
 @pytest.mark.parametrize("name", ["loss", "grad_norm", "_mask"])
 def test_a_metric_cannot_take_a_name_of_the_trainer(dense_task, name):
-    with pytest.raises(OptionError, match=f"a metric is named '{name}'. loss, grad_norm and names that start with _"):
+    with pytest.raises(
+        OptionError, match=f"a metric is named '{name}'. loss, grad_norm, step, .* and names that start with _"
+    ):
         replace(dense_task, metrics={name: lambda outputs, batch: outputs})
 
 
