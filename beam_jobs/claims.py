@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Annotated
+
+from msgspec import Meta
 
 from beam_jobs.changes import first_change
 from beam_jobs.converter import Packer
@@ -24,10 +27,10 @@ from pipeline.shards.naming import (
     shard_files,
     summary_file,
 )
-from pipeline.shards.schema import SHARD_FILES
+from pipeline.shards.schema import SHARD_FILES, ShardFiles
 from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.sidecars import remove_sidecars, sidecar_names, write_sidecars
-from pipeline.shards.typed_json import Count, FileName, JsonFile, Number
+from pipeline.shards.typed_json import Count, JsonFile
 from pipeline.storage.storage import Storage, in_parallel, join
 
 __all__ = ["Claim", "claim", "read_claim", "renew_claim"]
@@ -44,12 +47,12 @@ class Claim:
     """The plan that owns a split, with enough detail to name every file it writes."""
 
     plan: str  # digest
-    num_shards: Number
+    num_shards: Annotated[int, Meta(ge=1, le=10**7)]
     records: Count
     bytes: Count
     seed: int
     raw_checksum: str | None = None  # see SplitPlan. Not in the digest: it differs for a copy on a disk
-    files: FileName = SHARD_FILES  # see Schema
+    files: ShardFiles = SHARD_FILES  # see Schema
     sources: Mapping[str, str] = field(default_factory=dict)  # size and version by name; not of folders
     has_checksum: bool = field(default=True, compare=False)  # False for version 0.1; not a field of the file
 

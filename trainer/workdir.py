@@ -16,7 +16,10 @@ __all__ = ["check_checkpoint", "check_writable", "claim", "make_mark"]
 
 _OWNERS = "_owner"
 # What runs replace, or add to.
-_FILES = re.compile(r"(classes|eval_result|evaluations|train_result)\.json|(predictions|segments)\.jsonl")
+_FILES = re.compile(
+    r"(classes|eval_result|evaluations|train_result)\.json|(predictions|segments)\.jsonl|.+/metrics\.jsonl(\.\d+)?"
+)
+_LOGGED = re.compile("train|eval|eval_.+")
 
 
 def check_checkpoint(workdir: str, restore_step: int | None = None, *, required: bool) -> None:
@@ -46,6 +49,8 @@ def claim(workdir: str) -> None:
     files, directories = storage.entries(workdir)
     if _OWNERS in directories or finished_steps(workdir):
         return
+    for name in (name for name in directories if _LOGGED.fullmatch(name)):
+        files |= {f"{name}/{file}": stat for file, stat in storage.list(join(workdir, name)).items()}
     taken = list(filter(_FILES.fullmatch, files))
     if taken and not _has_result(storage, workdir):
         raise OptionError(

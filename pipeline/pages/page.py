@@ -186,7 +186,9 @@ def write_page(path: str, page: Page) -> int:
     data = page.html().encode("utf-8", "backslashreplace")
     if len(data) > MOST_BYTES:
         raise StorageError(f"{path} would have {format_bytes(len(data))}, more than {format_bytes(MOST_BYTES)}.")
-    with open_storage(path).publish(path) as sink:
+    storage = open_storage(path)
+    _check_replaceable(storage, path)  # again: the run may have taken days
+    with storage.publish(path) as sink:
         sink.write(data)
     return len(data)
 
@@ -200,8 +202,7 @@ def check_page(path: str | None) -> None:
         storage = open_storage(path)
         if path.endswith("/") or Path(path).is_dir():
             raise OptionError(f"{path!r} is a directory. Give the name of a file in it: {path.rstrip('/')}/page.html.")
-        if storage.exists(path) and not _is_page(storage, path):
-            raise OptionError(f"{path} exists and is not a page of infeed. Give another name, or move the file.")
+        _check_replaceable(storage, path)
         if not is_remote(path):
             _check_writable(path)
     for package in ("jinja2", "matplotlib"):
@@ -209,9 +210,12 @@ def check_page(path: str | None) -> None:
             raise OptionError(f"pages need {package}. Install it: {how_to_install('pages')}.")
 
 
-def _is_page(storage: Storage, path: str) -> bool:
-    with storage.open(path) as file:
-        return _HEAD in file.read(4 * len(_HEAD))
+def _check_replaceable(storage: Storage, path: str) -> None:
+    if storage.exists(path):
+        with storage.open(path) as file:
+            if _HEAD in file.read(4 * len(_HEAD)) and not Path(path).is_symlink():
+                return
+        raise OptionError(f"{path} exists and is not a page of infeed. Give another name, or move the file.")
 
 
 def _check_writable(path: str) -> None:

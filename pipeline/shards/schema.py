@@ -5,10 +5,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
 
 from pipeline.errors import SchemaError
-from pipeline.shards.typed_json import REQUIRED, Count, FileName, JsonFile
+from pipeline.shards.typed_json import REQUIRED, Count, JsonFile
 
 __all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
 
@@ -16,6 +18,10 @@ Dtype = Literal["bytes", "int64", "float32"]
 """The kinds of values in a record."""
 Content = Literal["raw", "text", "image"]
 """The meaning of a bytes feature: opaque, UTF-8, an encoded image file."""
+ShardFiles = Annotated[str, msgspec.Meta(pattern=r"\A[^/\x00]*\{SHARD_X_OF_Y\}[^/\x00]*\Z")]
+SidecarName = Annotated[
+    str, msgspec.Meta(pattern=r"\A((dataset_info|features|metadata)\.json|[^/\x00]+\.labels\.txt)\Z")
+]
 SHARD_FILES = "{SPLIT}-{SHARD_X_OF_Y}"
 """The usual names of shards, in TFDS notation."""
 PASSED_ON = "tfrecord"
@@ -63,7 +69,7 @@ class Labels:
     """The names of the numbers in the label feature `key`: label `base + i` is names[i]."""
 
     key: str
-    base: int
+    base: Annotated[int, msgspec.Meta(ge=-(10**7), le=10**7)]
     names: tuple[str, ...]
 
     @property
@@ -81,9 +87,9 @@ class Schema:
 
     name: str
     features: Mapping[str, Feature]
-    files: FileName = SHARD_FILES
+    files: ShardFiles = SHARD_FILES
     version: str = _TFDS_VERSION
-    tfds: Mapping[FileName, str] = field(default_factory=dict)
+    tfds: Mapping[SidecarName, str] = field(default_factory=dict)
 
     @property
     def opaque(self) -> bool:

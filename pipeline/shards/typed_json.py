@@ -156,5 +156,5 @@ def _in_words(message: str) -> str:
     """msgspec's message without its path, which lacks the keys of mappings."""
     said = message.partition(" - at ")[0].replace("`", "").rstrip(".")
     if "matching regex" in said:
-        return "expected the name of a file in the same directory"
+        return "expected the name of a file that is written here"
     return said.replace("Expected", "expected", 1)

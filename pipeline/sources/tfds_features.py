@@ -81,7 +81,9 @@ def _classes(page: Any) -> Iterator[Any]:
             if named and not isinstance(value, Mapping):
                 yield value
             yield from _classes(value)
-            if key == "json" and isinstance(value, str):  # the content of a feature, as text
+            if key in ("json", "content") and isinstance(
+                value, str
+            ):  # a feature as text; "content": of the first versions
                 yield from _classes(json.loads(value))
     elif isinstance(page, list):
         for each in page:

@@ -3,6 +3,7 @@
 The tfds converter and open_dataset recognize a dataset by them; other tools use those next to TFRecord files."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -66,7 +67,7 @@ def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
     numbered = {
         key: Labels(key, 0, tuple(map(str, range(int(described["numClasses"])))))
         for key, kind, described in _described(tfds)
-        if kind == "classLabel" and str(described.get("numClasses", "")).isdecimal()
+        if kind == "classLabel" and re.fullmatch("[0-9]{1,7}", str(described.get("numClasses", "")))
     }
     only = next(iter(numbered.values())) if len(numbered) == 1 else None
     return tfds_labels(tfds) or numbered.get("label") or only

@@ -144,7 +144,8 @@ class LocalStorage:
             match = _HIDDEN.fullmatch(hidden)
             if match and any(fnmatchcase(match[1], name) for name in names):
                 path = Path(join(directory, hidden))
-                with _naming(str(path), "delete"), contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                gone = contextlib.suppress(FileNotFoundError, StorageError)  # or it is no file
+                with _naming(str(path), "delete"), gone, open(path, "rb", opener=_open_regular) as file:
                     if _lock(file):
                         path.unlink()
 

@@ -40,14 +40,17 @@ def trees(names: Sequence[str]) -> st.SearchStrategy[list[Planted]]:
     """Some of these names, and random ones, as files, directories with a file, and links that lead out."""
     word = st.text("abz079._-", min_size=1, max_size=8).filter(lambda name: name.strip("."))
     planted = st.builds(
-        Planted, st.sampled_from(names) | word, st.sampled_from(KINDS), st.sampled_from([b"{}", b"a user's\n"])
+        Planted,
+        st.sampled_from(names) | word,
+        st.sampled_from(KINDS),
+        st.sampled_from([b"{}", b"a user's\n", b'{"step": 900}\n{"step": 90']),
     )
     return st.lists(planted, min_size=1, max_size=8, unique_by=lambda planted: planted.name)
 
 
 def plant(output: Path, outside: Path, tree: Sequence[Planted]) -> list[Path]:
     """Makes the tree in `output`, and the directory that its links lead to. Leaves out what is in the way of the
-    output's own files. Returns all paths that were made."""
+    output's own files. Returns all paths that were made, and one to which links lead that must not come to be."""
     victim, made = outside / "victim", []
     for name in IN_VICTIM:
         (victim / name).parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +76,7 @@ def plant(output: Path, outside: Path, tree: Sequence[Planted]) -> list[Path]:
             }
             path.symlink_to(targets[planted.kind])
         made.append(path)
-    return made
+    return [*made, outside / "no"]
 
 
 def seen(paths: Sequence[Path]) -> Mapping[str, str | bytes | None]:

@@ -42,7 +42,16 @@ def text(directory, _):
 
 def run_rewind(directory, data):
     source = train_dataset(data, global_batch=4, keys=["label"])
-    start = Start(0, "now", source.state(source.start), source.provenance, {}, None, {}, "1 x cpu, 1 process")
+    start = Start(
+        0,
+        "2026-11-23T12:00:00+00:00",
+        source.state(source.start),
+        source.provenance,
+        {},
+        None,
+        {},
+        "1 x cpu, 1 process",
+    )
     append(str(directory), start)
     (directory / "train").mkdir()
     (directory / "train/metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 0.5}) + "\n")

@@ -90,11 +90,14 @@ def test_no_run_changes_what_others_put_into_its_work_directory(
     shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize("file", ["eval_result.json", "predictions.jsonl", "classes.json", "segments.jsonl"])
+@pytest.mark.parametrize(
+    "file", ["eval_result.json", "predictions.jsonl", "classes.json", "segments.jsonl", "train/metrics.jsonl"]
+)
 @pytest.mark.parametrize("call", ["train", "evaluate"])
 def test_a_directory_with_a_file_that_runs_replace_is_no_work_directory(
     file, call, dense_task, vector_input, trained, tmp_path
 ):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("mine")
     trainer, says = Trainer(dense_task, _settings(tmp_path)), f"has a file {file}, which no run of infeed wrote"
     with pytest.raises(OptionError, match=says):
@@ -102,7 +105,8 @@ def test_a_directory_with_a_file_that_runs_replace_is_no_work_directory(
             trainer.train(vector_input, max_steps=2)
         else:
             trainer.evaluate(vector_input, checkpoint_path=str(trained))
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(file, "mine")]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / file]
+    assert (tmp_path / file).read_text() == "mine"
 
 
 def test_an_evaluation_may_be_repeated_where_only_evaluations_were_written(dense_task, vector_input, trained, tmp_path):
@@ -124,6 +128,7 @@ def test_a_directory_with_the_name_of_a_checkpoint_is_refused_before_the_trainin
 
 def test_lines_that_no_run_wrote_are_neither_cut_nor_continued(dense_task, vector_input, tmp_path):
     (tmp_path / "train").mkdir()
+    (tmp_path / "_owner").mkdir()
     (tmp_path / "train/metrics.jsonl").write_text('{"epoch": 1}\n{"step": 900}\n{"st')
     with pytest.raises(StorageError, match=r"train/metrics\.jsonl has not been written by a run of infeed\. Move it"):
         Trainer(dense_task, _settings(tmp_path)).train(vector_input, max_steps=2)
@@ -133,7 +138,7 @@ def test_lines_that_no_run_wrote_are_neither_cut_nor_continued(dense_task, vecto
 def test_in_a_bucket_only_unfinished_checkpoints_are_removed(bucket, dense_task, vector_input):
     storage, checkpoints = open_storage(bucket), f"{bucket}/run/checkpoints"
     users = [f"{checkpoints}/photos/a.jpg", f"{checkpoints}/latest", f"{bucket}/run/train/metrics.jsonl.bak"]
-    for path in (*users, f"{checkpoints}/1/contents/metadata"):
+    for path in (*users, f"{checkpoints}/1/contents/metadata", f"{checkpoints}/1/_CHECKPOINT_METADATA"):
         storage.create(path, b"x")
     Trainer(dense_task, _settings(f"{bucket}/run", keep_max=1)).train(vector_input, max_steps=4)
     assert [path for path in users if not storage.exists(path)] == []
@@ -148,3 +153,37 @@ def test_a_checkpoint_that_is_a_link_is_kept(dense_task, vector_input, trained, 
     Trainer(dense_task, _settings(tmp_path / "run", keep_max=1)).train(vector_input, max_steps=6)
     assert finished_steps(str(tmp_path / "run")) == [2, 6]
     assert (moved / "contents").is_dir()
+
+
+@pytest.mark.parametrize("parts", [["contents/thesis.txt"], ["_CHECKPOINT_METADATA", "default/manifest.ocdbt"]])
+def test_a_checkpoint_of_another_program_is_refused_rather_than_removed(
+    parts, dense_task, vector_input, trained, tmp_path
+):
+    shutil.copytree(trained, tmp_path / "run")
+    for part in parts:
+        path = tmp_path / "run/checkpoints/1" / part
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    with pytest.raises(CheckpointError, match="checkpoints/1 has the name of a checkpoint, but is none"):
+        Trainer(dense_task, _settings(tmp_path / "run", keep_max=1)).train(vector_input, max_steps=6)
+    assert all((tmp_path / "run/checkpoints/1" / part).read_text() == "mine" for part in parts)
+
+
+def test_a_link_in_place_of_metrics_is_not_written_through(dense_task, vector_input, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "mine.jsonl").write_text('{"step": 1}\n{"step": 2, "half')
+    (tmp_path / "run/eval").mkdir(exist_ok=True)
+    (tmp_path / "run/eval/metrics.jsonl").symlink_to(tmp_path / "mine.jsonl")
+    with pytest.raises(StorageError, match=r"eval/metrics\.jsonl is a link, through which nothing is written"):
+        Trainer(dense_task, _settings(tmp_path / "run")).evaluate(vector_input)
+    assert (tmp_path / "mine.jsonl").read_text() == '{"step": 1}\n{"step": 2, "half'
+
+
+def test_going_back_past_a_checkpoint_that_is_a_link_is_refused_at_the_start(
+    dense_task, vector_input, trained, tmp_path
+):
+    shutil.copytree(trained, tmp_path / "run")
+    moved = (tmp_path / "run/checkpoints/4").rename(tmp_path / "moved")
+    (tmp_path / "run/checkpoints/4").symlink_to(moved)
+    with pytest.raises(CheckpointError, match=r"restore_step=2 removes .* but \S+/checkpoints/4 is a link\. Remove it"):
+        Trainer(dense_task, _settings(tmp_path / "run", restore_step=2)).train(vector_input, max_steps=6)

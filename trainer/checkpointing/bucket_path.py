@@ -15,6 +15,7 @@ from etils import epath
 
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
+from trainer.checkpointing.listing import METADATA
 
 __all__ = ["TENSORSTORE_RETRIES", "BucketPath", "bound_stalls", "orbax_path"]
 
@@ -113,10 +114,12 @@ class BucketPath(epath.Path):
     def rmtree(self, missing_ok: bool = False) -> None:
         del missing_ok  # never an error: a retry finds less to remove
         files, directories = self._storage.entries(str(self))
-        for name in files:  # first, among them the mark of a finished checkpoint: if killed, it counts as unfinished
+        # The mark of a finished checkpoint goes first: if killed, it counts as unfinished, and as ours until the end.
+        for name in (name for name in files if name != METADATA):
             self._storage.delete(join(str(self), name))
         for name in directories:
             (self / name).rmtree()
+        self._storage.delete(join(str(self), METADATA))
         self._storage.delete(f"{self}/")
 
     def unlink(self, missing_ok: bool = False) -> None:

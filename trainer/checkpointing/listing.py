@@ -11,11 +11,20 @@ from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
-__all__ = ["check_files", "checkpoint_bytes", "checkpoints_directory", "finished_steps", "kinds", "required_step"]
+__all__ = [
+    "METADATA",
+    "check_files",
+    "checkpoint_bytes",
+    "checkpoints_directory",
+    "finished_steps",
+    "kinds",
+    "required_step",
+]
 
 # Orbax writes this last in a bucket, which cannot rename. On a disk it renames, so there the name is enough.
 _LAST_WORD = "commit_success.txt"
-_PARTS = frozenset({"_CHECKPOINT_METADATA", _LAST_WORD, "contents", "state"})
+METADATA = "_CHECKPOINT_METADATA"  # Orbax writes this first
+_ITEMS = frozenset({"contents", "state"})
 _STEP, _RENAMED_LATER = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
 
 
@@ -43,10 +52,11 @@ def kinds(workdir: str) -> Mapping[str, str]:
 
 def _kind(storage: Storage, directory: str, name: str) -> str:
     files, directories = storage.entries(join(directory, name))
-    parts, is_step = {*files, *directories}, _STEP.fullmatch(name)
+    items, is_step = _ITEMS.intersection(directories), _STEP.fullmatch(name)
     if storage.remote and _LAST_WORD not in files:
-        return "unfinished" if is_step and parts <= _PARTS else "other"
-    if is_step and not parts.isdisjoint(_PARTS):
+        begun = METADATA in files or not {*files, *directories}
+        return "unfinished" if is_step and begun and _ITEMS.issuperset(directories) else "other"
+    if is_step and (items == _ITEMS or (items and METADATA in files)):  # one item: damaged, which is an error elsewhere
         return "finished"
     return "unfinished" if _RENAMED_LATER.fullmatch(name) and not Path(directory, name).is_symlink() else "other"
 

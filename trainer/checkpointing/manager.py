@@ -102,6 +102,10 @@ class CheckpointManager:
             )
             return newer[-1]
         self.require(wanted)
+        if links := [path for step in newer if (path := Path(self.directory, str(step))).is_symlink()]:
+            raise CheckpointError(
+                f"restore_step={wanted} removes the checkpoints after it, but {links[0]} is a link. Remove it."
+            )
         if newer:
             self._superseded = newer
             log.warning(

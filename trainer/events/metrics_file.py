@@ -87,6 +87,8 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
         )
         return PartsSink(storage, directory, NAME, b"", number=number, fence=fence)
     path = Path(directory, NAME)
+    if path.is_symlink():
+        raise StorageError(f"{path} is a link, through which nothing is written. Remove it, or give another workdir.")
     if path.exists():
         with open_storage(directory).open(str(path)) as file:
             _check_ours(str(path), file.read(len(START)))

@@ -22,7 +22,7 @@ from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.storage.os_errors import explained
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
-from trainer.checkpointing.listing import finished_steps
+from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 
 __all__ = ["DESCRIPTION", "EXTRA", "GRAPH", "Exports", "check_place"]
 
@@ -161,15 +161,16 @@ class Exports:
 def check_place(path: str, workdir: str | None = None) -> None:
     """Raises OptionError for a directory in which a number has another meaning: a dataset's, or that of a run's
     checkpoints. workdir: of a run that may not have begun."""
-    path, workdir = (where if is_remote(where) else str(Path(where).resolve()) for where in (path, workdir or path))
+    mine = checkpoints_directory(workdir or path)
+    path, mine = (where if is_remote(where) else str(Path(where).resolve()) for where in (path, mine))
     storage = open_storage(path)
     if any(storage.exists(join(path, name)) for name in (MANIFEST_FILE, "_shards")):
         raise OptionError(f"{path} is a dataset, so exports cannot be published in it. Give another directory.")
     run, inside, _ = f"{path}/".rpartition("/checkpoints/")
-    if inside and (run == workdir or storage.exists(join(run, "_owner")) or finished_steps(run)):
+    of_a_run = inside and (storage.exists(join(run, "_owner")) or finished_steps(run))
+    if of_a_run or f"{path}/".startswith(f"{mine}/"):
         raise OptionError(
-            f"{path} belongs to the checkpoints of the run in {run}, whose names are numbers, too. Give another "
-            f"directory, such as {join(run, 'export')}."
+            f"{path} belongs to the checkpoints of a run, whose names are numbers, too. Give another directory."
         )
 
 

@@ -140,9 +140,9 @@ class Config(DataRecipe):
         from pipeline.datasets import train_dataset
         from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
 
-        writes = self.mode == "train" and not (self.trainer.fast_dev_run or self.show_state)
-        if writes and ctx.hosts.index == 0:  # the run owns the directory
-            keep_classes(self.trainer.workdir, self.image_data.classes, replace=ctx.start_step == 0)
+        begins = self.mode == "train" and ctx.start_step == 0 and not (self.trainer.fast_dev_run or self.show_state)
+        if begins and ctx.hosts.index == 0:  # the run owns the directory
+            keep_classes(self.trainer.workdir, self.image_data.classes)
         crop = DecodeRandomResizedCrop(
             self.image_data.image, area=(self.min_area, 1.0), flip=self.mirror, **self.decoded()
         )

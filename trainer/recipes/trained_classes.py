@@ -20,12 +20,11 @@ class TrainedClasses:
     names: tuple[str, ...]
 
 
-def keep_classes(workdir: str, classes: TrainedClasses, *, replace: bool) -> None:
-    """Writes the file. replace: also if there is one. Raises StorageError."""
+def keep_classes(workdir: str, classes: TrainedClasses) -> None:
+    """Writes the file. Raises StorageError."""
     storage, path = open_storage(workdir), _path(workdir)
-    if replace or not storage.exists(path):
-        with storage.publish(path) as sink:
-            sink.write(json.dumps(asdict(classes), indent=1).encode() + b"\n")
+    with storage.publish(path) as sink:
+        sink.write(json.dumps(asdict(classes), indent=1).encode() + b"\n")
 
 
 def trained_classes(workdir: str) -> TrainedClasses | None:

@@ -84,7 +84,7 @@ def test_another_version_and_damage_are_refused(tmp_path):
         ),
         (["schema", "features", "a"], {"dtype": "int64"}, "the key schema.features.a.shape is missing."),
         (["schema", "features", "a", "content"], "image", "schema.features.a: content 'image' of dtype int64: must be"),
-        (["schema", "tfds"], {"x.json": "{"}, "the text of schema.tfds['x.json'] is not JSON"),
+        (["schema", "tfds"], {"features.json": "{"}, "the text of schema.tfds['features.json'] is not JSON"),
         (["splits", "train", "shards"], [], "splits.train.shards: expected array of length >= 1."),
         (
             ["splits", "train", "shards", 0, "bytes"],

@@ -59,6 +59,7 @@ def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkey
     lost = take(str(workdir), Times(renew=1e9), here=far).lease
     checkpoints, train = workdir / "checkpoints", workdir / "train"
     (checkpoints / "10/state").mkdir(parents=True)
+    (checkpoints / "10/contents").mkdir()
     (checkpoints / "20.orbax-checkpoint-tmp/state").mkdir(parents=True)
     train.mkdir()
     monkeypatch.setattr("trainer.ownership.taking.TIMES", Times(silence=0.05, poll=0.01))

@@ -31,7 +31,12 @@ def seen(data, tmp_path):
     """Makes what the first steps of a training on the data saw: at most 6 records of each."""
     source = train_dataset(data, global_batch=BATCH, keys=["image/class/label"], seed=3)
     versions = {"infeed": "0"}
-    append(str(tmp_path), Start(0, "now", source.state(source.start), source.provenance, {}, None, versions, "1 x cpu"))
+    append(
+        str(tmp_path),
+        Start(
+            0, "2026-11-23T12:00:00+00:00", source.state(source.start), source.provenance, {}, None, versions, "1 x cpu"
+        ),
+    )
 
     def make(steps=1, most=SHOWN, **options):
         return list(seen_steps(read_history(str(tmp_path)), str(tmp_path), range(1, steps + 1), most=most, **options))

@@ -143,7 +143,8 @@ def test_data_without_what_digits_reads_are_refused_with_the_recipe_that_takes_t
 def test_a_mode_that_does_not_train_needs_no_split_for_training(pictures, tmp_path, refused):
     data = shutil.copytree(pictures, tmp_path / "data")
     (data / "train-00000-of-00002").unlink()
-    (tmp_path / "work" / "checkpoints" / "3" / "state").mkdir(parents=True)
+    for item in ("contents", "state"):
+        (tmp_path / "work" / "checkpoints" / "3" / item).mkdir(parents=True)
     flags = ("--data-dir", str(data), "--mode", "predict")
     assert "has no split 'test'" in refused("digits", *flags, "--eval-split", "test")
 
@@ -151,7 +152,8 @@ def test_a_mode_that_does_not_train_needs_no_split_for_training(pictures, tmp_pa
 def test_a_checkpoint_to_go_back_to_may_be_gone_where_later_ones_are(pictures, tmp_path, refused):
     """A run that went back once goes on from its newest."""
     checkpoints = tmp_path / "work" / "checkpoints"
-    (checkpoints / "9" / "state").mkdir(parents=True)
+    for item in ("contents", "state"):
+        (checkpoints / "9" / item).mkdir(parents=True)
     flags = ("--data-dir", str(pictures), "--restore-step")
     assert "has no checkpoint of step 12. It has: [9]." in refused("digits", *flags, "12")
     assert "no split 'none'" in refused("digits", *flags, "5", "--eval-split", "none")

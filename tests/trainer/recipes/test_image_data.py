@@ -57,14 +57,12 @@ def test_data_are_evaluated_only_if_their_labels_mean_the_classes_of_the_model(n
         data.check_labels("data", "w")
 
 
-def test_the_classes_of_a_training_are_kept_and_replaced_only_when_it_starts_over(tmp_path):
+def test_the_classes_of_a_training_are_kept(tmp_path):
     first, second = TrainedClasses(1, 2, ("cat", "Hündin")), TrainedClasses(0, 7, ())
     assert trained_classes(str(tmp_path)) is None
-    keep_classes(str(tmp_path), first, replace=False)
-    keep_classes(str(tmp_path), second, replace=False)
-    assert trained_classes(str(tmp_path)) == first
-    keep_classes(str(tmp_path), second, replace=True)
-    assert trained_classes(str(tmp_path)) == second
+    for classes in (first, second):
+        keep_classes(str(tmp_path), classes)
+        assert trained_classes(str(tmp_path)) == classes
     (tmp_path / "classes.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"classes\.json: .* Remove it: then the classes of the data count"):
         trained_classes(str(tmp_path))
