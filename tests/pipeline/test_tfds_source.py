@@ -122,6 +122,11 @@ STRANGERS = {
     "in a sequence": of(within("sequence_feature.Sequence", sequence={"feature": SCALAR | NAMED, "length": "-1"})),
     "under the other name of the field": of({"python_class_name": "stranger.X", "tensor": SCALAR["tensor"]}),
     "as the first TFDS wrote it": {"type": f"{CORE}.features_dict.FeaturesDict", "content": {"a": FIRST}},
+    "as text, as the first TFDS wrote it": {
+        "type": f"{CORE}.features_dict.FeaturesDict",
+        "proto_cls": "tensorflow_datasets.FeaturesDict",
+        "content": json.dumps({"features": {"a": SCALAR | NAMED}}),
+    },
     "in JSON as text": as_text(json.dumps({"b": FIRST})),
     "not a text": of(SCALAR | {"pythonClassName": ["stranger.X"]}),
     "like TFDS's": of(SCALAR | {"pythonClassName": "tensorflow_datasets_stranger.X"}),
