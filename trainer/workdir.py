@@ -1,7 +1,5 @@
 """Checks of a work directory. Needs no JAX: commands check before they import it, calls before they read."""
 
-import contextlib
-import json
 import re
 import secrets
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 from pipeline.errors import OptionError, StorageError
 from pipeline.storage.os_errors import explained
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import join
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
 
 __all__ = ["check_checkpoint", "check_writable", "claim", "make_mark"]
@@ -52,20 +50,13 @@ def claim(workdir: str) -> None:
     for name in (name for name in directories if _LOGGED.fullmatch(name)):
         files |= {f"{name}/{file}": stat for file, stat in storage.list(join(workdir, name)).items()}
     taken = list(filter(_FILES.fullmatch, files))
-    if taken and not _has_result(storage, workdir):
+    # Earlier releases marked only the directories of trainings, not those of evaluations.
+    if taken and not ("eval_result.json" in files and b'"proven"' in storage.read(join(workdir, "eval_result.json"))):
         raise OptionError(
             f"workdir={workdir} has a file {taken[0]}, which no run of infeed wrote, and which this run would replace. "
             "Move the file, or give another workdir."
         )
     make_mark(workdir, f"{_OWNERS}/runs")
-
-
-def _has_result(storage: Storage, workdir: str) -> bool:
-    """Whether there is an eval_result.json of an earlier release, which marked only the directories of trainings."""
-    with contextlib.suppress(StorageError, ValueError, RecursionError):
-        result = json.loads(storage.read(join(workdir, "eval_result.json")))
-        return isinstance(result, dict) and {"step", "records", "proven"} <= result.keys()
-    return False
 
 
 def make_mark(workdir: str, name: str) -> None:
