@@ -1,9 +1,11 @@
 """The Trainer, the package's main class: trains and evaluates a Task and predicts with it, from any input."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
@@ -14,7 +16,6 @@ from trainer.config import Model, TrainerConfig, check_positive_int
 from trainer.exporting.options import PLATFORMS, ExportOptions
 from trainer.history.segments import Command
 from trainer.inputs import InputFn
-from trainer.loop.compilation_cache import use_compilation_cache
 from trainer.mesh import Placement
 from trainer.modes.alternating import Alternating, check_name, named_inputs
 from trainer.modes.evaluating import evaluate
@@ -59,7 +60,7 @@ class Trainer:
     ) -> None:
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
-            use_compilation_cache(config.compilation_cache_dir)
+            _use_compilation_cache(config.compilation_cache_dir)
         self._setup = Setup(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks), command)
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
@@ -230,3 +231,11 @@ class Trainer:
 
         with ShortErrors():
             return export_checkpoint(self._setup, input_fn, options, step, checkpoint_path)
+
+
+def _use_compilation_cache(directory: str) -> None:
+    """Makes JAX keep every program that this process compiles in `directory`, and reuse those of earlier runs."""
+    compilation_cache.set_cache_dir(str(Path(directory).expanduser()))
+    # By default programs that compile within a second are not kept; a restart has dozens of them.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()  # JAX reads the setting only at its first compilation

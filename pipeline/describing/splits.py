@@ -1,5 +1,9 @@
-"""What a page shows of a split: facts, samples, rejects and its conversion, as many samples as fit on the page."""
+"""What a page shows of a split: facts, samples, the inputs that its conversion rejected, counted by reason, and the
+conversion itself, with as many samples as fit on the page."""
 
+import json
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,18 +13,36 @@ from typing import Any
 from pipeline.describing.facts import Facts, damage, gathered, looked_at, spread
 from pipeline.describing.origin import Conversion, read_conversion
 from pipeline.describing.records import ShownRecord, show_records
-from pipeline.describing.rejects import Rejects, read_rejects
 from pipeline.shards.manifest import Manifest
+from pipeline.shards.naming import rejects_file
 from pipeline.sizes import MB
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, join
 from pipeline.tokenizers import TextInfo
 from pipeline.tools.packed_text import row_text
 
-__all__ = ["SplitFacts", "fitting", "split_facts"]
+__all__ = ["Reason", "Rejects", "SplitFacts", "fitting", "read_rejects", "split_facts"]
 
 MOST_SAMPLE_BYTES = 3 * MB  # of a page
 TAG_BYTES = 10  # <td></td>
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why inputs were rejected. text, key: of the first of them. several: whether others differ, in their numbers."""
+
+    text: str
+    key: str
+    several: bool = False
+
+
+@dataclass(frozen=True)
+class Rejects:
+    """(reason, how many inputs), the most frequent first; reasons that differ only in their numbers are one."""
+
+    counts: list[tuple[Reason, int]]
 
 
 @dataclass(frozen=True)
@@ -54,6 +76,26 @@ def split_facts(
     text_of = None if text is None else partial(row_text, text)
     shown = show_records(reader, spread(reader.num_records, samples), text_of)
     return replace(found, facts=facts, whose=whose, samples=shown, damage=damage(facts, reader))
+
+
+def read_rejects(storage: Storage, directory: str, split: str) -> Rejects | None:
+    """The rejects of a split; None if the dataset has no such list. Lines that are damaged count as such."""
+    path = join(directory, rejects_file(split))
+    if not storage.exists(path):
+        return None
+    counts, reasons = Counter[str](), dict[str, Reason]()
+    for line in storage.read(path).splitlines():
+        try:
+            rejected = json.loads(line)
+            text, key = rejected["error"], rejected["key"]
+            kind = _NUMBER.sub("N", text)
+        except (ValueError, KeyError, TypeError):
+            kind, text, key = "", "(a damaged line)", ""
+        counts[kind] += 1
+        first = reasons.setdefault(kind, Reason(text, key))
+        if text != first.text and not first.several:
+            reasons[kind] = replace(first, several=True)
+    return Rejects([(reasons[kind], count) for kind, count in counts.most_common()])
 
 
 def fitting(splits: Sequence[SplitFacts]) -> list[SplitFacts]:

@@ -1,6 +1,7 @@
-"""The modes of a recipe, and the files that they write."""
+"""The modes of a recipe, the files that they write, and how predictions agree with labels."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +11,6 @@ import jax
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
-from trainer.command.agreement import Agreement
 from trainer.command.looking import write_look
 from trainer.command.reporting import Report
 from trainer.command.shown_state import show_state
@@ -20,7 +20,9 @@ from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, Goodput, Speed
 from trainer.trainer import Trainer
 
-__all__ = ["run"]
+__all__ = ["Agreement", "run"]
+
+CONFUSIONS_NAMED = 3
 
 
 def run(recipe: Recipe, command: Command | None = None) -> None:
@@ -105,6 +107,41 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
             progress.add(1)
             count += 1
     say(Console(), f"{count} predictions written to {path}{agreement}")
+
+
+class Agreement:
+    """Counts the records of predictions.jsonl whose class is their label, and what the others are taken for.
+
+    Names are compared if there are names, else numbers. Leaves out records that lack one of the two."""
+
+    def __init__(self) -> None:
+        self._right, self._wrong = 0, Counter[tuple[str, str]]()
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Counts a record, as it is written."""
+        names = ("class_name", "label_name")
+        keys = names if record.keys() >= set(names) else ("class", "label")
+        predicted, label = (record.get(key) for key in keys)
+        if not all(isinstance(value, int | str) for value in (predicted, label)):
+            return
+        if predicted == label:
+            self._right += 1
+        else:
+            self._wrong[str(label), str(predicted)] += 1
+
+    def __str__(self) -> str:
+        """Begins with a colon; empty if no record counted."""
+        wrong = self._wrong.total()
+        if not self._right + wrong:
+            return ""
+        text = f": {self._right} agree with their label, {wrong} do not"
+        if not wrong:
+            return text
+        most = ", ".join(
+            f"{label} as {predicted} ({count})"
+            for (label, predicted), count in self._wrong.most_common(CONFUSIONS_NAMED)
+        )
+        return f"{text}; most often {most}"
 
 
 def _print_samples(trainer: Trainer, recipe: Recipe) -> None:

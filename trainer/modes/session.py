@@ -15,7 +15,7 @@ from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import open_store
 from trainer.config import TrainerConfig
 from trainer.exits import ending
-from trainer.ownership.ownership import Ownership
+from trainer.ownership.taking import Ownership
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 

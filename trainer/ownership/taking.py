@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from trainer.ownership.lease import HELD, TIMES, Lease, Times, elapsed
 from trainer.ownership.process import Process, is_suspended, lives, this_process
 from trainer.ownership.record import Found, OwnerFiles, Record
 
-__all__ = ["Taken", "take"]
+__all__ = ["Ownership", "Taken", "take"]
 
 log = logger("trainer")
 
@@ -27,6 +28,30 @@ class Taken(NamedTuple):
 
     lease: Lease
     lost: Process | None
+
+
+class Ownership(AbstractContextManager):
+    """The right of one call of the trainer to write to its work directory.
+
+    Owns nothing at first: evaluations never take the directory. Leaving the context manager releases it."""
+
+    def __init__(self, workdir: str) -> None:
+        self._workdir = str(workdir)
+        self._taken: Taken | None = None
+
+    def take(self, pause: Callable[[float], object] = time.sleep) -> Process | None:
+        """Takes the directory; returns the process that lost it, if any. Raises what the function `take` raises."""
+        self._taken = take(self._workdir, pause=pause)
+        return self._taken.lost
+
+    def fence(self) -> None:
+        """Call it before a training run publishes anything. OwnerError if another run has taken over."""
+        if self._taken:
+            self._taken.lease.fence()
+
+    def __exit__(self, *_: object) -> None:
+        if self._taken:
+            self._taken.lease.release()
 
 
 def take(

@@ -11,8 +11,7 @@ from trainer.mesh import Placement
 from trainer.state import TrainState
 from trainer.task import Task
 from trainer.warm_start.config import WarmStart
-from trainer.warm_start.matching import Array, check_rows, described_rows, from_torch, match
-from trainer.warm_start.names import model_names
+from trainer.warm_start.matching import Array, check_rows, described_rows, from_torch, match, model_names
 from trainer.warm_start.weights import Weights, open_weights
 
 __all__ = ["Loading", "plan_loading"]

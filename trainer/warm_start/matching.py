@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from pipeline.errors import CheckpointError, OptionError, did_you_mean
 from trainer.warm_start.config import WarmStart
 
-__all__ = ["Array", "Row", "Status", "check_rows", "described_rows", "from_torch", "match"]
+__all__ = ["Array", "Row", "Status", "check_rows", "described_rows", "from_torch", "match", "model_names"]
 
+T = TypeVar("T")
 Status = Literal["loaded", "missing", "unexpected", "mismatched", "excluded"]
 MEANING: dict[Status, str] = {
     "missing": "not in the checkpoint",
@@ -154,3 +155,10 @@ def _counted(rows: Collection[Row]) -> str:
 def _named(rows: Collection[Row]) -> str:
     shown = [f"{row.name}: {row.note}" for row in list(rows)[:NAMED]]
     return ", ".join(shown) + (f" and {len(rows) - NAMED} more" if len(rows) > NAMED else "")
+
+
+def model_names(params: Mapping[str, T], extra: Mapping[str, T]) -> dict[str, T]:
+    """A model's arrays by their names in a warm start: parameters first, then the others.
+
+    Both have their own names; where a parameter has the same name, the other is called "extra/NAME"."""
+    return {**params, **{f"extra/{name}" if name in params else name: value for name, value in extra.items()}}

@@ -5,8 +5,7 @@ import numpy as np
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.numbers import read_array
-from trainer.warm_start.matching import Array
-from trainer.warm_start.names import model_names
+from trainer.warm_start.matching import Array, model_names
 from trainer.warm_start.weights import Weights
 
 __all__ = ["own_weights"]

@@ -16,8 +16,7 @@ from pipeline.describing import page as page_of_dataset
 from pipeline.describing import splits
 from pipeline.describing.facts import gathered, sample
 from pipeline.describing.page import dataset_page
-from pipeline.describing.rejects import Reason, Rejects, read_rejects
-from pipeline.describing.splits import SplitFacts
+from pipeline.describing.splits import Reason, Rejects, SplitFacts, read_rejects
 from pipeline.errors import OptionError
 from pipeline.pages.thumbnails import thumbnail
 from pipeline.shards.manifest import read_manifest

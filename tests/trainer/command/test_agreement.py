@@ -1,6 +1,6 @@
 """The line about predictions: how many agree with their label, and what the others are taken for."""
 
-from trainer.command.agreement import Agreement
+from trainer.command.running import Agreement
 
 
 def told(*records):

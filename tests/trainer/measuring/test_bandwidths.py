@@ -9,7 +9,7 @@ import pytest
 from pipeline.sizes import MiB
 from trainer.measuring import bandwidths
 from trainer.measuring.bandwidths import measure_memory, measure_transfers
-from trainer.measuring.dispatches import measure_dispatches
+from trainer.measuring.plan import measure_dispatches
 from trainer.measuring.products import matmul
 from trainer.measuring.repeating import Deadline
 

@@ -28,7 +28,7 @@ from trainer.exits import Preempted
 from trainer.modes import following
 from trainer.modes.following import Waits
 from trainer.modes.session import Session
-from trainer.ownership.ownership import Ownership
+from trainer.ownership.taking import Ownership
 from trainer.trainer import Trainer
 
 STEPS = 4

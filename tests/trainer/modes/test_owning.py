@@ -14,9 +14,8 @@ from trainer.cluster.store import LocalStore
 from trainer.modes.owning import own
 from trainer.modes.session import Session
 from trainer.ownership.lease import Times
-from trainer.ownership.ownership import Ownership
 from trainer.ownership.process import this_process
-from trainer.ownership.taking import take
+from trainer.ownership.taking import Ownership, take
 from trainer.trainer import Trainer
 
 

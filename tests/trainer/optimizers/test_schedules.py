@@ -5,8 +5,8 @@ import math
 import pytest
 
 from pipeline.errors import OptionError
+from trainer.optimizers.build import learning_rate
 from trainer.optimizers.config import OptimizerConfig, Run, steps_of
-from trainer.optimizers.schedules import learning_rate
 
 RUN = Run(max_steps=1000, global_batch_size=1024, records=lambda: 12_800)
 
