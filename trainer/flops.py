@@ -21,16 +21,18 @@ import math
 import os
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from rich.table import Table
+from rich.text import Text
 
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.installing import how_to_install
 from pipeline.sizes import parse_bytes
 from pipeline.tools.command import Console, Parser, exit_with, say
 from trainer.measuring.choices import DTYPES, MEASUREMENTS
-from trainer.measuring.rows import NOISY_SPREAD
-from trainer.measuring.table import table_of
+from trainer.measuring.rows import NOISY_SPREAD, Row, Unit
 
 __all__ = ["EXAMPLES", "main"]
 
@@ -38,6 +40,11 @@ EXAMPLES = ("--only dispatch memory", "--only matmul --dtypes float32 --sizes 51
 """The command lines at the end of its help."""
 
 _MIN_ARRAY = 4096
+_UNITS: Mapping[Unit, str] = {
+    "tflops_per_second": "TFLOP/s",
+    "gigabytes_per_second": "GB/s",
+    "microseconds_per_dispatch": "µs",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.json:
         print(json.dumps(shown | {"measurements": [row.json(share) for row, share in rows]}))
     else:
-        Console().print(table_of(shown, rows))
+        Console().print(_table_of(shown, rows))
     if noisy := sum(row.noisy for row, _ in rows):
         say(
             console,
@@ -125,6 +132,32 @@ def _described(device: Any, number: int, count: int) -> dict[str, Any]:
 
     named = {"device_kind": device.device_kind, "platform": device.platform, "device": number, "num_devices": count}
     return named | {"jax": jax.__version__, "load_average": os.getloadavg()[0]}
+
+
+def _table_of(shown: Mapping[str, Any], rows: Sequence[tuple[Row, float | None]]) -> Table:
+    """The measurements of a device. shown: what the JSON has about it. rows: each with its share of the peak, 0..1, if
+    that is known."""
+    count = shown["num_devices"]
+    which = f"device {shown['device']}, one of {count} devices" if count > 1 else "the only device"
+    title = f"{shown['device_kind']} ({shown['platform']}), {which}, JAX {shown['jax']}"
+    table = Table(title=Text(title), title_justify="left")
+    for column in ("measurement", "size", "dtype"):
+        table.add_column(column, overflow="fold")
+    shares = any(share is not None for _, share in rows)
+    for column in ("median", "min–max", *["of peak"] * shares):
+        table.add_column(column, justify="right", overflow="fold")
+    for row, share in rows:
+        what = f"{row.measurement.replace('_', ' ')}, {_UNITS[row.unit]}"
+        of_peak = "" if share is None else f"{share:.1%}"
+        cells = (what, row.size, row.dtype or "", *_values(row), *[of_peak] * shares)
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _values(row: Row) -> tuple[str, str]:
+    if row.median is None or row.low is None or row.high is None:
+        return "skipped", row.skipped or ""
+    return f"{row.median:.3g}", f"{row.low:.3g}–{row.high:.3g}{' *' * row.noisy}"
 
 
 if __name__ == "__main__":
