@@ -158,14 +158,12 @@ def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
     indexed = storage.exists(join(output_dir, MANIFEST_FILE)) and split in read_manifest(output_dir, storage).splits
     if not found and not indexed:
         _check_free(storage, plan)
-        return
-    if storage.exists(join(output_dir, plan_file(split))):  # a concurrent worker has just claimed it
-        return
-    what = f"{found[0]} ({len(found)} such files in total)" if found else "a manifest that lists it"
-    raise ConversionError(
-        f"{output_dir} already holds split {split!r}, which no conversion into this directory wrote: found {what}. "
-        "Give another directory, or remove the files yourself: --overwrite replaces only what a conversion wrote."
-    )
+    elif not storage.exists(join(output_dir, plan_file(split))):  # or a concurrent worker has just claimed it
+        what = f"{found[0]} ({len(found)} such files in total)" if found else "a manifest that lists it"
+        raise ConversionError(
+            f"{output_dir} already holds split {split!r}, which no conversion into this directory wrote: found {what}. "
+            "Give another directory, or remove the files yourself: --overwrite replaces only what a conversion wrote."
+        )
 
 
 def _check_free(storage: Storage, plan: SplitPlan) -> None:

@@ -252,3 +252,12 @@ def test_a_page_that_appeared_during_the_run_is_not_replaced(tmp_path):
     with pytest.raises(OptionError, match="exists and is not a page of infeed"):
         write_page(path, Page("A title", "A lead."))
     assert (tmp_path / "page.html").read_text() == "my thesis"
+
+
+def test_packed_files_of_another_split_stay(made, tmp_path):
+    """A second conversion may be writing them."""
+    other = tmp_path / "out/_scratch/validation.0123456789abcdef-0"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"theirs")
+    convert_text(made, tmp_path / "out")
+    assert [path.name for path in other.parent.iterdir()] == [other.name]

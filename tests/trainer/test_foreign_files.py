@@ -187,3 +187,11 @@ def test_going_back_past_a_checkpoint_that_is_a_link_is_refused_at_the_start(
     (tmp_path / "run/checkpoints/4").symlink_to(moved)
     with pytest.raises(CheckpointError, match=r"restore_step=2 removes .* but \S+/checkpoints/4 is a link\. Remove it"):
         Trainer(dense_task, _settings(tmp_path / "run", restore_step=2)).train(vector_input, max_steps=6)
+
+
+def test_a_directory_in_a_bucket_with_a_name_of_ours_is_not_an_unfinished_checkpoint(bucket, dense_task, vector_input):
+    storage, path = open_storage(bucket), f"{bucket}/run/checkpoints/5/state/thesis.txt"
+    storage.create(path, b"mine")
+    with pytest.raises(CheckpointError, match="checkpoints/5 has the name of a checkpoint, but is none"):
+        Trainer(dense_task, _settings(f"{bucket}/run")).train(vector_input, max_steps=2)
+    assert storage.read(path) == b"mine"
