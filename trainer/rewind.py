@@ -54,9 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--step", type=int, required=True, metavar="N", help="the training step")
     parser.add_argument("--to", type=int, metavar="M", help="the last step (default: only step N)")
     parser.add_argument("--losses", action="store_true", help="replay the steps and show the largest losses first")
-    parser.add_argument(
-        "--run-recipe", action="store_true", help="let --losses import and run a recipe that is not infeed's"
-    )
+    parser.add_argument("--run-recipe", action="store_true", help="let --losses run a recipe that is not infeed's")
     parser.add_argument("--rows", type=int, help=f"records of each step to show (default: {ROWS}; with --jsonl, all)")
     parser.add_argument("--jsonl", action="store_true", help="print the records as lines of JSON")
     parser.add_argument("--html", metavar="FILE", help="write a page with the records' pictures or texts")

@@ -5,6 +5,7 @@ depend on the data, are in the history."""
 
 import contextlib
 import functools
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,8 +111,9 @@ class _Trace:
         self._start, self._given = segment.start, given
         self._order = restored_order(given["order"])
         self._origins = msgspec.convert(given["sources"], list[Origin])
+        if sum(len(range(origin.first, origin.stop)) for origin in self._origins) != self._order.num_records:
+            raise ValueError("its sources have another number of records")
         self._on_error, self._bad = given["on_error"], segment.bad_records
-        self._source_starts = np.array(given["source_starts"])
 
     def batch(self, step: int) -> SeenBatch:
         rows = self._order.rows(self._position(step), [range(self._order.global_batch)])
@@ -134,7 +136,8 @@ class _Trace:
     @functools.cache  # noqa: B019 (a trace lives as long as its command)
     def _stand_in(self, bad: int) -> int:
         """The next record of the same source that is not bad: see `Assembly`, which finds it by reading."""
-        source = int(np.searchsorted(self._source_starts, bad, side="right"))
-        first, end = self._source_starts[source - 1 : source + 1].tolist()
+        starts = self._given["source_starts"]
+        source = bisect_right(starts, bad)
+        first, end = starts[source - 1 : source + 1]
         after = (first + (bad - first + step) % (end - first) for step in range(1, end - first))
         return next(number for number in after if number not in self._bad)

@@ -192,6 +192,12 @@ def traced(history, step):
             r"run/segments\.jsonl: the start after step 0 has no valid input \(ValidationError\(.*`int`.* remove",
         ),
         (
+            [replace(START, input=GIVEN | {"sources": [SOURCE | {"stop": 5}]})],
+            9,
+            CheckpointError,
+            r"no valid input \(ValueError\('its sources have another number of records'\)\)\. .* remove",
+        ),
+        (
             [replace(START, input={"order": {}})],
             9,
             CheckpointError,
