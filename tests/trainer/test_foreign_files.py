@@ -121,6 +121,7 @@ def test_a_directory_with_the_name_of_a_checkpoint_is_refused_before_the_trainin
     name, dense_task, vector_input, tmp_path
 ):
     (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    (tmp_path / "checkpoints" / name / "photo.jpg").touch()
     says = f"checkpoints/{name} has the name of a checkpoint, but is none. Move it, or give another workdir."
     with pytest.raises(CheckpointError, match=says):
         Trainer(dense_task, _settings(tmp_path)).train(vector_input, max_steps=2)

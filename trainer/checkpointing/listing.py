@@ -25,6 +25,7 @@ __all__ = [
 _LAST_WORD = "commit_success.txt"
 METADATA = "_CHECKPOINT_METADATA"  # Orbax writes this first
 _ITEMS = frozenset({"contents", "state"})
+_INSIDE = frozenset({"metadata", _LAST_WORD, "_METADATA", "_sharding", "array_metadatas", "d", "manifest.ocdbt"})
 _STEP, _RENAMED_LATER = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
 
 
@@ -56,8 +57,11 @@ def _kind(storage: Storage, directory: str, name: str) -> str:
     if storage.remote and _LAST_WORD not in files:
         begun = METADATA in files or not {*files, *directories}
         return "unfinished" if is_step and begun and _ITEMS.issuperset(directories) else "other"
-    if is_step and (items == _ITEMS or (items and METADATA in files)):  # one item: damaged, which is an error elsewhere
-        return "finished"
+    if is_step and not {*files, *directories}:  # as a kill may leave it
+        return "unfinished"
+    inside = {each for item in items for part in storage.entries(join(directory, f"{name}/{item}")) for each in part}
+    if is_step and items and (METADATA in files or not inside or not inside.isdisjoint(_INSIDE)):
+        return "finished"  # or half removed, or damaged, which is an error where it is read
     return "unfinished" if _RENAMED_LATER.fullmatch(name) and not Path(directory, name).is_symlink() else "other"
 
 

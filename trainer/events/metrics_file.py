@@ -24,7 +24,7 @@ __all__ = ["NAME", "MetricsFile"]
 NAME = "metrics.jsonl"
 COPIED_BYTES = 1 << 20
 START = b'{"step": '
-STEP = re.compile(START.replace(b"{", rb"\{") + rb"(\d+)")
+STEP = re.compile(START.replace(b"{", rb"\{") + rb"(\d{1,19})")
 PART = re.compile(re.escape(NAME) + r"\.(\d{6,})")
 
 
