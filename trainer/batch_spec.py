@@ -61,19 +61,21 @@ def check_batch(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> None:
             f"a batch has the keys {', '.join(sorted(got))}; expected {', '.join(sorted(expected))}. "
             "All batches must have the same keys."
         )
-    for name, want in expected.items():
+    for name, want in sorted(expected.items(), key=lambda item: item[0].startswith("_")):  # the user's first
         have = got[name]
         if tuple(have.shape) != want.shape or have.dtype != want.dtype:
             raise InputError(
                 f"a batch's {name} is {have.dtype} {list(have.shape)}; expected {want.dtype} {list(want.shape)}. "
-                "Shapes are static: pad the batch with rows of _mask 0, or drop the remainder."
+                "Shapes are static: drop the remainder, or pad the batch with rows of _mask 0, as "
+                "pipeline.tf_data.evaluation_batches does."
             )
 
 
 def check_is_mapping(batch: object) -> None:
     """Raises InputError unless `batch` is a mapping."""
     if not isinstance(batch, Mapping):
-        raise InputError(f"a batch is a {type(batch).__name__}. It must be a dict such as {{'image': array}}.")
+        how = " Name its parts: dataset.map(lambda x, y: {'image': x, 'label': y})." * isinstance(batch, tuple)
+        raise InputError(f"a batch is a {type(batch).__name__}. It must be a dict such as {{'image': array}}.{how}")
 
 
 def _alike(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> bool:

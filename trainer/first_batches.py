@@ -6,12 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.errors import FingerprintError, InputError
-from trainer.inputs import CompleteInput, InputContext, InputFn, as_input
+from trainer.inputs import CompleteInput, InputContext, MakeInput, as_input
 
 __all__ = ["FirstBatches", "first_batches"]
 
 
-def first_batches(input_fn: InputFn, count: int, *, repeat: bool) -> InputFn:
+def first_batches(input_fn: MakeInput, count: int, *, repeat: bool) -> MakeInput:
     """An input_fn of the first `count` batches from the input's beginning, once or endlessly."""
 
     def cut(ctx: InputContext) -> CompleteInput:

@@ -24,6 +24,8 @@ __all__ = [
     "InputContext",
     "InputFn",
     "IterableInput",
+    "MakeInput",
+    "TfDataset",
     "as_input",
 ]
 
@@ -121,8 +123,19 @@ class CompleteInput(Input, Protocol):
     def provenance(self) -> Mapping[str, Any] | None: ...  # noqa: D102
 
 
-InputFn = Callable[[InputContext], Input | Iterable[Mapping[str, Any]]]
-"""What a Trainer takes as input: a function, called on every host, of the context."""
+@runtime_checkable
+class TfDataset(Protocol):
+    """A tf.data.Dataset of batches. One that pipeline.tf_data made is read as the Input that it carries."""
+
+    @property
+    def element_spec(self) -> Any: ...  # noqa: D102
+    def as_numpy_iterator(self) -> Iterator[Any]: ...  # noqa: D102
+
+
+MakeInput = Callable[[InputContext], Input | TfDataset | Iterable[Mapping[str, Any]]]
+InputFn = MakeInput | Input | TfDataset
+"""What a Trainer takes as input: a function of the context, called on every host. On a single host, what it would
+return may be given in its place, except for a plain iterable, which can be read only once."""
 
 
 class IterableInput:
@@ -199,17 +212,20 @@ class _Completed:
 
 
 def as_input(source: object) -> CompleteInput:
-    """`source` if it is a CompleteInput; otherwise an adaptor for the Input or the iterable."""
+    """`source`, or what it carries, if that is a CompleteInput; otherwise an adaptor for the Input or the iterable."""
+    source = getattr(source, "infeed_input", source)
     if _has(source, _INPUT) and _has(source, _ADDED):
         return cast(CompleteInput, source)
     if _has(source, _INPUT):
         adaptor = type(type(source).__name__, (_Completed,), {})  # messages name the user's class
         return cast(CompleteInput, adaptor(cast(Input, source)))
+    if isinstance(source, TfDataset):
+        source = source.as_numpy_iterator()
     if isinstance(source, Iterable) and not isinstance(source, (str, Mapping)):
         return cast(CompleteInput, IterableInput(source))
     raise InputError(
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
-        "(pipeline.datasets.train_dataset) or an iterable of dicts of NumPy arrays."
+        "(pipeline.datasets.train_dataset), a tf.data.Dataset of dicts, or an iterable of dicts of NumPy arrays."
     )
 
 

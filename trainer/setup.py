@@ -14,7 +14,17 @@ from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
 from trainer.first_batches import first_batches
 from trainer.history.segments import Command
-from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, as_input
+from trainer.inputs import (
+    MASK,
+    CompleteInput,
+    Input,
+    InputContext,
+    InputFn,
+    IterableInput,
+    MakeInput,
+    TfDataset,
+    as_input,
+)
 from trainer.interruptible import Check
 from trainer.loop.dispatch_plan import Steps, steps_that_fit
 from trainer.loop.feed import Chunks, Feeder, InputEnd
@@ -23,7 +33,7 @@ from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state
 from trainer.task import Step, Task, kind_of
 
-__all__ = ["Opened", "Setup"]
+__all__ = ["Opened", "Setup", "as_function"]
 
 log = logger("trainer")
 
@@ -94,19 +104,30 @@ class Setup:
         context = InputContext(
             mode, batch, host_batch, device_batch, hosts, config.seed, start_step, config.stall_seconds
         )
-        _check_input_fn(input_fn)
+        make = as_function(input_fn)
         if mode == "train" and config.overfit_batches:
-            input_fn = first_batches(input_fn, config.overfit_batches, repeat=True)
+            make = first_batches(make, config.overfit_batches, repeat=True)
         if mode != "train" and config.fast_dev_run:
-            input_fn = first_batches(input_fn, 1, repeat=False)
-        source = as_input(input_fn(context))
+            make = first_batches(make, 1, repeat=False)
+        source = as_input(make(context))
         if MASK not in source.spec:
             raise InputError(
                 f"the input's spec has no {MASK}. An Input must deliver {MASK} float32 [b] with every batch."
             )
         struct = batch_struct(source.spec)
         check_rows(struct, host_batch)
-        return Opened(mode, source, struct, batch)
+        opened = Opened(mode, source, struct, batch)
+        if not opened.resumable and mode == "eval":
+            log.warning(
+                "the input does not state how many records it has, so one that it left out would not be missed. Of a "
+                "tf.data.Dataset, pipeline.tf_data.evaluation_batches makes exact batches"
+            )
+        if not opened.resumable and start_step and not callable(input_fn):
+            raise InputError(
+                f"the run resumes after step {start_step}, where this dataset cannot start: it has no positions. "
+                "Make it with pipeline.tf_data, or give an input_fn that starts at InputContext.start_step."
+            )
+        return opened
 
     def abstract_state(self, opened: Opened) -> TrainState:
         """Shapes and shardings of the task's state for this input."""
@@ -199,9 +220,15 @@ def _check_task(task: object) -> None:
         raise OptionError(f"the task's optimizer is {kind_of(optimizer)}. Give one of optax: optax.adam(1e-3).{hint}")
 
 
-def _check_input_fn(input_fn: object) -> None:
-    if not callable(input_fn):
-        raise OptionError(
-            f"the input is {kind_of(input_fn)}. Give a function that makes it, which the trainer calls with an "
-            "InputContext: lambda ctx: train_dataset(..., global_batch=ctx.global_batch_size, hosts=ctx.hosts)."
-        )
+def as_function(given: InputFn) -> MakeInput:
+    """The function, or one that returns the input given in its place. Raises OptionError for anything else."""
+    if callable(given):
+        return given
+    is_input = isinstance(given, (Input, TfDataset))
+    if is_input and jax.process_count() == 1:
+        return lambda _: given
+    raise OptionError(
+        f"the input is {kind_of(given)}{', and this run has several hosts' * is_input}. Give a function that makes it, "
+        "which the trainer calls with an InputContext: lambda ctx: train_dataset(..., "
+        "global_batch=ctx.global_batch_size, hosts=ctx.hosts)."
+    )

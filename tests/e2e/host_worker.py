@@ -17,6 +17,7 @@ import numpy as np
 from host_placement import placed
 from host_predictions import predictions
 from host_preemption import goes_on, preempted
+from host_programs import programs
 from host_task import (
     IMAGE,
     LABEL,
@@ -38,7 +39,7 @@ from trainer.trainer import Trainer
 from trainer.warm_start.config import WarmStart
 
 AGREED = "now all agree"
-ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on)}
+ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on, programs)}
 
 
 def same_truth(order):

@@ -19,6 +19,7 @@ from pipeline.hosts import Hosts
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.tf_cpu import tf
+from pipeline.tf_data import dataset_of
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
 KEYS = ("image", "image/class/label", "image/weight")
@@ -209,7 +210,7 @@ def test_a_batch_larger_than_the_split_trains_with_span(images):
 def test_batches_and_as_dataset_are_the_same_in_evaluation(images, global_batch, hosts):
     pads = {"image": 255, "image/weight": np.nan}
     source = eval_dataset(images, global_batch=global_batch, ops=OPS, pad_values=pads, hosts=hosts)
-    dataset = source.as_dataset()
+    dataset = dataset_of(source)
     assert len(dataset) == source.steps_per_epoch
     assert_same(taken(source), list(dataset.as_numpy_iterator()))
 
@@ -218,7 +219,7 @@ def test_batches_and_as_dataset_are_the_same_in_evaluation(images, global_batch,
 def test_batches_and_as_dataset_are_the_same_in_training(images, hosts):
     source = train_dataset(images, global_batch=8, ops=OPS, keys=KEYS, hosts=hosts)
     position = source.advance(source.start, 4)
-    dataset = source.as_dataset(position)
+    dataset = dataset_of(source, position)
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     spec = {key: (tuple(s.shape), s.dtype.as_numpy_dtype) for key, s in dataset.element_spec.items()}
     assert spec == {key: (s.shape, s.dtype.type) for key, s in source.spec.items()}

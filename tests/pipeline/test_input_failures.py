@@ -17,6 +17,7 @@ from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.stall import thread_frames
 from pipeline.storage.local import LocalStorage
 from pipeline.tf_cpu import tf
+from pipeline.tf_data import dataset_of
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
 SOON = 20.0  # seconds that a slow machine may take for what takes milliseconds
@@ -72,7 +73,7 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
     with pytest.raises(CorruptRecordError, match=r"validation-00001-of-00002, record \d+ at byte \d+"):
         seen.extend(batches)
     with pytest.raises(tf.errors.OpError, match=r"CorruptRecordError: .*validation-00001-of-00002, record \d+ at byte"):
-        list(source.as_dataset())
+        list(dataset_of(source))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from host_batches import assert_same, by_stream, crc_sum, first_epoch, joined, r
 from record_sources import ABILITIES, SOURCES, Source
 from sweep import SWEEP
 
+from pipeline import tf_data
 from pipeline.datasets import DatasetInput, Mixture, eval_dataset, train_dataset
 from pipeline.errors import (
     FingerprintError,
@@ -44,6 +45,16 @@ def inputs(opened):
     """Source -> training on it."""
     options = {"global_batch": B, "epochs": "span", "seed": SEED, "keys": ()}
     return {source.name: train_dataset(opened(source), **options) for source in SOURCES}
+
+
+@sources
+def test_a_tf_dataset_of_it_has_the_bits_of_its_batches(opened, source):
+    options = {"global_batch": B, "keys": ()}
+    made = tf_data.train_dataset(opened(source), seed=SEED, epochs="span", start_step=3, **options)
+    assert_same(list(made.take(3).as_numpy_iterator()), taken(made.infeed_input, count=3))
+    if source.evaluates:
+        made = tf_data.eval_dataset(opened(source), **options)
+        assert_same(list(made.as_numpy_iterator()), taken(made.infeed_input))
 
 
 def records_of(data: Records | Mixture) -> Records:

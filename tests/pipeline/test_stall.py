@@ -17,6 +17,7 @@ from pipeline.errors import OptionError, StallError
 from pipeline.spec import ArraySpec
 from pipeline.stall import stacks, thread_frames
 from pipeline.tf_cpu import tf
+from pipeline.tf_data import dataset_of
 
 STALL_SECONDS, SOON = 0.5, 20.0  # the bound under test; what a slow machine may take beside it
 RECIPES = [(train_dataset, "train-00002-of-00003"), (eval_dataset, "validation-00001-of-00002")]
@@ -147,7 +148,7 @@ def test_batches_close_at_once_during_a_stall_and_let_go_whoever_waits(stalling,
 
 @recipes
 def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_path, caplog, recipe, shard):
-    dataset = stalling(recipe, shard).as_dataset()
+    dataset = dataset_of(stalling(recipe, shard))
     begin = time.monotonic()
     with pytest.raises(tf.errors.OpError, match=r"StallError: waited 0\.5 s for input from thread 'infeed-submit'"):
         list(dataset)
@@ -160,7 +161,7 @@ def test_a_tf_dataset_over_a_stalled_disk_ends_in_one_error_too(stalling, tmp_pa
 
 def test_a_dropped_iterator_of_a_tf_dataset_waits_no_longer_than_the_bound(stalling, tmp_path):
     _, shard = RECIPES[1]
-    iterator = iter(stalling(eval_dataset, shard).as_dataset())
+    iterator = iter(dataset_of(stalling(eval_dataset, shard)))
     next(iterator)
     wait_until_inside()  # else it is dropped before it has opened the shard, and nobody stalls
     begin = time.monotonic()
@@ -207,13 +208,14 @@ def test_a_decoder_that_stalls_is_a_stall_as_well(images, caplog):
 UNCAUGHT = """
 import os, sys
 from pipeline.datasets import eval_dataset
+from pipeline.tf_data import dataset_of
 patient, source = [
     eval_dataset(sys.argv[1], global_batch=4, keys=(), read_ahead_bytes=1, stall_seconds=seconds)
     for seconds in (60.0, 3.0)
 ]
 os.setsid()
 os.unlink(sys.argv[2]); os.mkfifo(sys.argv[2])
-kept = [patient.batches(), iter(patient.as_dataset())]
+kept = [patient.batches(), iter(dataset_of(patient))]
 print([next(batches)["_index"].shape for batches in kept], flush=True)
 for batch in source.batches():
     print(batch["_index"].shape, flush=True)

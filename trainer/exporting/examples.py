@@ -11,7 +11,7 @@ from pipeline.inputs.serving import Serving
 from trainer.batch_spec import named_leaves
 from trainer.exporting.saved_model import ARRAYS, FEATURES, SERVING_DEFAULT
 from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_input
-from trainer.setup import Setup
+from trainer.setup import Setup, as_function
 
 __all__ = ["Examples"]
 
@@ -30,7 +30,7 @@ class Examples:
         """Up to `count` records, read by this host alone. needed: the arrays that the model takes."""
         hosts, config = replace(ONE_HOST, rows=(range(count),)), setup.config
         context = InputContext("predict", count, count, count, hosts, config.seed, 0, config.stall_seconds)
-        source = as_input(input_fn(context))
+        source = as_input(as_function(input_fn)(context))
         batches = source.batches(source.start)
         batch = next(batches)
         getattr(batches, "close", lambda: None)()

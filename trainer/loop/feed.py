@@ -26,12 +26,15 @@ CLOSE_WAIT_SECONDS = 2.0
 
 
 class InputEnd(Protocol):
-    """How far the inputs of all hosts reach. waiting: whether a call waits for another host now."""
+    """How far the inputs of all hosts reach, and whether they are equal. waiting: whether a call waits for another host
+    now."""
 
     waiting: bool
 
-    def __call__(self, step: int, ended: bool, /) -> int:
-        """The last step, up to `step`, for which every host has a batch. ended: whether this host has no further."""
+    def __call__(self, step: int, ended: bool, digest: int | None, /) -> int:
+        """The last step, up to `step`, for which every host has a batch. ended: whether this host has no further.
+
+        digest: of all global batches so far; InputError if it differs between hosts. None: of no interest."""
         ...
 
     def close(self) -> None:
@@ -87,7 +90,8 @@ class Chunks:
         """How many of these batches all hosts have."""
         if self.common is None:
             return len(host)
-        count = self.common(step + len(host), len(host) < length) - step
+        digest = getattr(self.batches, "digest", None)
+        count = self.common(step + len(host), len(host) < length, digest) - step
         if count < len(host):
             log.warning(
                 "the input of another host ended at step %d: this host's later batches are left out", step + count
@@ -145,10 +149,10 @@ class Feeder(Iterator[Chunk]):
         )
 
     def _alive(self) -> bool:
-        """Whether a batch was read since the last check, as k of them may take long, or another host's is awaited,
-        whose own bound ends the wait."""
+        """Whether a batch was read since the last check, as k of them may take long, or dropped to resume, or another
+        host's is awaited, whose own bound ends the wait."""
         self._check()
-        heard, self._heard = self._heard, self._source.read
+        heard, self._heard = self._heard, self._source.read + getattr(self._source.batches, "skipped", 0)
         return self._heard > heard or (self._source.common is not None and self._source.common.waiting)
 
     def __next__(self) -> Chunk:

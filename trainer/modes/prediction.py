@@ -103,7 +103,9 @@ class Prediction:
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
         stops before the end and another one does not."""
         source, session = self._opened.source, self._session
-        with self._setup.feeding(self._program, self._opened, source.start, self._steps, session.check) as feeder:
+        common = session.common_end(self._opened)
+        given = (self._program, self._opened, source.start, self._steps, session.check)
+        with self._setup.feeding(*given, common=common) as feeder:
             pending = None
             try:
                 for chunk in feeder:

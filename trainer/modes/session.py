@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.errors import CheckpointError
 from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.cluster.common_end import CommonEnd
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
@@ -67,6 +68,12 @@ class Session:
         if self.watchdog.alone:
             self.preemption.check()
         self.watchdog.check()
+
+    def common_end(self, opened: Opened, ends: bool = False) -> CommonEnd | None:
+        """For an input that ends at an unknown step: how far that of all hosts reaches. For a program that every host
+        runs completely: whether it delivers the same everywhere. Otherwise None."""
+        needed = ends or hasattr(opened.source, "digests")
+        return CommonEnd(self.watchdog.registry, next(self.numbers)) if needed else None
 
     def due(self, _: int, ended: bool = False) -> bool:
         """See Between. Raises an Ending, on all hosts before the same dispatch."""

@@ -1,5 +1,6 @@
 """One run of training, from the newest checkpoint to its end."""
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,7 +11,6 @@ from typing import Any
 import jax
 
 from pipeline.logs import logger
-from trainer.cluster.common_end import CommonEnd
 from trainer.events.goodput import TimeSpent, first_began
 from trainer.events.profile import Profile
 from trainer.events.progress import StepSize
@@ -110,7 +110,7 @@ def _train_run(
         recorder.start(start, begun.position, begun.saved_by)
         if pace:
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
-        common = CommonEnd(session.watchdog.registry) if end is None else None
+        common = session.common_end(opened, ends=end is None)
         checks = session.check, session.check_late
         feeder = stack.enter_context(setup.feeding(program, opened, begun.position, steps, *checks, common))
         stop_request = StopRequest()
@@ -164,7 +164,11 @@ class _Begun:
 
 def _begin(session: Session, setup: Setup, opened: Opened, start: int, warm_start: WarmStart) -> _Begun:
     if not opened.resumable:
-        log.info("the input is a plain iterable, which has no position: a resumed run starts it from its beginning")
+        log.log(
+            logging.WARNING if start else logging.INFO,
+            "the input is a plain iterable, which has no position: a resumed run starts it from its beginning, unless "
+            "input_fn starts it at InputContext.start_step",
+        )
     if start == 0:
         return _Begun(new_state(session, setup, opened, warm_start), opened.source.start, 0.0, None)
     if warm_start.init_from:

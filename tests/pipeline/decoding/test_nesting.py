@@ -9,6 +9,7 @@ from pipeline.decoding.nesting import nested
 from pipeline.errors import OptionError
 from pipeline.ops import DecodeJpeg
 from pipeline.tf_cpu import tf
+from pipeline.tf_data import dataset_of
 
 LABEL, WEIGHT, XMIN = "image/class/label", "image/weight", "image/object/bbox/xmin"
 PIXELS = DecodeJpeg("image/encoded", into="image/pixels", shape=(8, 8, 1))
@@ -33,7 +34,7 @@ def test_nesting_loses_nothing_or_is_refused(flat):
 
 
 def batches(data, make: str) -> list[dict]:
-    return list(data.batches()) if make == "batches" else list(data.as_dataset().as_numpy_iterator())
+    return list(data.batches()) if make == "batches" else list(dataset_of(data).as_numpy_iterator())
 
 
 @pytest.mark.parametrize("make", ["batches", "as_dataset"])
@@ -48,7 +49,7 @@ def test_a_nested_batch_holds_the_same_arrays_as_a_flat_one(images, make):
         for key, value in flattened(ours).items():
             np.testing.assert_array_equal(value, theirs[key])
             assert (value.shape, value.dtype) == (flat.spec[key].shape, flat.spec[key].dtype)
-    element = tree.as_dataset().element_spec
+    element = dataset_of(tree).element_spec
     assert tf.nest.map_structure(lambda x: tuple(x.shape), element) == {
         "image": {
             "class": {"label": (8,)},

@@ -16,6 +16,7 @@ from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
 from pipeline.tf_cpu import tf
+from pipeline.tf_data import dataset_of
 
 SCHEMA = Schema(
     "boxes",
@@ -114,9 +115,9 @@ def test_a_row_that_is_too_long_is_an_error_that_names_the_record(write_dataset,
             next(data.batches())
     else:
         with pytest.raises(tf.errors.InvalidArgumentError, match=text):
-            list(data.as_dataset())
+            list(dataset_of(data))
     four = eval_dataset(directory, global_batch=4, keys=[KEY], pad_to={KEY: 4})
-    for batch in four.batches() if make == "batches" else four.as_dataset().as_numpy_iterator():
+    for batch in four.batches() if make == "batches" else dataset_of(four).as_numpy_iterator():
         assert (batch[KEY] != 0).sum(1).tolist() == [1, 2, 4, 0]
 
 

@@ -25,6 +25,7 @@ from pipeline.ops import (
     TrivialAugmentWide,
 )
 from pipeline.tf_cpu import tf
+from pipeline.tf_data import dataset_of
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 SEEDS = np.random.default_rng(0).integers(-(2**31), 2**31, (500, 2)).astype(np.int32)
@@ -104,7 +105,7 @@ def test_a_chain_of_ops_is_the_same_in_tf_data_on_two_hosts_and_after_a_resume(i
 
     straight = [batch["image"] for batch in itertools.islice(source().batches(), 6)]
     assert len({image.tobytes() for image in np.concatenate(straight)}) > 40
-    for batch, again in zip(straight, source().as_dataset(), strict=False):
+    for batch, again in zip(straight, dataset_of(source()), strict=False):
         np.testing.assert_array_equal(batch, again["image"])
     one = source()
     np.testing.assert_array_equal(straight[4], next(one.batches(one.advance(one.start, 4)))["image"])

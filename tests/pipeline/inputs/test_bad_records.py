@@ -15,6 +15,7 @@ from pipeline.hosts import Hosts
 from pipeline.shards.example_decoding import decode_example
 from pipeline.sources.records import fetch
 from pipeline.tf_cpu import tf
+from pipeline.tf_data import dataset_of
 
 STAND_INS = {3: 5, 4: 5, 10: 12, 11: 12, 16: 17, 23: 0}
 
@@ -43,7 +44,7 @@ def test_masked_rows_keep_their_number_and_their_promised_crc_and_hold_pads(pict
         source = eval_dataset(pictures[1], hosts=hosts, on_error="mask", **options)
         promised = open_dataset(pictures[1], "validation").crcs
         batches = taken(source)
-        assert_same(batches, list(source.as_dataset().as_numpy_iterator()))
+        assert_same(batches, list(dataset_of(source).as_numpy_iterator()))
         whole, got = rows(taken(intact)), rows(batches)
         bad = np.isin(got["_index"], BAD)
         np.testing.assert_array_equal(got["_index"], whole["_index"])
@@ -92,7 +93,7 @@ def test_a_resumed_run_that_met_nothing_yet_gives_the_batches_of_the_straight_on
 @pytest.mark.parametrize("on_error", ["skip", "mask"])
 def test_training_as_a_tf_dataset_is_the_same(pictures, on_error):
     source = training(pictures[1], on_error=on_error)
-    assert_same(list(source.as_dataset().take(4).as_numpy_iterator()), taken(source, count=4))
+    assert_same(list(dataset_of(source).take(4).as_numpy_iterator()), taken(source, count=4))
 
 
 def test_a_run_that_ended_on_a_bad_record_goes_on_with_skip_from_its_own_state(pictures):
@@ -160,7 +161,7 @@ def test_with_raise_the_first_bad_record_ends_the_iteration_and_is_named(picture
             next(batches)
         assert next(batches, None) is None
         with pytest.raises(tf.errors.OpError, match=text):
-            list(source.as_dataset())
+            list(dataset_of(source))
 
 
 def test_more_bad_records_than_the_budget_are_an_error_that_lists_the_first(pictures):

@@ -15,6 +15,7 @@ from pipeline.hosts import Hosts
 from pipeline.inputs import decoded
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.storage.local import LocalStorage
+from pipeline.tf_data import dataset_of
 
 OPTIONS = {
     "global_batch": 8,
@@ -52,11 +53,11 @@ def test_after_one_pass_nothing_is_read_and_the_batches_are_the_same(images, rea
 def test_a_tf_data_dataset_of_it_is_the_same_and_keeps_as_well(images, reads):
     plain = taken(eval_dataset(images, **OPTIONS))
     source = eval_dataset(images, cache="decoded", **OPTIONS)
-    assert len(source.as_dataset()) == 3
-    assert_same(list(source.as_dataset().as_numpy_iterator()), plain)
+    assert len(dataset_of(source)) == 3
+    assert_same(list(dataset_of(source).as_numpy_iterator()), plain)
     reads.clear()
-    assert_same(list(source.as_dataset().as_numpy_iterator()), plain)
-    assert_same(list(source.as_dataset(Position(0, 8)).as_numpy_iterator()), plain[1:])
+    assert_same(list(dataset_of(source).as_numpy_iterator()), plain)
+    assert_same(list(dataset_of(source, Position(0, 8)).as_numpy_iterator()), plain[1:])
     assert_same(taken(source), plain)
     assert reads == []
 

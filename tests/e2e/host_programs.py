@@ -1,0 +1,62 @@
+"""What test_tf_programs_on_hosts.py has its processes do."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+from host_task import LABEL, checksums, dense_task, error_of, settings
+
+from trainer.trainer import Trainer
+
+RECORDS, BATCH, STOP, STEPS = 75, 16, 10, 20
+
+
+def programs(order):
+    """Trains and evaluates on a program of its own, also after a stop, and on infeed's datasets; then in ways that must
+    end with an error."""
+    from pipeline import datasets, tf_data
+    from pipeline.tf_cpu import tf
+
+    rng = np.random.default_rng(0)
+    arrays = {"image": rng.integers(0, 256, (RECORDS, 8, 8)).astype(np.uint8)}
+    arrays[LABEL] = rng.integers(1, 11, RECORDS)
+    examples = tf.data.Dataset.from_tensor_slices(arrays)
+
+    def program(seed):
+        return lambda ctx: tf_data.training_batches(
+            examples.shuffle(RECORDS, seed=seed).map(lambda example: example, num_parallel_calls=2), BATCH, ctx.hosts
+        )
+
+    def evaluated(ctx):
+        return tf_data.evaluation_batches(examples, BATCH, ctx.hosts)
+
+    def of_infeed(module):
+        return (
+            lambda ctx: module.train_dataset(arrays, global_batch=BATCH, hosts=ctx.hosts, seed=1),
+            lambda ctx: module.eval_dataset(arrays, global_batch=BATCH, hosts=ctx.hosts),
+        )
+
+    def trainer(name):
+        return Trainer(dense_task(), replace(settings(order), workdir=f"{order.workdir}/{name}"))
+
+    def report(name, training, evaluation, *stops):
+        for step in stops:
+            trained = trainer(name).train(training, max_steps=step)
+        result = trainer(name).evaluate(evaluation)
+        return [checksums(trained.state), result.metrics, result.records, result.num_records, result.proven]
+
+    yield "program", report("program", program(1), evaluated, STEPS)
+    yield "program, stopped", report("stopped", program(1), evaluated, STOP, STEPS)
+    yield "datasets", report("datasets", *of_infeed(datasets), STEPS)
+    yield "tf_data", report("tf_data", *of_infeed(tf_data), STEPS)
+    if order.count > 1:
+        yield "itself", error_of(lambda: trainer("program").evaluate(tf_data.evaluation_batches(examples, BATCH)))
+        shuffled = examples.shuffle(RECORDS, seed=jax.process_index())  # as without a seed, but surely different
+        unlike = error_of(
+            lambda: trainer("program").evaluate(lambda ctx: tf_data.evaluation_batches(shuffled, BATCH, ctx.hosts))
+        )
+        yield "unlike", unlike
+        yield (
+            "training unlike",
+            error_of(lambda: trainer("unlike").train(program(jax.process_index()), max_steps=STEPS)),
+        )

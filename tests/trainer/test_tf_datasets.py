@@ -1,0 +1,119 @@
+"""The trainer takes tf.data.Datasets: infeed's own as their input, others as the batches of a program."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline import tf_data
+from pipeline.datasets import train_dataset
+from pipeline.errors import EvaluationError, FingerprintError, InputError, OptionError
+from pipeline.tf_cpu import tf
+from trainer.trainer import Trainer
+
+
+@pytest.fixture
+def program(vectors):
+    return tf.data.Dataset.from_tensor_slices(vectors)
+
+
+@pytest.fixture
+def trained(dense_task, config, vectors):
+    """trained(name, training input, *stops) -> an evaluation by infeed's own dataset, and the last training."""
+
+    def run(name, training, *stops):
+        for stop in stops:
+            result = Trainer(dense_task, config(name, iterations_per_loop=4)).train(training, max_steps=stop)
+        evaluation = tf_data.eval_dataset(vectors, global_batch=16)
+        return Trainer(dense_task, config(name)).evaluate(evaluation), result
+
+    return run
+
+
+def metrics_of(pair):
+    return pair[0].metrics, pair[1].metrics
+
+
+def test_a_dataset_of_infeeds_trains_the_bits_of_its_input_resumes_and_is_proven(trained, vectors):
+    def given(ctx):
+        return tf_data.train_dataset(vectors, global_batch=16, seed=3, hosts=ctx.hosts, start_step=ctx.start_step)
+
+    def mapped(ctx):
+        return given(ctx).map(lambda batch: batch)
+
+    itself = tf_data.train_dataset(vectors, global_batch=16, seed=3)
+    expected = trained("input", lambda ctx: train_dataset(vectors, global_batch=16, seed=3), 24)
+    assert expected[0].proven
+    for name, training in {"given": given, "itself": itself, "mapped": mapped}.items():
+        assert metrics_of(trained(name, training, 24)) == metrics_of(expected), name
+        assert metrics_of(trained(f"{name}, resumed", training, 12, 24)) == metrics_of(expected), name
+
+
+def test_a_program_trains_the_same_with_and_without_a_stop_and_is_counted(trained, program, dense_task, config):
+    def training(_):
+        return tf_data.training_batches(program.shuffle(100, seed=2), 16)
+
+    straight = trained("straight", training, 24)
+    assert metrics_of(trained("stopped", training, 12, 24)) == metrics_of(straight)
+    result = Trainer(dense_task, config("straight")).evaluate(tf_data.evaluation_batches(program, 16))
+    assert (result.records, result.num_records, result.proven) == (100, 100, False)
+    assert result.metrics == pytest.approx(straight[0].metrics, rel=1e-6)
+
+
+def test_a_program_without_a_seed_is_not_resumed(trained, program):
+    with pytest.raises(FingerprintError, match="first 12 batches are not those that the run was trained on"):
+        trained("unseeded", lambda _: tf_data.training_batches(program.shuffle(100), 16), 12, 24)
+
+
+def test_a_dataset_that_cannot_start_at_a_step_is_not_resumed_by_itself(trained, program, caplog):
+    with pytest.raises(InputError, match=r"resumes after step 4, where this dataset cannot start.*pipeline\.tf_data"):
+        trained("itself", program.repeat().batch(16), 4, 8)
+    with caplog.at_level(logging.WARNING, "trainer"):
+        trained("function", lambda ctx: program.repeat().batch(16).skip(ctx.start_step), 4, 8)
+    assert "unless input_fn starts it at InputContext.start_step" in caplog.text
+
+
+def test_an_evaluation_that_counts_another_number_than_the_program_has_is_an_error(
+    trained, program, dense_task, config
+):
+    trained("run", tf_data.training_batches(program, 16), 4)
+    masked = program.map(lambda example: example | {"_mask": tf.cast(example["label"] > 0, tf.float32)})
+    with pytest.raises(EvaluationError, match=r"the evaluation counted \d\d records; the split has 100"):
+        Trainer(dense_task, config("run")).evaluate(tf_data.evaluation_batches(masked, 16))
+
+
+def test_an_evaluation_of_batches_says_that_records_may_be_missing_and_names_the_way_out(
+    trained, program, dense_task, config, caplog
+):
+    trained("run", tf_data.training_batches(program, 16), 4)
+    trainer = Trainer(dense_task, config("run"))
+    with caplog.at_level(logging.WARNING, "trainer"):
+        assert trainer.evaluate(program.batch(16, drop_remainder=True)).records == 96
+    assert "does not state how many records it has, so one that it left out would not be missed" in caplog.text
+    with pytest.raises(InputError, match=r"is \w+ \[4.*as pipeline\.tf_data\.evaluation_batches does"):
+        trainer.evaluate(lambda _: program.batch(16))
+
+
+def test_pairs_are_refused_with_the_map_to_write(trained, program):
+    pairs = program.map(lambda example: (example["x"], example["label"]))
+    for training in (pairs.batch(16), tf_data.training_batches(pairs, 16)):
+        with pytest.raises(InputError, match=r"is a tuple.*dataset\.map\(lambda x, y: \{'image': x, 'label': y\}\)"):
+            trained("run", training, 4)
+
+
+def test_predictions_and_two_evaluations_of_a_program_are_complete(dense_task, config, program, vectors):
+    task = replace(dense_task, predict_fn=lambda variables, batch: {"x": batch["x"][:, 0]})
+    trainer = Trainer(task, config(keep_best="loss"))
+    batches = tf_data.evaluation_batches(program, 16)
+    result = trainer.train_and_evaluate(
+        tf_data.training_batches(program, 16), {"one": batches, "two": batches}, max_steps=8, eval_every_steps=4
+    )
+    assert [each.records for each in result.evaluations] == [100] * 4
+    np.testing.assert_array_equal([each["x"] for each in trainer.predict(batches)], vectors["x"][:, 0])
+
+
+def test_only_a_dataset_takes_the_place_of_a_function(dense_task, config, vectors):
+    for other, kind in ((vectors, "a dict"), ([vectors], "a list of 1"), (iter([vectors]), "a list_iterator")):
+        with pytest.raises(OptionError, match=f"the input is {kind}. Give a function that makes it"):
+            Trainer(dense_task, config()).train(other, steps=1)
