@@ -67,6 +67,7 @@ def train_dataset(
     on_error: OnError = "raise",
     max_bad_records: int = MAX_BAD_RECORDS,
     quarantine_file: str | PathLike[str] | None = None,
+    start_step: int = 0,
 ) -> DatasetInput:
     """Endless shuffled batches; the global batch is the same for any number of hosts.
 
@@ -97,6 +98,7 @@ def train_dataset(
         after any resume. "mask": set `_mask` to 0.0 in its row. The log and DatasetInput.quarantine list these records.
     max_bad_records: how many a host may leave out before a BadRecordsError.
     quarantine_file: a path or gs:// that also lists them; hosts and runs add to one file.
+    start_step: number of batches before the first one that is delivered. The trainer resumes by itself.
 
     Raises: as open_dataset; BatchSizeError; and OptionError or SchemaError for options that do not suit the data,
     before any record is read. The batches raise as DatasetInput.batches."""
@@ -110,6 +112,8 @@ def train_dataset(
         records = _limited(open_dataset(data, split), limit)
         plan = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
     check_hosts(records, hosts, plan.order.streams)
+    if start_step < 0:
+        raise OptionError(f"start_step={start_step} must be at least 0.")
     if cache == "decoded":
         raise OptionError("cache='decoded' is for eval_dataset: training batches never repeat. Known: 'ram'.")
     if cache is not None:  # sooner or later, every host needs every record
@@ -117,7 +121,7 @@ def train_dataset(
     host_batch = sum(map(len, rows))
     if read_ahead_bytes is None:
         read_ahead_bytes = training_bytes(records, plan.window_bytes * host_batch // global_batch)
-    return DatasetInput(
+    made = DatasetInput(
         records,
         plan.order,
         Decoder(records.layout, host_batch, ops=ops, keys=keys, pad_to=pad_to, nested=nested, seeded=True),
@@ -127,6 +131,8 @@ def train_dataset(
         stall_seconds=stall_seconds,
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
     )
+    made.start = made.advance(made.start, start_step)
+    return made
 
 
 def eval_dataset(

@@ -4,6 +4,7 @@ The trainer and all other consumers use only this. Below it, delivery reads, ass
 threads."""
 
 import itertools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +15,7 @@ from pipeline.decoding.decode import Decoder
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.inputs.assembly import Assembly
 from pipeline.inputs.bad_records import BadRecord, Quarantine
-from pipeline.inputs.batches import DECODING, Batch, Batches
+from pipeline.inputs.batches import Batch, Batches
 from pipeline.inputs.delivery import Delivery, read_ahead
 from pipeline.inputs.serving import Serving
 from pipeline.logs import logger
@@ -25,7 +26,6 @@ from pipeline.sizes import format_bytes
 from pipeline.sources.origins import origins_of
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch, totals_of
 from pipeline.stall import checked_stall_seconds
-from pipeline.tf_cpu import tf
 
 __all__ = ["Batches", "DatasetInput", "Order"]
 
@@ -115,6 +115,10 @@ class DatasetInput:
         """The position that many batches later."""
         return self._order.advance(position, batches)
 
+    def remaining(self, position: Position) -> int | None:
+        """The number of batches from a position on; None if they never end."""
+        return self._order.remaining(position)
+
     def state(self, position: Position) -> dict[str, Any]:
         """The position and what its order depends on, as a small JSON dict to save with a checkpoint."""
         return {"fingerprint": self.fingerprint, **self._order.settings, **position._asdict()}
@@ -155,23 +159,11 @@ class DatasetInput:
         return Serving(self._records, self._decoder.rows_of(keys))
 
     def as_dataset(self, position: Position | None = None) -> Any:
-        """The same batches as a tf.data.Dataset of known cardinality.
+        """Deprecated: pipeline.tf_data.dataset_of."""
+        warnings.warn("as_dataset() will go: use pipeline.tf_data.dataset_of(input).", DeprecationWarning, stacklevel=2)
+        from pipeline.tf_data import dataset_of
 
-        Errors become TensorFlow's own types and keep their text. Dropping an iterator waits for a stalled disk, up to
-        stall_seconds; `batches` does not wait, and is faster (no copy into tf.data)."""
-        remaining = self._order.remaining(self.start if position is None else position)
-        signature = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), dict(self.spec))
-
-        def batches() -> Iterator[Any]:
-            made = self.batches(position)
-            try:
-                yield from made
-            finally:
-                made.close()
-
-        dataset = tf.data.Dataset.from_generator(batches, output_signature=signature).prefetch(DECODING)
-        cardinality = tf.data.INFINITE_CARDINALITY if remaining is None else remaining
-        return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+        return dataset_of(self, position)
 
     def _planned(self, position: Position | None) -> Iterator[Rows]:
         position = self.start if position is None else position
