@@ -5,11 +5,13 @@
     python .ci/blocks.py --check PAGE...   fails if a bash or python block has no mark
 
 The line before a block is its mark: <!-- ci: NAME -->, <!-- sweep: NAME --> or <!-- not run: REASON -->. A block with a
-name such as module.py is saved under it in the current directory, for the blocks after it to import.
+name such as module.py is saved under it in the current directory, for the blocks after it to import. Blocks with the
+same name, one after the other, are one program.
 
 FORKS, a variable, is the address of a process that has imported the heavy libraries (forks.py), and FORKS_PID its
 pid: python blocks and the trainings of bash blocks run in forks of it, unless the block sets variables of its own."""
 
+import itertools
 import os
 import re
 import resource
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +54,16 @@ def blocks(page: str) -> list[Block]:
     """The bash and python blocks of a page."""
     found = BLOCK.finditer(Path(page).read_text())
     return [Block(page, **match.groupdict()) for match in found if match["language"] in PROGRAMS]
+
+
+def joined(chosen: Iterable[Block]) -> list[Block]:
+    """The blocks; those with the same name, one after the other, as one program."""
+    return [first._replace(code="\n".join(block.code for block in (first, *rest))) for first, *rest in groups(chosen)]
+
+
+def groups(chosen: Iterable[Block]) -> list[list[Block]]:
+    """The blocks in runs of equal names."""
+    return [list(group) for _, group in itertools.groupby(chosen, lambda block: block.name)]
 
 
 def run(block: Block) -> None:
@@ -111,9 +124,8 @@ def main(arguments: list[str]) -> None:
     missing = set(names) - {block.name for block in chosen}
     if missing:
         sys.exit(f"{pages[0]} has no block named {', '.join(sorted(missing))}.")
-    for block in chosen:
-        if not names or block.name in names:
-            run(block)
+    for block in joined(block for block in chosen if not names or block.name in names):
+        run(block)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-result = json.loads((Path(sys.argv[1]) / "model/eval_result.json").read_text())
+result = json.loads((Path(sys.argv[1]) / "result.json").read_text())
 print(result)
 assert result["proven"], result
 assert result["records"] == result["num_records"] == 368, result

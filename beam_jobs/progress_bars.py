@@ -4,6 +4,7 @@ It also reads the counts of workers on this machine, which show progress within 
 
 import contextlib
 import dataclasses
+import sys
 import tempfile
 import threading
 import time
@@ -51,11 +52,11 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[ConversionJo
         thread.start()
         try:
             yield job
+        finally:
             stop.set()
-            thread.join()
-            _update(job, bars)
-        finally:  # after Ctrl-C, the thread may be waiting for a bucket
-            stop.set()
+            if not isinstance(sys.exception(), KeyboardInterrupt):  # the thread may be waiting for a bucket
+                thread.join()
+                _update(job, bars)
 
 
 def _poll(job: ConversionJob, bars: "list[_Bar]", stop: threading.Event) -> None:

@@ -73,9 +73,9 @@ def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
         path = out / name
         if path.exists() and (path.stat().st_size != len(data) or path.read_bytes() != data):
             raise OptionError(f"{path} exists and has other contents. Give another directory, or move the file.")
-    for name, data in files.items():
+    for name in [name for name in files if not (out / name).exists()]:  # with a new time, raw data have changed
         with open_storage(str(out)).publish(str(out / name)) as sink:
-            sink.write(data)
+            sink.write(files[name])
     return {"train": len(pairs) - len(labels), "validation": len(labels)}
 
 

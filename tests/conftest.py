@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import tempfile
+import threading
 from importlib.metadata import version
 from pathlib import Path
 
@@ -242,9 +243,15 @@ def open_bucket(gcs_server):
             for variable, value in gcs_server.env.items():
                 patch.setenv(variable, value)
             _forget_client()
+            before = set(threading.enumerate())
             yield f"gs://{name}"
+            gcs_server.reset()  # a request that stalls fails now, and is retried while the server can answer
+            for thread in set(threading.enumerate()) - before:
+                # Retries draw from the global `random`, which is an error of hypothesis while it makes an example.
+                if thread.name.startswith("infeed-"):
+                    thread.join(30)
+                    assert not thread.is_alive(), thread
             _forget_client()
-        gcs_server.reset()
 
     return opened
 

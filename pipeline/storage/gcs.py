@@ -77,7 +77,7 @@ class GcsStorage:
                 # Nothing to change is no error in buckets that forbid replacing objects.
                 if data == old or _replaced(path, blob.generation if blob else 0, data):
                     return
-            time.sleep(random.uniform(0, 0.1 * attempt))
+            time.sleep(random.SystemRandom().uniform(0, 0.1 * attempt))
         raise StorageError(
             f"cannot update {path}: others changed it first, {_UPDATES} times. Run the same command again."
         )

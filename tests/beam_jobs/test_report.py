@@ -1,17 +1,21 @@
 """What a conversion says of itself: the JSON summary, warnings, the live bar on a terminal."""
 
+import contextlib
+import io
 import json
 import os
 import pty
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import fork_server as forks
 import pytest
 from rich.progress import Progress
 
+from beam_jobs import progress_bars
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Source
 from beam_jobs.counts import Counts, counts_of, read_counts
@@ -23,6 +27,7 @@ from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.shards.sealed import sealed_line
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import Stat
+from pipeline.tools.command import Console
 
 
 def read_summary(out, split="train"):
@@ -177,6 +182,37 @@ def test_counts_that_are_damaged_are_left_out(tmp_path):
     for name, text in {"1": '{"train": {"records": 3}}', "2": "{", "3": '{"train": {"recrods": 5}}'}.items():
         (tmp_path / f"{name}.json").write_text(text)
     assert read_counts(str(tmp_path)) == {"train": Counts(records=3)}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("error", [None, ConversionError, KeyboardInterrupt])
+def test_no_thread_that_looks_for_receipts_outlives_a_conversion_unless_ctrl_c_cannot_wait(
+    tmp_path, monkeypatch, error
+):
+    looking, answer, before = threading.Event(), threading.Event(), set(threading.enumerate())
+
+    def hanging(*_):  # as a bucket that cannot be reached
+        looking.set()
+        answer.wait(30)
+        return {}
+
+    monkeypatch.setattr(LocalStorage, "list", hanging)
+    monkeypatch.setattr(progress_bars, "_POLL_SECONDS", 0.0)
+    ended = pytest.raises(error) if error else contextlib.nullcontext()
+    console = Console(file=Terminal(), force_terminal=True)
+    with ended, progress_bars.progress_bars(bar_job(tmp_path), console):
+        assert looking.wait(30)
+        [polling] = [thread for thread in threading.enumerate() if thread not in before and "_poll" in thread.name]
+        if error is not KeyboardInterrupt:
+            threading.Timer(0.2, answer.set).start()
+        if error:
+            raise error("over")
+    assert polling.is_alive() == (error is KeyboardInterrupt)
+    answer.set()
 
 
 def test_the_bar_moves_with_what_workers_count_in_a_scan_and_within_a_shard(tmp_path):

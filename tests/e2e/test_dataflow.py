@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import tomllib
@@ -17,6 +18,9 @@ import pytest
 from dataflow_stub import execution, server
 from fake_gcs import stand_ins
 from raw_data.imagenet import RawImagenet
+
+from converters import imagenet_to_gcs
+from pipeline.shards.manifest import read_manifest
 
 pytestmark = pytest.mark.long
 
@@ -187,6 +191,41 @@ def test_without_the_wheel_the_workers_find_no_module(tmp_path):
         [python, "-I", "-c", found], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert ran.stdout.split() == ["True", "False"]
+
+
+def readme_command(text):
+    """The arguments of python in the one command of README that matches."""
+    [line] = [line for line in (ROOT / "README.md").read_text().splitlines() if re.search(text, line)]
+    return shlex.split(line)[1:]
+
+
+def test_readmes_commands_for_imagenet_convert_into_a_bucket_and_are_accepted_by_dataflow(
+    service, open_bucket, gcs_server, fork_server, tmp_path, monkeypatch
+):
+    local = readme_command(r"^python -m converters.imagenet_to_gcs [^<]*gs://my-bucket/imagenet$")
+    remote = readme_command("^python -m converters.imagenet_to_gcs .* --runner=dataflow ")
+    raw = RawImagenet(tmp_path / "ILSVRC2012")
+    wnids = [line.split()[0] for line in (ROOT / "converters/imagenet/synsets.txt").read_text().splitlines()[:3]]
+    raw.train = dict(zip(wnids, raw.train.values(), strict=True))
+    raw.validation_labels = [wnids[0]] * len(raw.validation)
+    raw.write()
+    monkeypatch.chdir(tmp_path)
+    with open_bucket("my-bucket") as bucket:
+        for file in raw.directory.iterdir():
+            gcs_server.write("my-bucket", f"ILSVRC2012/{file.name}", file.read_bytes())
+        imagenet_to_gcs.main(local[2:])
+        assert read_manifest(f"{bucket}/imagenet").split("train").num_records == 18
+        for name in gcs_server.objects("my-bucket", "imagenet/"):
+            gcs_server.delete("my-bucket", name)
+        service.order()
+        launcher = fork_server.start([*remote, *service.flags], tmp_path / "printed", dict(os.environ))
+        try:
+            job = service.wait_for_job(launcher)  # what a job does, the story tells
+            assert job["labels"]["infeed-dataset"] == "imagenet2012"
+            assert job["environment"]["tempStoragePrefix"].startswith("storage.googleapis.com/my-bucket/")
+            launcher.wait_for("dataflow: pending")
+        finally:
+            launcher.kill()
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Handwritten digits: a small CNN on the shards of the digits demo, `python demo.py`.
+"""Handwritten digits: a small CNN on the shards of the digits demo, `python examples/demo.py`.
 
     infeed digits raw
     infeed convert imagenet --raw_data_dir=raw --output=shards/digits --label_file=raw/synsets.txt
