@@ -35,3 +35,12 @@ def test_every_package_has_its_line(package):
 def test_every_link_leads_to_a_page():
     for page in re.findall(r"\]\(([^)]+)\)", PAGE):
         assert (ROOT / page).exists(), page
+
+
+def test_readme_says_in_few_words_what_the_guides_ask_for():
+    text = (ROOT / "README.md").read_text()
+    for word in ("imagenet_to_gcs", "TPU", "tf.data", "padded", "_mask", "Task", "optax", "iterations_per_loop"):
+        assert word in text.partition("## Try it")[0], word
+    prose = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
+    assert len(prose.split()) <= 750
+    assert len([path for path in ROOT.iterdir() if path.is_file() and path.name[0] != "."]) <= 9
