@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
-from host_task import LABEL, checksums, dense_task, error_of, settings
+from host_task import LABEL, checksums, class_scores, dense_task, error_of, settings
 
 from trainer.trainer import Trainer
 
@@ -37,7 +37,8 @@ def programs(order):
         )
 
     def trainer(name):
-        return Trainer(dense_task(), replace(settings(order), workdir=f"{order.workdir}/{name}"))
+        task = replace(dense_task(), predict_fn=class_scores)
+        return Trainer(task, replace(settings(order), workdir=f"{order.workdir}/{name}"))
 
     def report(name, training, evaluation, *stops):
         for step in stops:
@@ -52,10 +53,12 @@ def programs(order):
     if order.count > 1:
         yield "itself", error_of(lambda: trainer("program").evaluate(tf_data.evaluation_batches(examples, BATCH)))
         shuffled = examples.shuffle(RECORDS, seed=jax.process_index())  # as without a seed, but surely different
-        unlike = error_of(
-            lambda: trainer("program").evaluate(lambda ctx: tf_data.evaluation_batches(shuffled, BATCH, ctx.hosts))
-        )
-        yield "unlike", unlike
+
+        def unlike(ctx):
+            return tf_data.evaluation_batches(shuffled, BATCH, ctx.hosts)
+
+        yield "unlike", error_of(lambda: trainer("program").evaluate(unlike))
+        yield "predictions unlike", error_of(lambda: list(trainer("program").predict(unlike)))
         yield (
             "training unlike",
             error_of(lambda: trainer("unlike").train(program(jax.process_index()), max_steps=STEPS)),

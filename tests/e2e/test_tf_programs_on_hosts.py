@@ -33,7 +33,7 @@ def test_an_evaluation_counts_every_record_once_and_proves_it_if_checksums_are_k
 
 
 def test_hosts_whose_programs_have_another_order_end_with_an_error_that_says_so(ended):
-    for name, step in (("unlike", 5), ("training unlike", 5)):
+    for name, step in (("unlike", 5), ("predictions unlike", 5), ("training unlike", 5)):
         errors = [process.report[name] for process in ended[:2]]
         assert any(error.startswith("InputError") for error in errors), errors
         assert all(f"different batches up to step {step}, but each must deliver the same" in error for error in errors)

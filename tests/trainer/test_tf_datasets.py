@@ -1,6 +1,7 @@
 """The trainer takes tf.data.Datasets: infeed's own as their input, others as the batches of a program."""
 
 import logging
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -64,6 +65,20 @@ def test_a_program_trains_the_same_with_and_without_a_stop_and_is_counted(traine
 def test_a_program_without_a_seed_is_not_resumed(trained, program):
     with pytest.raises(FingerprintError, match="first 12 batches are not those that the run was trained on"):
         trained("unseeded", lambda _: tf_data.training_batches(program.shuffle(100), 16), 12, 24)
+
+
+def test_dropping_batches_to_resume_may_take_longer_than_one_batch_may(dense_task, config, program):
+    def slowly(x):
+        time.sleep(0.1 / 16)
+        return x
+
+    def slow(example):
+        x = tf.ensure_shape(tf.numpy_function(slowly, [example["x"]], tf.float32, stateful=False), (8,))
+        return {"x": x, "label": example["label"]}
+
+    for stop in (30, 31):
+        trainer = Trainer(dense_task, config(stall_seconds=0.5))  # with a second for an input that has its own bound
+        assert trainer.train(tf_data.training_batches(program.map(slow), 16), max_steps=stop).step == stop
 
 
 def test_a_dataset_that_cannot_start_at_a_step_is_not_resumed_by_itself(trained, program, caplog):
