@@ -33,9 +33,7 @@ class BatchAxes:
         known = [name for name in named_leaves(dict(struct)) if not name.startswith("_")]
         for name in self.by_name:
             if name not in known:
-                raise OptionError(
-                    f"batch_axis names {name!r}, which is not in the batch.{did_you_mean(str(name), known)}"
-                )
+                raise OptionError(f"batch_axis names {name!r}, which the batch lacks.{did_you_mean(str(name), known)}")
 
     def check_rows(self, struct: Mapping[str, Any], host_batch: int) -> None:
         """Raises InputError, which names the key, unless every array of the spec has `host_batch` rows."""

@@ -102,10 +102,9 @@ class TrainerConfig:
     seed: int = 0
     """Seed of the model and, through InputContext, of the input."""
     batch_axis: dict[str, int] = field(default_factory=dict, hash=False)
-    """For an input whose arrays do not all have the batch first: the axis that is the batch, by the array's name.
-    {"image": 3} splits images [height, width, channels, batch] along their last axis, without a transpose. In nested
-    batches, names are paths: "photo/pixels". Losses, outputs, predictions and keys that begin with _ keep rows first.
-    """
+    """The axis that is the batch, by the array's name, where that is not the first: {"image": 3} splits images [height,
+    width, channels, batch] along the last axis, without a transpose. Names in nested batches are paths: "photo/pixels".
+    Losses, outputs, predictions and keys that begin with _ have rows first."""
     loop_mode: LoopMode = "auto"
     """scan: one program runs k steps. step: k asynchronous dispatches. auto: step for convolutions on CPU, whose
     gradients XLA runs 5-11x slower inside a loop; otherwise scan."""
