@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 
-__all__ = ["NARROW", "batch_struct", "check_batch", "check_is_mapping", "check_rows", "named_leaves", "path_name"]
+__all__ = ["NARROW", "batch_struct", "check_batch", "check_is_mapping", "named_leaves", "path_name"]
 
 NARROW = {np.dtype(np.int64): np.int32, np.dtype(np.uint64): np.uint32, np.dtype(np.float64): np.float32}
 
@@ -36,18 +36,6 @@ def batch_struct(spec: Mapping[str, Any]) -> dict[str, Any]:
         if leaf.dtype.kind not in "biufV":  # V: bfloat16 and similar
             raise InputError(f"the batch's {name} is {leaf.dtype}. Batches contain numbers only; drop or encode it.")
     return struct
-
-
-def check_rows(struct: Mapping[str, Any], host_batch: int) -> None:
-    """Raises InputError, which names the key, unless every array of the spec has `host_batch` rows."""
-    leaves = named_leaves(dict(struct))
-    for name in sorted(leaves, key=lambda name: name.startswith("_")):  # the user's first
-        leaf = leaves[name]
-        if leaf.shape[:1] != (host_batch,):
-            raise InputError(
-                f"the input's {name} is {leaf.dtype} {list(leaf.shape)}; expected {host_batch} rows, this host's "
-                "part of the global batch. Make batches of InputContext.per_host_batch_size rows."
-            )
 
 
 def check_batch(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
 from pipeline.errors import OptionError
@@ -101,6 +101,10 @@ class TrainerConfig:
     split over it. The "data" axis has one position per such group of devices."""
     seed: int = 0
     """Seed of the model and, through InputContext, of the input."""
+    batch_axis: dict[str, int] = field(default_factory=dict, hash=False)
+    """The axis that is the batch, by the array's name, where that is not the first: {"image": 3} splits images [height,
+    width, channels, batch] along the last axis, without a transpose. Names in nested batches are paths: "photo/pixels".
+    Losses, outputs, predictions and keys that begin with _ have rows first."""
     loop_mode: LoopMode = "auto"
     """scan: one program runs k steps. step: k asynchronous dispatches. auto: step for convolutions on CPU, whose
     gradients XLA runs 5-11x slower inside a loop; otherwise scan."""
@@ -116,6 +120,7 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         check_workdir(self.workdir)
         self._check_numbers()
+        self._check_batch_axis()
         if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(self.compilation_cache_dir):
             raise OptionError(
                 f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. Give one, such as "
@@ -149,6 +154,15 @@ class TrainerConfig:
             seconds_of("iterations_per_loop", self.iterations_per_loop)
         else:
             check_positive_int("iterations_per_loop", self.iterations_per_loop)
+
+    def _check_batch_axis(self) -> None:
+        if type(self.batch_axis) is not dict:
+            raise OptionError(f"batch_axis={self.batch_axis!r} is not a dict of axes by name, as in {{'image': 3}}.")
+        for name, axis in self.batch_axis.items():
+            if str(name).startswith("_"):
+                raise OptionError(f"batch_axis names {name!r}, but keys that begin with _ have rows first. Remove it.")
+            if type(axis) is not int or axis < 0:
+                raise OptionError(f"batch_axis[{name!r}]={axis!r} must be an int of at least 0, the first axis.")
 
     @property
     def resolved_eval_batch_size(self) -> int:

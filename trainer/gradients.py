@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pipeline.errors import InputError
+from trainer.batch_axes import ROWS_FIRST, BatchAxes
 from trainer.inputs import MASK
 from trainer.metrics.masking import masked_mean, masked_sum
 from trainer.metrics.tally import check_metrics, per_record
@@ -54,7 +55,13 @@ def gradients(task: Task, variables: Variables, batch: Batch, rng: jax.Array, me
 
 
 def accumulated(
-    task: Task, variables: Variables, batch: Batch, rng: jax.Array, count: int, unroll: bool = False
+    task: Task,
+    variables: Variables,
+    batch: Batch,
+    rng: jax.Array,
+    count: int,
+    unroll: bool = False,
+    axes: BatchAxes = ROWS_FIRST,
 ) -> Gradients:
     """The same gradients from `count` microbatches, one after the other, in the memory of one.
 
@@ -72,13 +79,15 @@ def accumulated(
         return (sums, made.extra), made.means
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _sum_dtype(leaf)), variables.params)
-    microbatches = _microbatches(batch, count)
+    microbatches = _microbatches(batch, count, axes)
     (sums, extra), parts = lax.scan(add, (zeros, variables.extra), microbatches, unroll=count if unroll else 1)
     grads = jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), sums, variables.params)
     return Gradients(grads, {name: jnp.sum(values) for name, values in parts.items()}, extra)
 
 
-def accumulated_losses(task: Task, variables: Variables, batch: Batch, rng: jax.Array, count: int) -> jax.Array:
+def accumulated_losses(
+    task: Task, variables: Variables, batch: Batch, rng: jax.Array, count: int, axes: BatchAxes = ROWS_FIRST
+) -> jax.Array:
     """[b]: the loss of each row of the batch, as `accumulated` computes it."""
 
     def add(extra: Any, microbatch: tuple[jax.Array, Batch]) -> tuple[Any, jax.Array]:
@@ -87,17 +96,17 @@ def accumulated_losses(task: Task, variables: Variables, batch: Batch, rng: jax.
         losses, after, _ = called(task, Variables(variables.params, extra), rows, key, True)
         return after.extra, losses
 
-    _, losses = lax.scan(add, variables.extra, _microbatches(batch, count))
+    _, losses = lax.scan(add, variables.extra, _microbatches(batch, count, axes))
     return losses.swapaxes(0, 1).reshape(-1)
 
 
-def _microbatches(batch: Batch, count: int) -> tuple[jax.Array, Batch]:
+def _microbatches(batch: Batch, count: int, axes: BatchAxes) -> tuple[jax.Array, Batch]:
     """The numbers of the microbatches and their rows: the arrays of a batch, [count, rows, ...]."""
 
-    def cut(leaf: jax.Array) -> jax.Array:
-        return leaf.reshape(leaf.shape[0] // count, count, *leaf.shape[1:]).swapaxes(0, 1)
+    def cut(leaf: jax.Array, axis: int) -> jax.Array:
+        return jnp.moveaxis(leaf.reshape(*leaf.shape[:axis], -1, count, *leaf.shape[axis + 1 :]), axis + 1, 0)
 
-    return jnp.arange(count), jax.tree.map(cut, dict(batch))
+    return jnp.arange(count), axes.map(cut, batch)
 
 
 def _sum_dtype(leaf: jax.Array) -> Any:

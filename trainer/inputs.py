@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeline.errors import EmptySplitError, InputError
 from pipeline.hosts import Hosts
+from trainer.batch_axes import ROWS_FIRST, BatchAxes
 from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
 
 __all__ = [
@@ -61,9 +62,10 @@ class InputContext:
 class Input(Protocol):
     """A source that knows its size and can start at any position.
 
-    spec: key -> object with .shape (host batch first) and .dtype; `_mask` float32 [b], `_index` int32 [b] (-1 on
-    padding) and `_crc` uint32 [b] (0 on padding) are part of it, in training also `_seed` uint32 [b, 2] (different for
-    each record and epoch, 0 on padding), from which Task.augment draws. num_records: of one epoch, over all hosts.
+    spec: key -> object with .shape (host batch first, unless TrainerConfig.batch_axis names another axis) and .dtype;
+    `_mask` float32 [b], `_index` int32 [b] (-1 on padding) and `_crc` uint32 [b] (0 on padding) are part of it, in
+    training also `_seed` uint32 [b, 2] (different for each record and epoch, 0 on padding), from which Task.augment
+    draws. num_records: of one epoch, over all hosts.
     steps_per_epoch: batches of one. fingerprint: identifies the data. expected_crc: sum of the crcs
     of the records due in one exact epoch, mod 2**32; None where it cannot be proven. start: the position of the first
     batch. Positions are opaque; an array once yielded is not written again.
@@ -141,6 +143,7 @@ return may be given in its place, except for a plain iterable, which can be read
 class IterableInput:
     """An iterable of dicts of NumPy arrays (or trees of them) as an Input that can be neither resumed nor proven.
 
+    axes: which axis of its arrays is the batch; default: the first.
     A missing `_mask` is all ones. 64-bit values are narrowed, as JAX computes in 32 bits; integers that do not fit are
     an InputError. Arrays are copied, so the iterable may reuse its own.
 
@@ -159,10 +162,10 @@ class IterableInput:
     totals: Mapping[str, int] = MappingProxyType({})
     provenance = None
 
-    def __init__(self, iterable: Iterable[Mapping[str, Any]]) -> None:
-        self._iterator = iter(iterable)
+    def __init__(self, iterable: Iterable[Mapping[str, Any]], axes: BatchAxes = ROWS_FIRST) -> None:
+        self._iterator, self._axes = iter(iterable), axes
         try:
-            self._first = _completed(next(self._iterator))
+            self._first = _completed(next(self._iterator), axes)
         except StopIteration:
             raise EmptySplitError("the input has no batches. input_fn must return a non-empty iterable.") from None
         self.spec = batch_struct(self._first)
@@ -172,7 +175,7 @@ class IterableInput:
         del position
         try:
             yield self._first
-            yield from map(_completed, self._iterator)
+            yield from (_completed(batch, self._axes) for batch in self._iterator)
         finally:
             if isinstance(self._iterator, GeneratorType):
                 self._iterator.close()
@@ -211,8 +214,10 @@ class _Completed:
         return getattr(self._source, name)
 
 
-def as_input(source: object) -> CompleteInput:
-    """`source`, or what it carries, if that is a CompleteInput; otherwise an adaptor for the Input or the iterable."""
+def as_input(source: object, axes: BatchAxes = ROWS_FIRST) -> CompleteInput:
+    """`source`, or what it carries, if that is a CompleteInput; otherwise an adaptor for the Input or the iterable.
+
+    axes: of an iterable."""
     source = getattr(source, "infeed_input", source)
     if _has(source, _INPUT) and _has(source, _ADDED):
         return cast(CompleteInput, source)
@@ -222,23 +227,25 @@ def as_input(source: object) -> CompleteInput:
     if isinstance(source, TfDataset):
         source = source.as_numpy_iterator()
     if isinstance(source, Iterable) and not isinstance(source, (str, Mapping)):
-        return cast(CompleteInput, IterableInput(source))
+        return cast(CompleteInput, IterableInput(source, axes))
     raise InputError(
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
         "(pipeline.datasets.train_dataset), a tf.data.Dataset of dicts, or an iterable of dicts of NumPy arrays."
     )
 
 
-def _completed(batch: Mapping[str, Any]) -> dict[str, Any]:
+def _completed(batch: Mapping[str, Any], axes: BatchAxes) -> dict[str, Any]:
     check_is_mapping(batch)
     full = {key: jax.tree.map(_narrowed, value) for key, value in batch.items()}
     if MASK not in full:
-        leaves = jax.tree.leaves(full)
-        if not leaves or not leaves[0].shape:
+        leaves = jax.tree_util.tree_leaves_with_path(full)
+        rows = next((size for path, leaf in leaves for size in leaf.shape[axes.of(path) :]), None)
+        if rows is None:
             raise InputError(
-                f"a batch with the keys {sorted(full)} has no rows. The first axis of its arrays must be the batch."
+                f"a batch with the keys {sorted(full)} has no rows. The first axis of its arrays must be the batch, or "
+                "the one that batch_axis names."
             )
-        full[MASK] = np.ones(leaves[0].shape[:1], np.float32)
+        full[MASK] = np.ones(rows, np.float32)
     return full
 
 

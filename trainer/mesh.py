@@ -14,18 +14,24 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
+from trainer.batch_axes import ROWS_FIRST, BatchAxes
 
 __all__ = ["Placement"]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Splits batches over the data axis and replicates them along the model axis; other arrays as specified."""
+    """Splits batches over the data axis and replicates them along the model axis; other arrays as specified.
+
+    axes: along which the arrays of an input are split."""
 
     mesh: Mesh
+    axes: BatchAxes = ROWS_FIRST
 
     @classmethod
-    def of(cls, devices: Sequence[Any] | None = None, model_parallelism: int = 1) -> "Placement":
+    def of(
+        cls, devices: Sequence[Any] | None = None, model_parallelism: int = 1, axes: BatchAxes = ROWS_FIRST
+    ) -> "Placement":
         """Over these jax devices (default: all). Each model_parallelism consecutive devices form a replica."""
         grid = np.asarray(jax.devices() if devices is None else devices)
         if grid.size % model_parallelism:
@@ -33,7 +39,7 @@ class Placement:
             raise OptionError(
                 f"model_parallelism={model_parallelism} does not divide the {grid.size} devices. Allowed: {fitting}."
             )
-        return cls(Mesh(grid.reshape(-1, model_parallelism), ("data", "model")))
+        return cls(Mesh(grid.reshape(-1, model_parallelism), ("data", "model")), axes)
 
     @property
     def replicated(self) -> NamedSharding:
@@ -74,9 +80,9 @@ class Placement:
                 )
         return NamedSharding(self.mesh, spec)
 
-    def rows(self, stacked: bool = False) -> NamedSharding:
-        """The sharding by rows of a batch [B, ...], or of `stacked` batches [k, B, ...]."""
-        return NamedSharding(self.mesh, P(None, "data") if stacked else P("data"))
+    def rows(self, stacked: bool = False, axis: int = 0) -> NamedSharding:
+        """The sharding by rows, along `axis`, of a batch [B, ...], or of `stacked` batches [k, B, ...]."""
+        return NamedSharding(self.mesh, P(*[None] * (axis + stacked), "data"))
 
     def hosts(self, global_batch: int) -> Hosts:
         """This host, with its rows by the sharding. Raises BatchSizeError if the devices do not divide the batch."""
@@ -96,12 +102,12 @@ class Placement:
     def global_struct(self, host_struct: Mapping[str, Any], global_batch: int, k: int | None = None) -> Any:
         """The spec of a global batch, or of k stacked ones, with its sharding, from the host's spec."""
 
-        def widen(leaf: Any) -> jax.ShapeDtypeStruct:
-            shape = (global_batch, *leaf.shape[1:])
+        def widen(leaf: Any, axis: int) -> jax.ShapeDtypeStruct:
+            shape = (*leaf.shape[:axis], global_batch, *leaf.shape[axis + 1 :])
             shape = shape if k is None else (k, *shape)
-            return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=self.rows(k is not None))
+            return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=self.rows(k is not None, axis))
 
-        return jax.tree.map(widen, dict(host_struct))
+        return self.axes.map(widen, host_struct)
 
     def scalar(self, value: np.generic) -> jax.Array:
         """Replicates a value that is equal on all hosts."""

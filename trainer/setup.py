@@ -9,7 +9,7 @@ import jax
 
 from pipeline.errors import InfeedError, InputError, OptionError, did_you_mean
 from pipeline.logs import logger
-from trainer.batch_spec import batch_struct, check_rows, named_leaves
+from trainer.batch_spec import batch_struct, named_leaves
 from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
 from trainer.first_batches import first_batches
@@ -68,8 +68,11 @@ class Setup:
 
     def __post_init__(self) -> None:
         """Raises OptionError for what is not a Task, for an optimizer that is not optax's, for another precision than
-        the task's, and for a keep_best that no evaluation can have: the first one may be hours away."""
+        the task's, for a batch_axis with an augmentation, and for a keep_best that no evaluation can have: the first
+        one may be hours away."""
         _check_task(self.task)
+        if self.task.augment is not None:
+            self.check_rows_first("Task.augment", "Augment in loss_fn, which has the step's random key.")
         wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
         if self.config.evaluated_models[1:]:
             names += [f"{PARAMS}{name}" for name in names]
@@ -82,6 +85,11 @@ class Setup:
                 f"precision={self.config.precision!r}, but the task computes in {self.task.precision!r}. Give it the "
                 "config's: nnx_task(..., precision=config.precision)."
             )
+
+    def check_rows_first(self, what: str, remedy: str) -> None:
+        """Raises OptionError if some arrays do not have rows first, as `what` needs them."""
+        if any(self.config.batch_axis.values()):
+            raise OptionError(f"batch_axis={self.config.batch_axis}, but {what} needs arrays with rows first. {remedy}")
 
     def check_microbatches(self) -> None:
         """Raises OptionError unless each device can split its rows of a training batch into microbatches."""
@@ -104,18 +112,20 @@ class Setup:
         context = InputContext(
             mode, batch, host_batch, device_batch, hosts, config.seed, start_step, config.stall_seconds
         )
-        make = as_function(input_fn)
+        make, axes = as_function(input_fn), self.placement.axes
         if mode == "train" and config.overfit_batches:
-            make = first_batches(make, config.overfit_batches, repeat=True)
+            make = first_batches(make, config.overfit_batches, repeat=True, axes=axes)
         if mode != "train" and config.fast_dev_run:
-            make = first_batches(make, 1, repeat=False)
-        source = as_input(make(context))
+            make = first_batches(make, 1, repeat=False, axes=axes)
+        source = as_input(make(context), axes)
         if MASK not in source.spec:
             raise InputError(
                 f"the input's spec has no {MASK}. An Input must deliver {MASK} float32 [b] with every batch."
             )
         struct = batch_struct(source.spec)
-        check_rows(struct, host_batch)
+        if mode == "train":  # the batches of an evaluation may have fewer arrays
+            axes.check_names(struct)
+        axes.check_rows(struct, host_batch)
         opened = Opened(mode, source, struct, batch)
         if not opened.resumable and mode == "eval":
             log.warning(
@@ -163,8 +173,8 @@ class Setup:
         """`wanted` (default: the config's), reduced so that dispatches end at the marks and super-batches fit a device.
 
         out_bytes: bytes of a step's outputs on a device."""
-        leaves = jax.tree.leaves(opened.struct)
-        row_bytes = sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in leaves)
+        host_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(opened.struct))
+        row_bytes = host_bytes // opened.struct[MASK].shape[0]
         step_bytes = row_bytes * (opened.global_batch // self.placement.replicas) + out_bytes
         wanted, cap = wanted or self.config.steps_per_loop, self.config.superbatch_bytes
         k = steps_that_fit(wanted, (), step_bytes, cap)

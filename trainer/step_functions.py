@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from pipeline.errors import InputError, OptionError, did_you_mean
+from trainer.batch_axes import ROWS_FIRST, BatchAxes
 from trainer.batch_spec import named_leaves
 from trainer.checked import first_bad, squares
 from trainer.config import OnNan
@@ -51,6 +52,7 @@ def train_step(
     accumulate: int = 1,
     unroll: bool = False,
     ema_decay: float | None = None,
+    axes: BatchAxes = ROWS_FIRST,
 ) -> Step:
     """(TrainState, batch) -> the next state and scalars: loss, every metric with a value per record, grad_norm, and
     `_bad_leaf`, the number of the first of the `checked_names` that is not finite, -1 if all are. Metric instances are
@@ -60,13 +62,13 @@ def train_step(
     accumulate, unroll: see TrainerConfig and `accumulated`. ema_decay: of the state's averaged parameters."""
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        batch = augmented(task, batch)
+        batch = augmented(task, batch, axes)
         # The key depends only on the step, so a resumed run draws the same numbers.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         if accumulate == 1:
             grads, means, extra = gradients(task, state.variables, batch, rng)
         else:
-            grads, means, extra = accumulated(task, state.variables, batch, rng, accumulate, unroll)
+            grads, means, extra = accumulated(task, state.variables, batch, rng, accumulate, unroll, axes)
         updates, optimizer = task.optimizer.update(grads, state.optimizer, state.variables.params)
         params = optax.apply_updates(state.variables.params, updates)
         ema = state.ema if ema_decay is None else averaged(state.ema, params, state.step, ema_decay)
@@ -84,18 +86,20 @@ def train_step(
     return step
 
 
-def record_losses(task: Task, state: TrainState, batch: Batch, accumulate: int = 1) -> jax.Array:
+def record_losses(
+    task: Task, state: TrainState, batch: Batch, accumulate: int = 1, axes: BatchAxes = ROWS_FIRST
+) -> jax.Array:
     """float32 [b]: the loss of each record in the training step from this state, whose mean that step reports."""
-    batch = augmented(task, batch)
+    batch = augmented(task, batch, axes)
     rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
     if accumulate == 1:
         return called(task, state.variables, batch, rng, True)[0].astype(jnp.float32)
-    return accumulated_losses(task, state.variables, batch, rng, accumulate).astype(jnp.float32)
+    return accumulated_losses(task, state.variables, batch, rng, accumulate, axes).astype(jnp.float32)
 
 
-def augmented(task: Task, batch: Batch) -> Batch:
+def augmented(task: Task, batch: Batch, axes: BatchAxes = ROWS_FIRST) -> Batch:
     """The batch as the loss sees it in training: with blank padding, and augmented."""
-    batch = blank_padding(batch)
+    batch = blank_padding(batch, axes=axes)
     if task.augment is None:
         return batch
     made = task.augment(batch)
@@ -113,7 +117,7 @@ class EvalState(NamedTuple):
     tallies: dict[str, Tally]
 
 
-def eval_step(task: Task, *, with_rows: bool = False) -> Step:
+def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIRST) -> Step:
     """(EvalState, batch) -> the next state and masked sums: loss, every metric with a value per record, and `_records`,
     `_bad_rows` and `_crc_sum` for the exact epoch. A donated state is not copied.
 
@@ -122,7 +126,7 @@ def eval_step(task: Task, *, with_rows: bool = False) -> Step:
 
     def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, Any]]:
         proof = _proof(batch)
-        batch = blank_padding(batch, state.padding)
+        batch = blank_padding(batch, state.padding, axes)
         losses, outputs = _evaluated(task, state.variables, batch)
         values = per_record(losses, outputs, batch, task.metrics)
         tallies = counted(state.tallies, losses, outputs, batch, task.metrics)
@@ -155,7 +159,7 @@ def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[jax.Arra
     return losses, outputs
 
 
-def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
+def predict_step(task: Task, keys: Sequence[str] | None, axes: BatchAxes = ROWS_FIRST) -> Step:
     """(Variables, batch) -> the same variables, `_proof`, the sums of eval_step, and `_rows`: the predictions with
     these names (None: all) and the batch's `_mask` and `_index`, each [b, ...].
 
@@ -164,7 +168,7 @@ def predict_step(task: Task, keys: Sequence[str] | None) -> Step:
 
     def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
         assert task.predict_fn is not None
-        rows = chosen(_predicted(task.predict_fn, variables, blank_padding(batch)), keys)
+        rows = chosen(_predicted(task.predict_fn, variables, blank_padding(batch, axes=axes)), keys)
         rows |= {key: batch[key] for key in (MASK, INDEX) if key in batch}
         return variables, {PROOF: _proof(batch), ROWS: rows}
 

@@ -9,6 +9,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
+from trainer.batch_axes import BatchAxes
 from trainer.batch_spec import named_leaves
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import WhichStep
@@ -22,7 +23,7 @@ from trainer.modes.evaluating import evaluate
 from trainer.modes.following import Waits, follow
 from trainer.modes.goal import goal_of
 from trainer.modes.looking import look
-from trainer.modes.prediction import check_predict, predictions
+from trainer.modes.prediction import check_export, check_predict, predictions
 from trainer.modes.replaying import replay
 from trainer.modes.session import Session
 from trainer.modes.training import train
@@ -61,7 +62,8 @@ class Trainer:
         self.config, self._warm_start = config, warm_start or WarmStart()
         if config.compilation_cache_dir:
             _use_compilation_cache(config.compilation_cache_dir)
-        self._setup = Setup(task, config, Placement.of(devices, config.model_parallelism), tuple(callbacks), command)
+        placement = Placement.of(devices, config.model_parallelism, BatchAxes(config.batch_axis))
+        self._setup = Setup(task, config, placement, tuple(callbacks), command)
         others = (config.resolved_eval_batch_size, config.resolved_predict_batch_size)
         for batch in (config.global_batch_size, *others):
             self._setup.placement.hosts(batch)  # a size that does not fit the devices fails here, not hours later
@@ -225,7 +227,7 @@ class Trainer:
         predictions; those of "class" become the prediction "class_name". tolerance: the largest difference from what
         `predict` returns, as a share of the largest value. keep: how many exports to keep in `path`; default: all.
         Raises ExportError, before anything is published; and whatever predict raises."""
-        check_predict(self._setup.task, keys)
+        check_export(self._setup, keys)
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms)
         from trainer.modes.exporting import export_checkpoint  # loads TensorFlow
 

@@ -103,7 +103,7 @@ def start_hosts(fork_server, tmp_path_factory):
         out = tmp_path_factory.mktemp(function)
         common = {"function": function, "count": count, "devices": devices, "out": str(out)} | order
         common.setdefault("workdir", str(out / "workdir"))
-        common["xla_flags"] = os.environ["XLA_FLAGS"]
+        common.setdefault("xla_flags", os.environ["XLA_FLAGS"])
         common["address"] = f"127.0.0.1:{free_port()}"
         commands = [[str(WORKER), json.dumps(common | {"index": i})] for i in range(count)]
         runs.append(replace(start_all(fork_server, commands, out), address=common["address"]))

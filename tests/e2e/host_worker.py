@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from host_axes import batch_axes
 from host_placement import placed
 from host_predictions import predictions
 from host_preemption import goes_on, preempted
@@ -39,7 +40,7 @@ from trainer.trainer import Trainer
 from trainer.warm_start.config import WarmStart
 
 AGREED = "now all agree"
-ELSEWHERE = {each.__name__: each for each in (predictions, preempted, goes_on, programs)}
+ELSEWHERE = {each.__name__: each for each in (batch_axes, predictions, preempted, goes_on, programs)}
 
 
 def same_truth(order):

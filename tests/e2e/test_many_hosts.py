@@ -69,6 +69,7 @@ def test_over_any_mesh_each_device_holds_its_rows_of_the_whole_batch(runs):
             rows = [row for start, stop in host["rows"] for row in range(start, stop)]
             assert rows == sorted({row for part in host["parts"].values() for row in part})
             held |= {int(device): part for device, part in host["parts"].items()}
+            assert host["last"] == {device: [part, [-row for row in part]] for device, part in host["parts"].items()}
         assert held == {
             device: [*range(at // model * size, (at // model + 1) * size)] for at, device in enumerate(devices)
         }

@@ -1,5 +1,8 @@
 """Settings are checked where they are made."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from pipeline.errors import OptionError
@@ -36,6 +39,14 @@ from trainer.config import TrainerConfig
         ),
         ({"profile_steps": "20:20"}, "profile_steps='20:20' is not two steps"),
         ({"compilation_cache_dir": "gs://b/x"}, "compilation_cache_dir='gs://b/x' is not a local directory. Give one"),
+        ({"batch_axis": [3, 0]}, r"batch_axis=\[3, 0\] is not a dict of axes by name, as in {'image': 3}"),
+        ({"batch_axis": {"image": -1}}, r"batch_axis\['image'\]=-1 must be an int of at least 0, the first axis"),
+        ({"batch_axis": {"image": True}}, r"batch_axis\['image'\]=True must be an int"),
+        ({"batch_axis": {"image": "3"}}, r"batch_axis\['image'\]='3' must be an int"),
+        (
+            {"batch_axis": {"_mask": 1}},
+            "batch_axis names '_mask', but keys that begin with _ have rows first. Remove it",
+        ),
         ({"overfit_batches": 0}, "overfit_batches=0 must be an int above 0"),
         ({"fast_dev_run": 0}, "fast_dev_run=0 must be an int above 0"),
         ({"seed": -1}, r"seed=-1 is not an int in 0\.\.2\*\*32 - 1"),
@@ -54,3 +65,11 @@ def test_the_evaluation_batch_is_the_training_batch_unless_given():
 @pytest.mark.parametrize("workdir", ["gs://bucket/run", "gs://bucket", "run", "/run:1/x", "C:/run"])
 def test_a_work_directory_may_be_on_disk_or_in_a_bucket(workdir):
     assert TrainerConfig(workdir=workdir, global_batch_size=8).workdir == workdir
+
+
+def test_settings_with_a_batch_axis_are_hashed_compared_and_saved():
+    one, other = (TrainerConfig(workdir="w", global_batch_size=8, batch_axis={"image": axis}) for axis in (3, 1))
+    assert one == replace(one)
+    assert hash(one) == hash(replace(one))
+    assert one != other
+    assert json.loads(json.dumps(one.to_json()))["batch_axis"] == {"image": 3}

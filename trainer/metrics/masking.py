@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from trainer.batch_axes import ROWS_FIRST, BatchAxes
 from trainer.inputs import CRC, INDEX, MASK
 from trainer.task import Batch
 
@@ -48,18 +49,19 @@ def due_crc(batch: Batch) -> jax.Array:
     return jnp.sum(jnp.where((batch[MASK] > 0) | _bad(batch), batch[CRC], 0), dtype=jnp.uint32)
 
 
-def blank_padding(batch: Batch, padding: int | jax.Array = 0) -> dict[str, Any]:
+def blank_padding(batch: Batch, padding: int | jax.Array = 0, axes: BatchAxes = ROWS_FIRST) -> dict[str, Any]:
     """`batch` with PADDINGS[padding], by default zeros, in every row that does not count.
 
     A NaN there would reach gradients even through `where`, whose gradient is 0 times the NaN."""
     mask = batch[MASK] > 0
 
-    def blank(leaf: jax.Array) -> jax.Array:
-        shaped = mask.reshape(mask.shape + (1,) * (leaf.ndim - 1))
+    def blank(leaf: jax.Array, axis: int) -> jax.Array:
+        shaped = mask.reshape((1,) * axis + mask.shape + (1,) * (leaf.ndim - axis - 1))
         values = _padding_values(leaf.dtype)
         return jnp.where(shaped, leaf, values[padding] if isinstance(padding, int) else jnp.asarray(values)[padding])
 
-    return {key: value if key.startswith("_") else jax.tree.map(blank, value) for key, value in batch.items()}
+    own = {key: value for key, value in batch.items() if key.startswith("_")}
+    return axes.map(blank, {key: value for key, value in batch.items() if key not in own}) | own
 
 
 def _padding_values(dtype: Any) -> np.ndarray:

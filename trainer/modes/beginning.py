@@ -59,7 +59,7 @@ def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> 
 def training_step(setup: Setup) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
     """The step function, as configured."""
     config = setup.config
-    unroll = setup.placement.on_cpu
+    unroll, axes = setup.placement.on_cpu, setup.placement.axes
     return train_step(
-        setup.task, config.on_nan, accumulate=config.accumulate, unroll=unroll, ema_decay=config.ema_decay
+        setup.task, config.on_nan, accumulate=config.accumulate, unroll=unroll, ema_decay=config.ema_decay, axes=axes
     )

@@ -14,7 +14,7 @@ from trainer.events.reports import Reports
 from trainer.exporting.options import ExportOptions
 from trainer.exporting.publishing import DESCRIPTION, EXTRA, Exports
 from trainer.inputs import InputFn
-from trainer.modes.prediction import check_predict
+from trainer.modes.prediction import check_export
 from trainer.modes.session import Session
 from trainer.results import EvalResult, ExportResult
 from trainer.setup import Setup
@@ -67,7 +67,7 @@ class Evaluated:
         from trainer.modes.exporting import export
 
         setup, session, result = self._setup, self._session, self._result
-        check_predict(setup.task, options.get("keys"))
+        check_export(setup, options.get("keys"))
         if setup.config.fast_dev_run:
             log.info("fast_dev_run: nothing is exported to %s", path)
             return None

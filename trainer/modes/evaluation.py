@@ -60,7 +60,8 @@ class Evaluation:
         self._tallies = _maker_of_tallies(setup, opened, state.variables)
         carry = EvalState(state.variables, setup.placement.scalar(np.int32(0)), self._tallies())
         rows = on_records is not None  # a few bytes per record: dispatches are as long as without them
-        self._program = setup.program(eval_step(setup.task, with_rows=rows), carry, opened, k)
+        one_step = eval_step(setup.task, with_rows=rows, axes=setup.placement.axes)
+        self._program = setup.program(one_step, carry, opened, k)
 
     @classmethod
     def of(

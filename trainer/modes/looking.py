@@ -19,13 +19,13 @@ Seen = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
 
 def look(setup: Setup, input_fn: InputFn, records: int, draws: int) -> Look:
     """See Trainer.look."""
-    opened = setup.open("train", input_fn)
-    augment = jax.jit(lambda batch: augmented(setup.task, batch))
+    opened, axes = setup.open("train", input_fn), setup.placement.axes
+    augment = jax.jit(lambda batch: augmented(setup.task, batch, axes))
 
     def seen(batch: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         with setup.naming_batch(opened):
             made = jax.device_get(augment(dict(batch)))
-        return {name: np.asarray(leaf) for name, leaf in named_leaves(made).items()}
+        return named_leaves(axes.map(lambda leaf, axis: np.moveaxis(leaf, axis, 0), made))
 
     # Ask the class: a wrapper that forwards attributes may change the batches.
     if hasattr(type(opened.source), "draw") and opened.source.num_records:

@@ -24,7 +24,7 @@ from trainer.step_functions import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
 from trainer.user_code import ShortErrors
 
-__all__ = ["Prediction", "check_predict", "predictions"]
+__all__ = ["Prediction", "check_export", "check_predict", "predictions"]
 
 log = logger("trainer")
 
@@ -38,6 +38,12 @@ def check_predict(task: Task, keys: Sequence[str] | None) -> None:
         )
     if isinstance(keys, str):
         raise OptionError(f"keys={keys!r} is one str. Give a list of names: keys=[{keys!r}].")
+
+
+def check_export(setup: Setup, keys: Sequence[str] | None) -> None:
+    """OptionError if the task cannot be exported: it must predict, from arrays with rows first."""
+    check_predict(setup.task, keys)
+    setup.check_rows_first("an export", "Export with a Trainer without batch_axis, whose predict_fn takes them.")
 
 
 def predictions(
@@ -83,7 +89,7 @@ class Prediction:
         self._epoch = ExactEpoch(opened.source)
         self._given = self._dispatches = 0
         place = setup.placement
-        step = predict_step(setup.task, keys)
+        step = predict_step(setup.task, keys, place.axes)
         batch = place.global_struct(opened.struct, opened.global_batch)
         rows = jax.eval_shape(step, variables, batch)[1][ROWS]
         bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))

@@ -11,11 +11,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
+import numpy as np
 
 from pipeline.errors import HostError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from trainer.batch_spec import path_name
+from trainer.batch_spec import named_leaves, path_name
 from trainer.cluster.host_registry import poll
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.setup import Opened, Setup
@@ -119,9 +120,10 @@ def facts_of(setup: Setup, inputs: Sequence[Opened], start: int, end: int | None
 
 def _facts_of_input(setup: Setup, opened: Opened) -> dict[str, Any]:
     source = opened.source
-    leaves = jax.tree_util.tree_leaves_with_path(opened.struct)
-    # Without the first dimension: hosts may have different numbers of rows.
-    spec = {f"the batch's {path_name(path)}": f"{leaf.dtype} {list(leaf.shape[1:])} per row" for path, leaf in leaves}
+    axes = setup.placement.axes
+    # Without the axis of the batch: hosts may have different numbers of rows.
+    rows = axes.map(lambda leaf, axis: f"{leaf.dtype} {np.delete(leaf.shape, axis).tolist()} per row", opened.struct)
+    spec = {f"the batch's {name}": row for name, row in named_leaves(rows).items()}
     order = {f"the input's {name}": value for name, value in source.state(source.start).items()}
     model = jax.tree_util.tree_leaves_with_path(setup.abstract_state(opened))
     listing = "".join(f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n" for path, leaf in model)

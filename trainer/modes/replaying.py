@@ -91,7 +91,7 @@ def _observed(
     """Step, loss, losses and record numbers of these steps."""
     program = setup.program(training_step(setup), state, opened, 1)
     losses_of = jax.jit(
-        partial(record_losses, setup.task, accumulate=setup.config.accumulate),
+        partial(record_losses, setup.task, accumulate=setup.config.accumulate, axes=setup.placement.axes),
         out_shardings=setup.placement.replicated,
         compiler_options=setup.placement.runs_once,
     )
