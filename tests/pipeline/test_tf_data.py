@@ -147,10 +147,18 @@ def test_a_program_with_seeds_resumes_at_the_very_next_batch(caplog):
     assert "it dropped them in" in caplog.text
 
 
+def drawn():
+    return tf.random.uniform([], 0, 2**31, tf.int64)
+
+
 @pytest.mark.parametrize(
     "change",
-    [lambda own: own.shuffle(50), lambda own: own.map(lambda e: {"x": e["x"] + tf.random.uniform([], 0, 9, tf.int64)})],
-    ids=["a shuffle without a seed", "random numbers without a seed"],
+    [
+        lambda own: own.shuffle(50),
+        lambda own: own.map(lambda example: {"x": example["x"] + drawn()}),
+        lambda own: own.map(lambda example: {"x": tf.where(example["x"] == 0, drawn(), example["x"])}),
+    ],
+    ids=["a shuffle without a seed", "random numbers without a seed", "a single record of the first batch"],
 )
 def test_a_program_that_is_not_reproducible_is_refused_on_a_resume(change):
     with pytest.raises(FingerprintError, match=r"first 20 batches are not those .* Give every shuffle a seed, list"):
