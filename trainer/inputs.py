@@ -130,11 +130,17 @@ class TfDataset(Protocol):
     """A tf.data.Dataset of batches. One that pipeline.tf_data made is read as the Input that it carries."""
 
     @property
-    def element_spec(self) -> Any: ...  # noqa: D102
-    def as_numpy_iterator(self) -> Iterator[Any]: ...  # noqa: D102
+    def element_spec(self) -> Any:
+        """The structure of a batch."""
+        ...
+
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        """The batches, in NumPy."""
+        ...
 
 
 MakeInput = Callable[[InputContext], Input | TfDataset | Iterable[Mapping[str, Any]]]
+"""A function of the context that makes the input of one host."""
 InputFn = MakeInput | Input | TfDataset
 """What a Trainer takes as input: a function of the context, called on every host. On a single host, what it would
 return may be given in its place, except for a plain iterable, which can be read only once."""

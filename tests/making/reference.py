@@ -17,6 +17,7 @@ import pdoc.doc
 
 MODULES = (
     "pipeline.datasets",
+    "pipeline.tf_data",
     "pipeline.ops",
     "pipeline.formats",
     "pipeline.hosts",
