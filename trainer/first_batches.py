@@ -6,17 +6,17 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.errors import FingerprintError, InputError
-from trainer.batch_axes import ROWS_FIRST, BatchAxes
 from trainer.inputs import CompleteInput, InputContext, MakeInput, as_input
 
 __all__ = ["FirstBatches", "first_batches"]
 
 
-def first_batches(input_fn: MakeInput, count: int, *, repeat: bool, axes: BatchAxes = ROWS_FIRST) -> MakeInput:
+def first_batches(input_fn: MakeInput, count: int, *, repeat: bool) -> MakeInput:
     """An input_fn of the first `count` batches from the input's beginning, once or endlessly."""
 
     def cut(ctx: InputContext) -> CompleteInput:
-        return FirstBatches(as_input(input_fn(replace(ctx, start_step=0)), axes), count, repeat=repeat)
+        source = as_input(input_fn(replace(ctx, start_step=0)), ctx.per_host_batch_size)
+        return FirstBatches(source, count, repeat=repeat)
 
     return cut
 

@@ -14,8 +14,10 @@ from trainer.metrics.masking import masked_mean, masked_sum
 from trainer.metrics.tally import check_metrics, per_record
 from trainer.task import Batch, Task, Variables, kind_of
 
-__all__ = ["Gradients", "accumulated", "accumulated_losses", "called", "gradients"]
+__all__ = ["Gradients", "accumulated", "accumulated_losses", "called", "gradients", "microbatches"]
 
+Microbatches = tuple[jax.Array, Batch]
+"""The numbers of the microbatches, and their rows: the arrays of a batch, [count, rows, ...]."""
 Mean = Callable[[jax.Array, jax.Array], jax.Array]
 """(values [b], mask [b]) -> their mean, or a microbatch's part of the batch's mean."""
 
@@ -54,20 +56,23 @@ def gradients(task: Task, variables: Variables, batch: Batch, rng: jax.Array, me
     return Gradients(grads, means, extra)
 
 
-def accumulated(
-    task: Task,
-    variables: Variables,
-    batch: Batch,
-    rng: jax.Array,
-    count: int,
-    unroll: bool = False,
-    axes: BatchAxes = ROWS_FIRST,
-) -> Gradients:
-    """The same gradients from `count` microbatches, one after the other, in the memory of one.
+def microbatches(batch: Batch, count: int, axes: BatchAxes = ROWS_FIRST) -> Microbatches:
+    """Microbatch i has every count-th row from i on, so each device keeps its own rows."""
 
-    Microbatch i has every count-th row from i on, so each device keeps its own rows; its random key is number i of
-    `rng`. Each passes `extra` on to the next. unroll: no loop, in which XLA runs convolutions slowly on CPUs."""
-    records = jnp.maximum(jnp.sum(batch[MASK] > 0), 1)  # of the batch: a microbatch may have only padding
+    def cut(leaf: jax.Array, axis: int) -> jax.Array:
+        return jnp.moveaxis(leaf.reshape(*leaf.shape[:axis], -1, count, *leaf.shape[axis + 1 :]), axis + 1, 0)
+
+    return jnp.arange(count), axes.map(cut, batch)
+
+
+def accumulated(
+    task: Task, variables: Variables, parts: Microbatches, rng: jax.Array, unroll: bool = False
+) -> Gradients:
+    """The gradients of the complete batch, from its microbatches one after the other, in the memory of one.
+
+    The random key of microbatch i is number i of `rng`. Each passes `extra` on to the next. unroll: no loop, in which
+    XLA runs convolutions slowly on CPUs."""
+    records = jnp.maximum(jnp.sum(parts[1][MASK] > 0), 1)  # of the batch: a microbatch may have only padding
 
     def part(values: jax.Array, mask: jax.Array) -> jax.Array:
         return masked_sum(values, mask) / records
@@ -79,15 +84,12 @@ def accumulated(
         return (sums, made.extra), made.means
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _sum_dtype(leaf)), variables.params)
-    microbatches = _microbatches(batch, count, axes)
-    (sums, extra), parts = lax.scan(add, (zeros, variables.extra), microbatches, unroll=count if unroll else 1)
+    (sums, extra), means = lax.scan(add, (zeros, variables.extra), parts, unroll=unroll)
     grads = jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), sums, variables.params)
-    return Gradients(grads, {name: jnp.sum(values) for name, values in parts.items()}, extra)
+    return Gradients(grads, {name: jnp.sum(values) for name, values in means.items()}, extra)
 
 
-def accumulated_losses(
-    task: Task, variables: Variables, batch: Batch, rng: jax.Array, count: int, axes: BatchAxes = ROWS_FIRST
-) -> jax.Array:
+def accumulated_losses(task: Task, variables: Variables, parts: Microbatches, rng: jax.Array) -> jax.Array:
     """[b]: the loss of each row of the batch, as `accumulated` computes it."""
 
     def add(extra: Any, microbatch: tuple[jax.Array, Batch]) -> tuple[Any, jax.Array]:
@@ -96,17 +98,8 @@ def accumulated_losses(
         losses, after, _ = called(task, Variables(variables.params, extra), rows, key, True)
         return after.extra, losses
 
-    _, losses = lax.scan(add, variables.extra, _microbatches(batch, count, axes))
+    _, losses = lax.scan(add, variables.extra, parts)
     return losses.swapaxes(0, 1).reshape(-1)
-
-
-def _microbatches(batch: Batch, count: int, axes: BatchAxes) -> tuple[jax.Array, Batch]:
-    """The numbers of the microbatches and their rows: the arrays of a batch, [count, rows, ...]."""
-
-    def cut(leaf: jax.Array, axis: int) -> jax.Array:
-        return jnp.moveaxis(leaf.reshape(*leaf.shape[:axis], -1, count, *leaf.shape[axis + 1 :]), axis + 1, 0)
-
-    return jnp.arange(count), axes.map(cut, batch)
 
 
 def _sum_dtype(leaf: jax.Array) -> Any:

@@ -12,7 +12,6 @@ import numpy as np
 
 from pipeline.errors import EmptySplitError, InputError
 from pipeline.hosts import Hosts
-from trainer.batch_axes import ROWS_FIRST, BatchAxes
 from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
 
 __all__ = [
@@ -149,9 +148,8 @@ return may be given in its place, except for a plain iterable, which can be read
 class IterableInput:
     """An iterable of dicts of NumPy arrays (or trees of them) as an Input that can be neither resumed nor proven.
 
-    axes: which axis of its arrays is the batch; default: the first.
-    A missing `_mask` is all ones. 64-bit values are narrowed, as JAX computes in 32 bits; integers that do not fit are
-    an InputError. Arrays are copied, so the iterable may reuse its own.
+    A missing `_mask` is host_batch ones. 64-bit values are narrowed, as JAX computes in 32 bits; integers that do not
+    fit are an InputError. Arrays are copied, so the iterable may reuse its own.
 
     spec: of the first batch. num_records, steps_per_epoch, expected_crc, start, verify_command and provenance are None,
     because nothing is known; totals is empty and endless False; fingerprint, on_error and quarantine never change."""
@@ -168,10 +166,10 @@ class IterableInput:
     totals: Mapping[str, int] = MappingProxyType({})
     provenance = None
 
-    def __init__(self, iterable: Iterable[Mapping[str, Any]], axes: BatchAxes = ROWS_FIRST) -> None:
-        self._iterator, self._axes = iter(iterable), axes
+    def __init__(self, iterable: Iterable[Mapping[str, Any]], host_batch: int) -> None:
+        self._iterator, self._host_batch = iter(iterable), host_batch
         try:
-            self._first = _completed(next(self._iterator), axes)
+            self._first = _completed(next(self._iterator), host_batch)
         except StopIteration:
             raise EmptySplitError("the input has no batches. input_fn must return a non-empty iterable.") from None
         self.spec = batch_struct(self._first)
@@ -181,7 +179,7 @@ class IterableInput:
         del position
         try:
             yield self._first
-            yield from (_completed(batch, self._axes) for batch in self._iterator)
+            yield from (_completed(batch, self._host_batch) for batch in self._iterator)
         finally:
             if isinstance(self._iterator, GeneratorType):
                 self._iterator.close()
@@ -220,10 +218,10 @@ class _Completed:
         return getattr(self._source, name)
 
 
-def as_input(source: object, axes: BatchAxes = ROWS_FIRST) -> CompleteInput:
+def as_input(source: object, host_batch: int) -> CompleteInput:
     """`source`, or what it carries, if that is a CompleteInput; otherwise an adaptor for the Input or the iterable.
 
-    axes: of an iterable."""
+    host_batch: rows of its batches."""
     source = getattr(source, "infeed_input", source)
     if _has(source, _INPUT) and _has(source, _ADDED):
         return cast(CompleteInput, source)
@@ -233,26 +231,17 @@ def as_input(source: object, axes: BatchAxes = ROWS_FIRST) -> CompleteInput:
     if isinstance(source, TfDataset):
         source = source.as_numpy_iterator()
     if isinstance(source, Iterable) and not isinstance(source, (str, Mapping)):
-        return cast(CompleteInput, IterableInput(source, axes))
+        return cast(CompleteInput, IterableInput(source, host_batch))
     raise InputError(
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
         "(pipeline.datasets.train_dataset), a tf.data.Dataset of dicts, or an iterable of dicts of NumPy arrays."
     )
 
 
-def _completed(batch: Mapping[str, Any], axes: BatchAxes) -> dict[str, Any]:
+def _completed(batch: Mapping[str, Any], host_batch: int) -> dict[str, Any]:
     check_is_mapping(batch)
-    full = {key: jax.tree.map(_narrowed, value) for key, value in batch.items()}
-    if MASK not in full:
-        leaves = jax.tree_util.tree_leaves_with_path(full)
-        rows = next((size for path, leaf in leaves for size in leaf.shape[axes.of(path) :]), None)
-        if rows is None:
-            raise InputError(
-                f"a batch with the keys {sorted(full)} has no rows. The first axis of its arrays must be the batch, or "
-                "the one that batch_axis names."
-            )
-        full[MASK] = np.ones(rows, np.float32)
-    return full
+    mask = {} if MASK in batch else {MASK: np.ones(host_batch, np.float32)}
+    return {key: jax.tree.map(_narrowed, value) for key, value in batch.items()} | mask
 
 
 def _narrowed(value: Any) -> np.ndarray:

@@ -112,20 +112,20 @@ class Setup:
         context = InputContext(
             mode, batch, host_batch, device_batch, hosts, config.seed, start_step, config.stall_seconds
         )
-        make, axes = as_function(input_fn), self.placement.axes
+        make = as_function(input_fn)
         if mode == "train" and config.overfit_batches:
-            make = first_batches(make, config.overfit_batches, repeat=True, axes=axes)
+            make = first_batches(make, config.overfit_batches, repeat=True)
         if mode != "train" and config.fast_dev_run:
-            make = first_batches(make, 1, repeat=False, axes=axes)
-        source = as_input(make(context), axes)
+            make = first_batches(make, 1, repeat=False)
+        source = as_input(make(context), host_batch)
         if MASK not in source.spec:
             raise InputError(
                 f"the input's spec has no {MASK}. An Input must deliver {MASK} float32 [b] with every batch."
             )
         struct = batch_struct(source.spec)
         if mode == "train":  # the batches of an evaluation may have fewer arrays
-            axes.check_names(struct)
-        axes.check_rows(struct, host_batch)
+            self.placement.axes.check_names(struct)
+        self.placement.axes.check_rows(struct, host_batch)
         opened = Opened(mode, source, struct, batch)
         if not opened.resumable and mode == "eval":
             log.warning(

@@ -13,7 +13,7 @@ from trainer.batch_spec import named_leaves
 from trainer.checked import first_bad, squares
 from trainer.config import OnNan
 from trainer.ema import averaged
-from trainer.gradients import accumulated, accumulated_losses, called, gradients
+from trainer.gradients import accumulated, accumulated_losses, called, gradients, microbatches
 from trainer.inputs import INDEX, MASK
 from trainer.metrics.masking import bad_rows, blank_padding, due_crc, masked_sum, records
 from trainer.metrics.tally import LOSSES, Tally, counted, empty_tallies, per_record
@@ -68,7 +68,7 @@ def train_step(
         if accumulate == 1:
             grads, means, extra = gradients(task, state.variables, batch, rng)
         else:
-            grads, means, extra = accumulated(task, state.variables, batch, rng, accumulate, unroll, axes)
+            grads, means, extra = accumulated(task, state.variables, microbatches(batch, accumulate, axes), rng, unroll)
         updates, optimizer = task.optimizer.update(grads, state.optimizer, state.variables.params)
         params = optax.apply_updates(state.variables.params, updates)
         ema = state.ema if ema_decay is None else averaged(state.ema, params, state.step, ema_decay)
@@ -94,7 +94,8 @@ def record_losses(
     rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
     if accumulate == 1:
         return called(task, state.variables, batch, rng, True)[0].astype(jnp.float32)
-    return accumulated_losses(task, state.variables, batch, rng, accumulate, axes).astype(jnp.float32)
+    parts = microbatches(batch, accumulate, axes)
+    return accumulated_losses(task, state.variables, parts, rng).astype(jnp.float32)
 
 
 def augmented(task: Task, batch: Batch, axes: BatchAxes = ROWS_FIRST) -> Batch:

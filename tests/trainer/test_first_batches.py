@@ -21,11 +21,11 @@ def taken(source, position, count):
 
 
 def test_the_first_batches_come_again_and_again_from_any_position():
-    source = FirstBatches(IterableInput(rows(0, 1, 2, 3)), 3, repeat=True)
+    source = FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True)
     assert taken(source, source.start, 8) == [0, 1, 2, 0, 1, 2, 0, 1]
     position = source.restore(source.state(source.advance(source.start, 5)))
     assert taken(source, position, 4) == [2, 0, 1, 2]
-    assert taken(FirstBatches(IterableInput(rows(0, 1, 2, 3)), 3, repeat=True), position, 2) == [2, 0]
+    assert taken(FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True), position, 2) == [2, 0]
 
 
 def test_the_source_is_read_once_and_ended():
@@ -39,17 +39,17 @@ def test_the_source_is_read_once_and_ended():
         finally:
             ended.append(len(read))
 
-    assert taken(FirstBatches(IterableInput(batches()), 2, repeat=True), 0, 7) == [0, 1, 0, 1, 0, 1, 0]
+    assert taken(FirstBatches(IterableInput(batches(), 1), 2, repeat=True), 0, 7) == [0, 1, 0, 1, 0, 1, 0]
     assert (read, ended) == ([0, 1], [2])
 
 
 def test_an_input_of_fewer_batches_is_refused_with_both_numbers():
     with pytest.raises(InputError, match="has only 2 batches; overfit_batches needs its first 3"):
-        taken(FirstBatches(IterableInput(rows(0, 1)), 3, repeat=True), 0, 3)
+        taken(FirstBatches(IterableInput(rows(0, 1), 1), 3, repeat=True), 0, 3)
 
 
 def test_the_checkpoint_of_another_number_of_batches_is_refused():
-    two, three = (FirstBatches(IterableInput(rows(0, 1, 2)), count, repeat=True) for count in (2, 3))
+    two, three = (FirstBatches(IterableInput(rows(0, 1, 2), 1), count, repeat=True) for count in (2, 3))
     for state in (two.state(1), {"fingerprint": "iterable"}):
         with pytest.raises(FingerprintError, match="this one is the first 3 batches of iterable. Give the overfit_ba"):
             three.restore(state)

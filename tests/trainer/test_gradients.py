@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import OptionError
-from trainer.gradients import accumulated, accumulated_losses, gradients
+from trainer.gradients import accumulated, accumulated_losses, gradients, microbatches
 from trainer.state import TrainState
 from trainer.step_functions import train_step
 from trainer.task import Variables
@@ -46,8 +46,8 @@ def batch_of(vectors, mask):
 def computed(noiseless, variables):
     """computed(batch, count): the gradients, and those of `count` microbatches."""
     whole = jax.jit(partial(gradients, noiseless, rng=KEY))
-    parts = jax.jit(partial(accumulated, noiseless, rng=KEY), static_argnames="count")
-    return lambda batch, count: (whole(variables, batch), parts(variables, batch, count=count))
+    parts = jax.jit(partial(accumulated, noiseless, rng=KEY))
+    return lambda batch, count: (whole(variables, batch), parts(variables, microbatches(batch, count)))
 
 
 @given(counts=st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), count=st.sampled_from([3, 4]))
@@ -72,7 +72,7 @@ def test_each_microbatch_has_its_own_key_and_hands_on_the_other_arrays(dense_tas
 
     task = replace(dense_task, loss_fn=loss_fn, metrics={})
     variables = Variables({"w": jnp.float32(1)}, {"seen": jnp.float32(0)})
-    made = accumulated(task, variables, batch_of(vectors, np.ones(8)), KEY, 2)
+    made = accumulated(task, variables, microbatches(batch_of(vectors, np.ones(8)), 2), KEY)
     x = vectors["x"]
     assert made.extra["seen"] == 2 * x[0, 0] + x[1, 0]  # microbatch i has rows i, i + 2, ...
     keys = [jax.random.uniform(jax.random.fold_in(KEY, number)) for number in range(2)]
@@ -85,7 +85,7 @@ def test_gradients_are_added_in_float32(dense_task, vectors):
 
     task = replace(dense_task, loss_fn=loss_fn, metrics={})
     batch = {"x": jnp.array([[256.0], [1.0], [1.0], [1.0]]), "_mask": jnp.ones(4)}
-    made = accumulated(task, Variables({"w": jnp.bfloat16(1)}), batch, KEY, 4)
+    made = accumulated(task, Variables({"w": jnp.bfloat16(1)}), microbatches(batch, 4), KEY)
     assert made.of_params["w"] == jnp.bfloat16(259 / 4)  # in bfloat16, 256 + 1 is 256
 
 
@@ -93,7 +93,7 @@ def test_a_device_keeps_its_rows(dense_task, variables, vectors):
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     batch = jax.device_put(batch_of(vectors, np.ones(32)), rows)
-    program = jax.jit(lambda batch: accumulated(dense_task, variables, batch, KEY, 4))
+    program = jax.jit(lambda batch: accumulated(dense_task, variables, microbatches(batch, 4), KEY))
     text = program.lower(batch).compile().as_text()
     assert "all-reduce" in text
     assert not any(moved in text for moved in ("all-gather", "all-to-all", "collective-permute"))
@@ -131,5 +131,5 @@ def test_without_microbatches_the_step_has_no_loop(dense_task, variables, vector
 def test_the_losses_of_microbatches_are_in_the_order_of_the_rows(noiseless, variables, vectors, count):
     batch = batch_of(vectors, np.ones(16, np.float32))
     expected, _, _ = noiseless.loss_fn(variables, batch, jax.random.key(0), True)
-    losses = accumulated_losses(noiseless, variables, batch, jax.random.key(0), count)
+    losses = accumulated_losses(noiseless, variables, microbatches(batch, count), jax.random.key(0))
     np.testing.assert_allclose(losses, expected, rtol=1e-5)

@@ -30,7 +30,7 @@ class Examples:
         """Up to `count` records, read by this host alone. needed: the arrays that the model takes."""
         hosts, config = replace(ONE_HOST, rows=(range(count),)), setup.config
         context = InputContext("predict", count, count, count, hosts, config.seed, 0, config.stall_seconds)
-        source = as_input(as_function(input_fn)(context))
+        source = as_input(as_function(input_fn)(context), count)
         batches = source.batches(source.start)
         batch = next(batches)
         getattr(batches, "close", lambda: None)()
