@@ -81,7 +81,9 @@ def test_an_evaluation_of_any_program_has_every_example_once_on_any_hosts(count,
 
 
 def test_training_batches_repeat_the_program_on_every_host():
-    batches = tf_data.training_batches(numbers(10), 4).take(5).as_numpy_iterator()
+    batches = tf_data.training_batches(numbers(10), 4)
+    assert batches.element_spec["x"].shape == [4]
+    batches = batches.take(5).as_numpy_iterator()
     assert [x for batch in batches for x in batch["x"]] == [*range(10), *range(10)]
     for hosts, expected in ((Hosts(0, 2), [2, 3]), (Hosts(1, 2), [4, 5])):
         dataset = tf_data.training_batches(numbers(10), 4, hosts, start_step=3)
