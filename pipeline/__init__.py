@@ -1,5 +1,5 @@
 """Reading records, from shards or other files: training batches of one host, and padded epochs for exact evaluation.
 
-`datasets` is where users start: its DatasetInput delivers NumPy arrays, which the trainer reads directly. `tf_data` has
-the same as tf.data.Datasets, and makes exact batches of any tf.data program. `records` reads records by number.
-`pipeline.shards` is the format itself and needs no TensorFlow."""
+Users start with `datasets`, whose DatasetInput delivers NumPy arrays, and with `ops`, which decode and augment.
+`tf_data` returns the same batches as a tf.data.Dataset, and makes static batches of any other tf.data program.
+`records` reads records by number. `shards` is the format itself and needs no TensorFlow."""

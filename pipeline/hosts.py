@@ -55,8 +55,8 @@ class Hosts:
         for rows in self.rows:
             if rows.step != 1 or not 0 <= rows.start < rows.stop <= global_batch:
                 raise BatchSizeError(
-                    f"rows {rows} of host {self.index} are not inside a global_batch of {global_batch}. "
-                    "Take them from the sharding of a batch of this size."
+                    f"rows {rows} of host {self.index} are not inside a global_batch of {global_batch}: these hosts "
+                    "share a larger batch. In an input_fn, give global_batch=ctx.global_batch_size."
                 )
         return self.rows
 

@@ -127,10 +127,10 @@ class Setup:
             self.placement.axes.check_names(struct)
         self.placement.axes.check_rows(struct, host_batch)
         opened = Opened(mode, source, struct, batch)
-        if not opened.resumable and mode == "eval":
+        if mode == "eval" and source.num_records is None and not config.fast_dev_run:
             log.warning(
-                "the input does not state how many records it has, so one that it left out would not be missed. Of a "
-                "tf.data.Dataset, pipeline.tf_data.evaluation_batches makes exact batches"
+                "the input does not state how many records it has, so one that it left out would not be missed. For a "
+                "tf.data program, use pipeline.tf_data.evaluation_batches, and assert_cardinality if it reads files"
             )
         if not opened.resumable and start_step and not callable(input_fn):
             raise InputError(

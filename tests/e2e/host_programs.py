@@ -48,6 +48,8 @@ def programs(order):
 
     yield "program", report("program", program(1), evaluated, STEPS)
     yield "program, stopped", report("stopped", program(1), evaluated, STOP, STEPS)
+    in_turn = trainer("in turn").train_and_evaluate(program(1), evaluated, max_steps=STEPS, eval_every_steps=STOP)
+    yield "in turn", [checksums(in_turn.state), [result.records for result in in_turn.evaluations]]
     yield "datasets", report("datasets", *of_infeed(datasets), STEPS)
     yield "tf_data", report("tf_data", *of_infeed(tf_data), STEPS)
     if order.count > 1:

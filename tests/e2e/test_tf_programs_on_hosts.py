@@ -26,6 +26,11 @@ def test_all_hosts_train_the_same_bits_stopped_or_not_and_on_either_kind_of_data
     assert hosts[1] == pytest.approx(alone[1], rel=1e-4)
 
 
+def test_evaluations_in_turn_with_the_training_are_compared_apart(ended):
+    for process in ended:
+        assert process.report["in turn"] == [process.report["program"][0], [RECORDS, RECORDS]]
+
+
 @pytest.mark.parametrize("name", PROGRAMS + DATASETS)
 def test_an_evaluation_counts_every_record_once_and_proves_it_if_checksums_are_known(ended, name):
     for process in ended:

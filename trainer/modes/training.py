@@ -66,7 +66,11 @@ def train(
         if opened:
             result = _train_run(session, setup, opened, start, end, evaluating, warm_start)
         else:
-            log.info("nothing to train: the checkpoint of step %d has reached max_steps=%d", start, end)
+            log.warning(
+                "nothing to train: the checkpoint of step %d has reached max_steps=%d. Raise it to train on; to start "
+                "over, with other settings or another model, give another workdir",
+                *(start, end),
+            )
             result = TrainResult(start, start, None, {}, None, 0)
         return replace(result, evaluations=tuple(evaluating.results)) if evaluating else result
 
