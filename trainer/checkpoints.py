@@ -1,6 +1,7 @@
 """python -m trainer.checkpoints DIR: lists the checkpoints of a work directory, their arrays and values.
 
-DIR may be on a disk or gs://. Needs neither jax nor a device; NumPy and tensorstore only to print values."""
+DIR may be on a disk or gs://. Needs neither jax nor a device. In Python: latest_checkpoint, get_variable_names and
+get_variable_value."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -9,9 +10,11 @@ if __name__ == "__main__":
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -21,11 +24,14 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say
 from trainer.checkpointing.contents import read_contents
+from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps, required_step
 from trainer.checkpointing.numbers import read_array
 from trainer.checkpointing.retention import Evaluations, Metrics, best_step
 
-__all__ = ["EXAMPLES", "latest_checkpoint", "main"]
+__all__ = ["EXAMPLES", "get_variable_names", "get_variable_value", "latest_checkpoint", "main"]
+
+PARAMETERS = "variables/params/"
 
 EXAMPLES = ("model", "model --tree")
 """The command lines at the end of its help."""
@@ -34,6 +40,58 @@ EXAMPLES = ("model", "model --tree")
 def latest_checkpoint(workdir: str) -> int | None:
     """The step of the newest finished checkpoint of a work directory; None if there is none."""
     return max(finished_steps(workdir), default=None)
+
+
+def get_variable_names(checkpoint_path: str, step: int | None = None, *, all_arrays: bool = False) -> list[str]:
+    """The names of the model's parameters in a checkpoint, such as "dense/kernel".
+
+    checkpoint_path: a work directory, of which `step` is read (default: the newest), or a checkpoint in it,
+    <workdir>/checkpoints/<step>; local or gs://. all_arrays: of every array, such as "variables/params/dense/kernel",
+    and those of the optimizer, the averages and the model's statistics.
+    Raises CheckpointError if there is no such checkpoint, or it is damaged."""
+    return _Arrays.found(checkpoint_path, step, all_arrays).names()
+
+
+def get_variable_value(
+    checkpoint_path: str, name: str, step: int | None = None, *, all_arrays: bool = False
+) -> np.ndarray:
+    """The values of an array. Reads only this one, and compares it with its checksum.
+
+    name: as get_variable_names returns it for the same other arguments. Raises OptionError for an unknown name, and
+    whatever get_variable_names raises."""
+    return _Arrays.found(checkpoint_path, step, all_arrays).read(name)
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    """Arrays of the checkpoint in a directory. below: what their names begin with there, but not here."""
+
+    directory: str
+    listed: Mapping[str, Mapping[str, Any]]
+    below: str = ""
+
+    @classmethod
+    def found(cls, checkpoint_path: str, step: int | None, all_arrays: bool) -> "_Arrays":
+        workdir, step = find_elsewhere(checkpoint_path, step)
+        return cls.at(workdir, step, "" if all_arrays else PARAMETERS)
+
+    @classmethod
+    def at(cls, workdir: str, step: int, below: str = "") -> "_Arrays":
+        directory = checkpoints_directory(workdir)
+        listed = read_contents(open_storage(workdir), directory, step)["arrays"]
+        return cls(join(directory, str(step)), listed, below)
+
+    def names(self) -> list[str]:
+        return [name.removeprefix(self.below) for name in self.listed if name.startswith(self.below)]
+
+    def read(self, name: str) -> np.ndarray:
+        if name not in (names := self.names()):
+            nearest = ", ".join(get_close_matches(name, names, cutoff=0.3)) or "none"
+            what, lists = ("parameter", "get_variable_names") if self.below else ("array", "--tree")
+            hint = " For other arrays, give all_arrays=True and their full names." if self.below else ""
+            known = f"{lists} lists all {len(names)}; nearest are: {nearest}.{hint}"
+            raise OptionError(f"{self.directory} has no {what} {name!r}. {known}")
+        return read_array(self.directory, self.below + name, self.listed[self.below + name])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,13 +110,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     step = required_step(directory, steps, args.step)
     console = Console()
     if args.tree or args.name is not None:
-        arrays = read_contents(open_storage(args.directory), directory, step)["arrays"]
+        arrays = _Arrays.at(args.directory, step)
         if args.name is None:
-            rows = [(name, array["dtype"], str(array["shape"]), array["partition"]) for name, array in arrays.items()]
-            table = _table(f"Arrays of step {step}", ("name", "dtype", "shape", "partition"), rows)
-            _show(console, arrays, table, args.json)
+            columns = ("name", "dtype", "shape", "partition")
+            rows = [(name, *(str(array[column]) for column in columns[1:])) for name, array in arrays.listed.items()]
+            _show(console, arrays.listed, _table(f"Arrays of step {step}", columns, rows), args.json)
         else:
-            _print_array(console, args.directory, step, args.name, arrays, args.json)
+            _print_array(console, step, args.name, arrays, args.json)
         return
     listed = _listed(args.directory, steps if args.step is None else [step])
     columns = ("step", "saved", "size", "trained with", "evaluation")
@@ -127,17 +185,9 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
     return table
 
 
-def _print_array(
-    console: Console, workdir: str, step: int, name: str, arrays: Mapping[str, Mapping[str, Any]], as_json: bool
-) -> None:
-    if name not in arrays:
-        nearest = get_close_matches(name, arrays, cutoff=0.3)
-        raise OptionError(
-            f"the checkpoint of step {step} has no array {name!r}. --tree lists all {len(arrays)}; "
-            f"nearest are: {', '.join(nearest) or 'none'}."
-        )
-    numbers = read_array(join(checkpoints_directory(workdir), str(step)), name, arrays[name])
-    what = {"step": step, "name": name} | {key: arrays[name][key] for key in ("dtype", "shape")}
+def _print_array(console: Console, step: int, name: str, arrays: _Arrays, as_json: bool) -> None:
+    numbers = arrays.read(name)
+    what = {"step": step, "name": name} | {key: arrays.listed[name][key] for key in ("dtype", "shape")}
     if as_json:
         print(json.dumps(what | {"values": numbers.tolist()}))
     else:
