@@ -125,9 +125,12 @@ def _train_run(
             *(session, setup, opened, start, begun.position, spent, program, monitor),
             *(recorder, profile, stop_request, pace, evaluating),
         )
+        if jax.process_index() == 0:
+            session.checkpoints.on_complete = actions.completed
         between = BetweenDispatches(actions, end)
         state, step = run(begun.state, start, feeder, program, actions.observe, between)
         recorder.end(between.stopped)
+        session.checkpoints.settle(wait=True)
     if bad := opened.source.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)
     stopped, saved = between.stopped.stop, step and not config.fast_dev_run

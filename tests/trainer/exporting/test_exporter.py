@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ExportError, OptionError
+from trainer.callbacks import Callback
 from trainer.exporter import Exporter
 from trainer.exporting.publishing import Exports
 from trainer.modes.evaluated import measured
@@ -47,6 +48,18 @@ def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_ch
         np.testing.assert_array_equal(mine, theirs)
     assert steps_of("latest", tmp_path) == [4]
     assert steps_of("final", tmp_path) == [4]
+
+
+def test_a_checkpoint_is_told_to_be_complete_before_its_model_is_exported(train, vector_input, tmp_path):
+    class Complete(Callback):
+        exported = ()
+
+        def on_checkpoint_complete(self, end):
+            self.exported += ((end.step, steps_of("latest", tmp_path)),)
+
+    complete = Complete()
+    train(4, [Exporter(str(tmp_path / "latest"), vector_input, keys=["scores"]), complete])
+    assert complete.exported == ((2, []), (4, [2]))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"origin": 1}', '{"origin": {"metrics": {"loss": []}}}', '"\xff"'])
