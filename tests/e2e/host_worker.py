@@ -49,7 +49,7 @@ class Complete(Callback):
 
     def on_checkpoint_complete(self, end):
         assert end.reports.writes
-        assert end.step in finished_steps(Path(end.path).parents[1])
+        assert end.step in finished_steps(str(Path(end.path).parents[1]))
         self.steps.append(end.step)
 
 

@@ -89,6 +89,8 @@ def test_only_evaluations_of_its_name_count(train, vector_input, tmp_path):
 
 
 def test_wrong_options_are_one_error(train, vector_input, tmp_path):
+    with pytest.raises(OptionError, match=r"assets_extra\['vocab.txt'\]: cannot find missing"):
+        Exporter("there", vector_input, assets_extra={"vocab.txt": "missing"})
     with pytest.raises(OptionError, match="when='newest' is not one of best, latest, final"):
         Exporter("there", vector_input, when="newest")
     with pytest.raises(OptionError, match="better='lower' is not one of min, max"):
