@@ -61,9 +61,10 @@ class TrainerConfig:
     """Steps per dispatch, after which the host reads the results. Affects speed only, not the training. "10s": as many
     as take that long ("s", "m" or "h"), measured over the first ten."""
     checkpoint_every_steps: int | None = 1000
-    """Steps between checkpoints; another one is saved at the end. None: only at the end."""
-    checkpoint_every: str | None = None
-    """Time between checkpoints ("10m"), in addition to those by steps. By host 0's clock, at the end of a dispatch."""
+    """Steps between checkpoints; another one is saved at the end. None: none by steps."""
+    checkpoint_every: str | None = "10m"
+    """Time between checkpoints, in addition to those by steps, since the last one of either kind. By host 0's clock, at
+    the end of a dispatch. None: none by time."""
     on_nan: OnNan = "raise"
     """What to do about a step with a non-finite loss, gradient or new state. raise: end with an error that names the
     step and the first such array; no checkpoint contains it. skip: keep the previous parameters and continue, at most
