@@ -10,7 +10,6 @@ if __name__ == "__main__":
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -31,7 +30,6 @@ from trainer.checkpointing.retention import Evaluations, Metrics, best_step
 
 __all__ = ["EXAMPLES", "get_variable_names", "get_variable_value", "latest_checkpoint", "main"]
 
-PARAMETERS = "variables/params/"
 
 EXAMPLES = ("model", "model --tree")
 """The command lines at the end of its help."""
@@ -49,7 +47,7 @@ def get_variable_names(checkpoint_path: str, step: int | None = None, *, all_arr
     <workdir>/checkpoints/<step>; local or gs://. all_arrays: of every array, such as "variables/params/dense/kernel",
     and those of the optimizer, the averages and the model's statistics.
     Raises CheckpointError if there is no such checkpoint, or it is damaged."""
-    return _Arrays.found(checkpoint_path, step, all_arrays).names()
+    return [*_found(checkpoint_path, step, all_arrays)[1]]
 
 
 def get_variable_value(
@@ -59,39 +57,21 @@ def get_variable_value(
 
     name: as get_variable_names returns it for the same other arguments. Raises OptionError for an unknown name, and
     whatever get_variable_names raises."""
-    return _Arrays.found(checkpoint_path, step, all_arrays).read(name)
+    directory, names, arrays = _found(checkpoint_path, step, all_arrays)
+    if name not in names:
+        nearest = ", ".join(get_close_matches(name, names, cutoff=0.3)) or "none"
+        what = "array" if all_arrays else "parameter (all_arrays=True has other arrays)"
+        raise OptionError(f"{directory} has no {what} {name!r}. It has {len(names)}; nearest are: {nearest}.")
+    return read_array(directory, names[name], arrays[names[name]])
 
 
-@dataclass(frozen=True)
-class _Arrays:
-    """Arrays of the checkpoint in a directory. below: what their names begin with there, but not here."""
-
-    directory: str
-    listed: Mapping[str, Mapping[str, Any]]
-    below: str = ""
-
-    @classmethod
-    def found(cls, checkpoint_path: str, step: int | None, all_arrays: bool) -> "_Arrays":
-        workdir, step = find_elsewhere(checkpoint_path, step)
-        return cls.at(workdir, step, "" if all_arrays else PARAMETERS)
-
-    @classmethod
-    def at(cls, workdir: str, step: int, below: str = "") -> "_Arrays":
-        directory = checkpoints_directory(workdir)
-        listed = read_contents(open_storage(workdir), directory, step)["arrays"]
-        return cls(join(directory, str(step)), listed, below)
-
-    def names(self) -> list[str]:
-        return [name.removeprefix(self.below) for name in self.listed if name.startswith(self.below)]
-
-    def read(self, name: str) -> np.ndarray:
-        if name not in (names := self.names()):
-            nearest = ", ".join(get_close_matches(name, names, cutoff=0.3)) or "none"
-            what, lists = ("parameter", "get_variable_names") if self.below else ("array", "--tree")
-            hint = " For other arrays, give all_arrays=True and their full names." if self.below else ""
-            known = f"{lists} lists all {len(names)}; nearest are: {nearest}.{hint}"
-            raise OptionError(f"{self.directory} has no {what} {name!r}. {known}")
-        return read_array(self.directory, self.below + name, self.listed[self.below + name])
+def _found(checkpoint_path: str, step: int | None, all_arrays: bool) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """The directory of a checkpoint; the names to call arrays by -> those that they have there; these -> the arrays."""
+    workdir, step = find_elsewhere(checkpoint_path, step)
+    directory, below = checkpoints_directory(workdir), "" if all_arrays else "variables/params/"
+    arrays = read_contents(open_storage(workdir), directory, step)["arrays"]
+    names = {name.removeprefix(below): name for name in arrays if name.startswith(below)}
+    return join(directory, str(step)), names, arrays
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -109,14 +89,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     directory = checkpoints_directory(args.directory)
     step = required_step(directory, steps, args.step)
     console = Console()
-    if args.tree or args.name is not None:
-        arrays = _Arrays.at(args.directory, step)
-        if args.name is None:
-            columns = ("name", "dtype", "shape", "partition")
-            rows = [(name, *(str(array[column]) for column in columns[1:])) for name, array in arrays.listed.items()]
-            _show(console, arrays.listed, _table(f"Arrays of step {step}", columns, rows), args.json)
+    if args.tree:
+        arrays = read_contents(open_storage(args.directory), directory, step)["arrays"]
+        rows = [(name, array["dtype"], str(array["shape"]), array["partition"]) for name, array in arrays.items()]
+        table = _table(f"Arrays of step {step}", ("name", "dtype", "shape", "partition"), rows)
+        _show(console, arrays, table, args.json)
+        return
+    if args.name is not None:
+        numbers = get_variable_value(args.directory, args.name, step, all_arrays=True)
+        what = {"step": step, "name": args.name, "dtype": str(numbers.dtype), "shape": [*numbers.shape]}
+        if args.json:
+            print(json.dumps(what | {"values": numbers.tolist()}))
         else:
-            _print_array(console, step, args.name, arrays, args.json)
+            say(console, f"{args.name}: {what['dtype']} {what['shape']}, step {step}")
+            for line in str(numbers).splitlines():
+                say(console, line)
         return
     listed = _listed(args.directory, steps if args.step is None else [step])
     columns = ("step", "saved", "size", "trained with", "evaluation")
@@ -183,17 +170,6 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
     for row in rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def _print_array(console: Console, step: int, name: str, arrays: _Arrays, as_json: bool) -> None:
-    numbers = arrays.read(name)
-    what = {"step": step, "name": name} | {key: arrays.listed[name][key] for key in ("dtype", "shape")}
-    if as_json:
-        print(json.dumps(what | {"values": numbers.tolist()}))
-    else:
-        say(console, f"{name}: {what['dtype']} {what['shape']}, step {step}")
-        for line in str(numbers).splitlines():
-            say(console, line)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,11 @@ class TrainerConfig:
     """Two steps, as in 100:120: trace from the end of the first to the end of the second into <workdir>/profile, for
     TensorBoard's profile plugin or XProf. Dispatches start and end there; multiples of iterations_per_loop trace
     complete ones."""
+    profiler_port: int | None = None
+    """While training, answer captures of a profile (XProf, TensorBoard, jax.collect_profile) on this port; each process
+    of a run adds its number. Anyone who can connect can watch the training."""
+    profiler_host: str = "127.0.0.1"
+    """Where profiler_port listens: by default only to programs of the same machine. 0.0.0.0: to all."""
     fast_dev_run: int | None = None
     """Train only this many steps, then evaluate and predict one batch, to check that everything works. Starts from
     scratch and writes no checkpoint, events or result."""
@@ -132,6 +137,10 @@ class TrainerConfig:
             raise OptionError(
                 f"profile_steps={self.profile_steps!r} is not two steps, the second above the first. Give them as "
                 "'100:120', which traces steps 101 to 120."
+            )
+        if self.profile_steps is not None and self.profiler_port is not None:
+            raise OptionError(
+                "profile_steps and profiler_port are both given, but only one trace is possible. Give one."
             )
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")

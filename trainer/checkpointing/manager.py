@@ -265,19 +265,15 @@ class CheckpointManager:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._manager is None:
             return
-        manager, self._manager = self._manager, None
         if isinstance(error, OwnerError):
             abandon_threads()  # the new owner removes their files, so they could wait for minutes
             return
         try:
+            self.settle(wait=True)
             with self._writing():
-                manager.wait_until_finished()
-                manager.close()
+                self._manager.close()
         except InfeedError as lost:
             if error is None:
                 raise
             if str(lost) != str(error):
                 log.warning("%s", lost)  # the error that ended the run is more informative
-        else:
-            if self._unfinished is not None:
-                self.on_complete(self._unfinished)

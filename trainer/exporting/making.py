@@ -9,7 +9,6 @@ import numpy as np
 from pipeline.errors import ExportError, StorageError
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
-from pipeline.storage.storage import join
 from trainer.checkpointing.contents import versions
 from trainer.exporting.description import Description, Origin, signature_facts, write_description
 from trainer.exporting.examples import Examples
@@ -75,7 +74,7 @@ class Making:
             extra = options.assets_extra or {}
             write_description(directory, Description(self.origin, facts, self.labels, versions(), verified, [*extra]))
             for name, path in extra.items():
-                copy_file(str(path), join(str(directory), f"{EXTRA}/{name}"))
+                copy_file(str(path), str(directory / EXTRA / name))
             check()
             path = exports.publish(directory)
         log.info("export: published the model of step %d in %s", self.origin.step, path)

@@ -35,7 +35,6 @@ _MARK = b"an export that infeed is making\n"  # the content of a lock
 # What an export consists of. The graph goes first, and the description last: until then it is known as an export.
 _VARIABLES = ("variables/variables.index", "variables/variables.data-00000-of-00001")
 _FILES = (GRAPH, "fingerprint.pb", *_VARIABLES, f"{EXTRA}/{DESCRIPTION}")
-_NO_ASSETS = {"", ".", "..", DESCRIPTION}
 _CHUNK = 8 * 1024**2
 UNFINISHED_SECONDS = 24 * 3600.0  # no upload takes longer
 
@@ -212,18 +211,14 @@ def copy_file(source: str, path: str) -> None:
 
 
 def check_asset(name: str, path: str) -> None:
-    """Raises OptionError unless the file at `path` can be copied to the assets.extra of an export as `name`."""
+    """Raises OptionError for a name that a file of the user's cannot have in assets.extra, StorageError unless there is
+    a file at `path`."""
     if not _can_be_asset(name):
-        raise OptionError(
-            f"assets_extra has {name!r}, which cannot name a file in {EXTRA}. Give a name without '/'; {DESCRIPTION} "
-            "is infeed's own file."
-        )
-    try:
-        open_storage(str(path)).stat(str(path))
-    except StorageError as e:
-        raise OptionError(f"assets_extra[{name!r}]: {e}") from e
+        raise OptionError(f"assets_extra has {name!r}. Give a file name without '/', other than our {DESCRIPTION}.")
+    open_storage(str(path)).stat(str(path))
 
 
 def _can_be_asset(name: object) -> bool:
     """Also of names that a description lists, which may be anyone's."""
-    return isinstance(name, str) and name.isprintable() and "/" not in name and name.lower() not in _NO_ASSETS
+    ours = ("", ".", "..", DESCRIPTION)
+    return isinstance(name, str) and name.isprintable() and "/" not in name and name.lower() not in ours

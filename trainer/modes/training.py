@@ -136,7 +136,7 @@ def _train_run(
     stopped, saved = between.stopped.stop, step and not config.fast_dev_run
     if stopped:
         how = "which is saved" if saved else "and nothing is saved"
-        log.warning("%s: training ends at step %d of %d, %s", stopped, step, end, how)
+        log.warning("%s: training ends at step %d of %s, %s", stopped, step, end or "an input without a known end", how)
     if between.stopped.preempted:
         done = f"step {step} is saved, and the same command resumes from there"
         done = done if saved else "there was nothing to save: run the same command again"
