@@ -82,7 +82,7 @@ def test_it_listens_to_programs_of_this_machine_alone_unless_told_otherwise_and_
 
 
 def test_a_port_that_is_in_use_is_one_error(dense_task, endless, config, port):
-    with socket.create_server(("127.0.0.1", port)):
+    with socket.create_server(("127.0.0.1", port), reuse_port=True):  # as other servers of gRPC listen
         text = rf"profiler_port: cannot listen on 127\.0\.0\.1:{port}; is the port in use\? Give another"
         with pytest.raises(OptionError, match=text):
             Trainer(dense_task, config(profiler_port=port)).train(endless, max_steps=1)
