@@ -122,7 +122,8 @@ class CompleteInput(Input, Protocol):
 
 
 InputFn = Callable[[InputContext], Input | Iterable[Mapping[str, Any]]]
-"""What a Trainer takes as input: a function, called on every host, of the context."""
+"""What a Trainer takes as input: a function, called on every host, of the context. It returns a dataset of
+pipeline.datasets, another Input, or an iterable of batches, which are dicts of NumPy arrays."""
 
 
 class IterableInput:
