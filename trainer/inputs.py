@@ -122,8 +122,7 @@ class CompleteInput(Input, Protocol):
 
 
 InputFn = Callable[[InputContext], Input | Iterable[Mapping[str, Any]]]
-"""What a Trainer takes as input: a function, called on every host, of the context. It returns a dataset of
-pipeline.datasets, another Input, or an iterable of batches, which are dicts of NumPy arrays."""
+"""Called on every host. Returns a dataset of pipeline.datasets, another Input, or an iterable of dicts of arrays."""
 
 
 class IterableInput:
