@@ -12,7 +12,7 @@ from trainer.inputs import InputFn
 from trainer.results import EvalResult, ExportResult
 from trainer.state import TrainState
 
-__all__ = ["Callback", "CheckpointEnd", "EvaluationEnd", "Export", "LoopEnd"]
+__all__ = ["Callback", "CheckpointComplete", "CheckpointEnd", "EvaluationEnd", "Export", "LoopEnd"]
 
 Stop = Callable[[str], None]
 
@@ -63,6 +63,18 @@ class CheckpointEnd:
 
 
 @dataclass(frozen=True)
+class CheckpointComplete:
+    """A checkpoint is complete: any process can read it.
+
+    step: number of finished steps. path: <workdir>/checkpoints/<step>. reports: see Callback; after an error that ended
+    the run, it no longer writes."""
+
+    step: int
+    path: str
+    reports: Reports
+
+
+@dataclass(frozen=True)
 class EvaluationEnd:
     """An evaluation has finished, with this result.
 
@@ -78,7 +90,8 @@ class EvaluationEnd:
 
 
 class Callback:
-    """Does nothing by default; override what you need. Callbacks run in the main thread of every host, in list order.
+    """Does nothing by default; override what you need. Callbacks run in the main thread of every host, in list order;
+    on_checkpoint_complete only runs on host 0.
 
     `reports` writes scalars, images, histograms and texts; only on host 0, so a callback need not check. `stop(why)`
     ends the training within three dispatches and saves; only the request of host 0 counts. An exception in a callback
@@ -89,6 +102,12 @@ class Callback:
 
     def on_checkpoint(self, end: CheckpointEnd) -> None:
         """After training has started to write a checkpoint."""
+
+    def on_checkpoint_complete(self, end: CheckpointComplete) -> None:
+        """Once a checkpoint is complete, on host 0: before the next dispatch, save or export, or when the run ends.
+
+        Once per checkpoint, in order; never for one that failed. Training does not wait for it, except at its end and
+        before it exports the model of that checkpoint. An error or a preemption does not prevent it; a kill does."""
 
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """After each evaluation by evaluate, train_and_evaluate or evaluate_continuously."""

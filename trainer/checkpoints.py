@@ -1,6 +1,7 @@
 """python -m trainer.checkpoints DIR: lists the checkpoints of a work directory, their arrays and values.
 
-DIR may be on a disk or gs://. Needs neither jax nor a device; NumPy and tensorstore only to print values."""
+DIR may be on a disk or gs://. Needs neither jax nor a device. In Python: latest_checkpoint, get_variable_names and
+get_variable_value."""
 
 if __name__ == "__main__":
     from pipeline.ctrl_c import leave_at_once
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -21,11 +23,13 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say
 from trainer.checkpointing.contents import read_contents
+from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps, required_step
 from trainer.checkpointing.numbers import read_array
 from trainer.checkpointing.retention import Evaluations, Metrics, best_step
 
-__all__ = ["EXAMPLES", "latest_checkpoint", "main"]
+__all__ = ["EXAMPLES", "get_variable_names", "get_variable_value", "latest_checkpoint", "main"]
+
 
 EXAMPLES = ("model", "model --tree")
 """The command lines at the end of its help."""
@@ -34,6 +38,40 @@ EXAMPLES = ("model", "model --tree")
 def latest_checkpoint(workdir: str) -> int | None:
     """The step of the newest finished checkpoint of a work directory; None if there is none."""
     return max(finished_steps(workdir), default=None)
+
+
+def get_variable_names(checkpoint_path: str, step: int | None = None, *, all_arrays: bool = False) -> list[str]:
+    """The names of the model's parameters in a checkpoint, such as "dense/kernel".
+
+    checkpoint_path: a work directory, of which `step` is read (default: the newest), or a checkpoint in it,
+    <workdir>/checkpoints/<step>; local or gs://. all_arrays: of every array, such as "variables/params/dense/kernel",
+    and those of the optimizer, the averages and the model's statistics.
+    Raises CheckpointError if there is no such checkpoint, or it is damaged."""
+    return [*_found(checkpoint_path, step, all_arrays)[1]]
+
+
+def get_variable_value(
+    checkpoint_path: str, name: str, step: int | None = None, *, all_arrays: bool = False
+) -> np.ndarray:
+    """The values of an array. Reads only this one, and compares it with its checksum.
+
+    name: as get_variable_names returns it for the same other arguments. Raises OptionError for an unknown name, and
+    whatever get_variable_names raises."""
+    directory, names, arrays = _found(checkpoint_path, step, all_arrays)
+    if name not in names:
+        nearest = ", ".join(get_close_matches(name, names, cutoff=0.3)) or "none"
+        what = "array" if all_arrays else "parameter (all_arrays=True has other arrays)"
+        raise OptionError(f"{directory} has no {what} {name!r}. It has {len(names)}; nearest are: {nearest}.")
+    return read_array(directory, names[name], arrays[names[name]])
+
+
+def _found(checkpoint_path: str, step: int | None, all_arrays: bool) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """The directory of a checkpoint; the names to call arrays by -> those that they have there; these -> the arrays."""
+    workdir, step = find_elsewhere(checkpoint_path, step)
+    directory, below = checkpoints_directory(workdir), "" if all_arrays else "variables/params/"
+    arrays = read_contents(open_storage(workdir), directory, step)["arrays"]
+    names = {name.removeprefix(below): name for name in arrays if name.startswith(below)}
+    return join(directory, str(step)), names, arrays
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -51,14 +89,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     directory = checkpoints_directory(args.directory)
     step = required_step(directory, steps, args.step)
     console = Console()
-    if args.tree or args.name is not None:
+    if args.tree:
         arrays = read_contents(open_storage(args.directory), directory, step)["arrays"]
-        if args.name is None:
-            rows = [(name, array["dtype"], str(array["shape"]), array["partition"]) for name, array in arrays.items()]
-            table = _table(f"Arrays of step {step}", ("name", "dtype", "shape", "partition"), rows)
-            _show(console, arrays, table, args.json)
+        rows = [(name, array["dtype"], str(array["shape"]), array["partition"]) for name, array in arrays.items()]
+        table = _table(f"Arrays of step {step}", ("name", "dtype", "shape", "partition"), rows)
+        _show(console, arrays, table, args.json)
+        return
+    if args.name is not None:
+        numbers = get_variable_value(args.directory, args.name, step, all_arrays=True)
+        what = {"step": step, "name": args.name, "dtype": str(numbers.dtype), "shape": [*numbers.shape]}
+        if args.json:
+            print(json.dumps(what | {"values": numbers.tolist()}))
         else:
-            _print_array(console, args.directory, step, args.name, arrays, args.json)
+            say(console, f"{args.name}: {what['dtype']} {what['shape']}, step {step}")
+            for line in str(numbers).splitlines():
+                say(console, line)
         return
     listed = _listed(args.directory, steps if args.step is None else [step])
     columns = ("step", "saved", "size", "trained with", "evaluation")
@@ -125,25 +170,6 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
     for row in rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def _print_array(
-    console: Console, workdir: str, step: int, name: str, arrays: Mapping[str, Mapping[str, Any]], as_json: bool
-) -> None:
-    if name not in arrays:
-        nearest = get_close_matches(name, arrays, cutoff=0.3)
-        raise OptionError(
-            f"the checkpoint of step {step} has no array {name!r}. --tree lists all {len(arrays)}; "
-            f"nearest are: {', '.join(nearest) or 'none'}."
-        )
-    numbers = read_array(join(checkpoints_directory(workdir), str(step)), name, arrays[name])
-    what = {"step": step, "name": name} | {key: arrays[name][key] for key in ("dtype", "shape")}
-    if as_json:
-        print(json.dumps(what | {"values": numbers.tolist()}))
-    else:
-        say(console, f"{name}: {what['dtype']} {what['shape']}, step {step}")
-        for line in str(numbers).splitlines():
-            say(console, line)
 
 
 if __name__ == "__main__":

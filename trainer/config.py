@@ -61,9 +61,10 @@ class TrainerConfig:
     """Steps per dispatch, after which the host reads the results. Affects speed only, not the training. "10s": as many
     as take that long ("s", "m" or "h"), measured over the first ten."""
     checkpoint_every_steps: int | None = 1000
-    """Steps between checkpoints; another one is saved at the end. None: only at the end."""
-    checkpoint_every: str | None = None
-    """Time between checkpoints ("10m"), in addition to those by steps. By host 0's clock, at the end of a dispatch."""
+    """Steps between checkpoints; another one is saved at the end. None: none by steps."""
+    checkpoint_every: str | None = "10m"
+    """Time between checkpoints, in addition to those by steps, since the last one of either kind. By host 0's clock, at
+    the end of a dispatch. None: none by time."""
     on_nan: OnNan = "raise"
     """What to do about a step with a non-finite loss, gradient or new state. raise: end with an error that names the
     step and the first such array; no checkpoint contains it. skip: keep the previous parameters and continue, at most
@@ -87,6 +88,11 @@ class TrainerConfig:
     """Two steps, as in 100:120: trace from the end of the first to the end of the second into <workdir>/profile, for
     TensorBoard's profile plugin or XProf. Dispatches start and end there; multiples of iterations_per_loop trace
     complete ones."""
+    profiler_port: int | None = None
+    """While training, answer captures of a profile (XProf, TensorBoard, jax.collect_profile) on this port; each process
+    of a run adds its number. Anyone who can connect can watch the training."""
+    profiler_host: str = "127.0.0.1"
+    """Where profiler_port listens: by default only to programs of the same machine. 0.0.0.0: to all."""
     fast_dev_run: int | None = None
     """Train only this many steps, then evaluate and predict one batch, to check that everything works. Starts from
     scratch and writes no checkpoint, events or result."""
@@ -136,6 +142,10 @@ class TrainerConfig:
             raise OptionError(
                 f"profile_steps={self.profile_steps!r} is not two steps, the second above the first. Give them as "
                 "'100:120', which traces steps 101 to 120."
+            )
+        if self.profile_steps is not None and self.profiler_port is not None:
+            raise OptionError(
+                "profile_steps and profiler_port are both given, but only one trace is possible. Give one."
             )
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")

@@ -19,8 +19,8 @@ class Exporter(Callback):
 
     input_fn: see Trainer.export. metric, better: what best means: the largest ("max") or smallest ("min") value. A
     restarted run compares with the newest export, which knows its own. keep: how many exports to keep; None: all.
-    name: of the evaluations; default: those without a name. options: model, keys, labels, tolerance and platforms of
-    Trainer.export. An export that fails ends the training, whose checkpoint was saved before."""
+    name: of the evaluations; default: those without a name. options: model, keys, labels, tolerance, platforms and
+    assets_extra of Trainer.export. An export that fails ends the training, whose checkpoint was saved before."""
 
     def __init__(
         self,

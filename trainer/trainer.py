@@ -218,6 +218,7 @@ class Trainer:
         tolerance: float = 1e-5,
         keep: int | None = None,
         platforms: Sequence[str] = PLATFORMS,
+        assets_extra: Mapping[str, str] | None = None,
     ) -> ExportResult:
         """Publishes a SavedModel in <path>/<Unix seconds>, after a process without JAX has predicted records with it.
 
@@ -226,9 +227,10 @@ class Trainer:
         both are. keys: only these predictions; default: all that depend on the model. labels: class names of
         predictions; those of "class" become the prediction "class_name". tolerance: the largest difference from what
         `predict` returns, as a share of the largest value. keep: how many exports to keep in `path`; default: all.
+        assets_extra: name -> path, local or gs://, of files to copy into the export's directory assets.extra.
         Raises ExportError, before anything is published; and whatever predict raises."""
         check_export(self._setup, keys)
-        options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms)
+        options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
         from trainer.modes.exporting import export_checkpoint  # loads TensorFlow
 
         with ShortErrors():

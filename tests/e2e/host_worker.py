@@ -33,6 +33,8 @@ from host_task import (
     whole,
 )
 
+from trainer.callbacks import Callback
+from trainer.checkpointing.listing import finished_steps
 from trainer.cluster.distributed import Distributed, join
 from trainer.config import TrainerConfig
 from trainer.exporter import Exporter
@@ -41,6 +43,16 @@ from trainer.warm_start.config import WarmStart
 
 AGREED = "now all agree"
 ELSEWHERE = {each.__name__: each for each in (batch_axes, predictions, preempted, goes_on, programs)}
+
+
+class Complete(Callback):
+    def __init__(self):
+        self.steps = []
+
+    def on_checkpoint_complete(self, end):
+        assert end.reports.writes
+        assert end.step in finished_steps(str(Path(end.path).parents[1]))
+        self.steps.append(end.step)
 
 
 def same_truth(order):
@@ -64,7 +76,8 @@ def same_truth(order):
             seed=7,
         )
         start = WarmStart(init_from=layout.get("init_from"))
-        trainer = Trainer(dense_task(rich=True), config, devices, warm_start=start)
+        complete = Complete()
+        trainer = Trainer(dense_task(rich=True), config, devices, [complete], start)
         train, evaluation = Recorded(order.data_dir), Recorded(order.data_dir)
         trained = trainer.train(train, max_steps=layout.get("max_steps", order.max_steps))
         check_padding = layout.get("check_padding", False)
@@ -74,7 +87,7 @@ def same_truth(order):
         assert evaluation.batches == epochs * once
         report = {"start_step": trained.start_step, "last step": trained.metrics, "trained": train.batches}
         report |= {"evaluated": once, "records": result.records, "proven": result.proven, "metrics": result.metrics}
-        report |= {"checksums": checksums(trained.state), "params": whole(trained.state)}
+        report |= {"complete": complete.steps, "checksums": checksums(trained.state), "params": whole(trained.state)}
         if "exports" in layout:
             inputs = Recorded(order.data_dir)
             latest = Exporter(layout["exports"], inputs)

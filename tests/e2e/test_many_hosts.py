@@ -136,6 +136,11 @@ def test_a_restart_on_any_hosts_continues_with_the_very_next_records(runs, name)
     assert global_batches(runs[name], "trained") == straight[start:]
 
 
+def test_host_0_alone_is_told_once_of_each_checkpoint_that_is_complete(runs):
+    assert [host["complete"] for host in runs["data"]] == [[STOP, STEPS], []]
+    assert [host["complete"] for host in runs["2x2"]] == [[STEPS], []]
+
+
 def test_a_restart_on_the_same_mesh_ends_with_the_same_bits(runs):
     straight, resumed = runs["data"], runs["2x2"]
     assert [host["checksums"] for host in resumed] == [host["checksums"] for host in straight]

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import CheckpointError, OptionError
 from trainer.checkpointing.manager import CheckpointManager, Saved
-from trainer.checkpoints import latest_checkpoint, main
+from trainer.checkpoints import get_variable_names, get_variable_value, latest_checkpoint, main
 from trainer.config import TrainerConfig
 from trainer.mesh import Placement
 from trainer.state import TrainState
@@ -90,7 +90,7 @@ def test_an_array_is_printed_cut_short_and_as_json_in_full(printed):
         (
             ["--print=variables/a/w"],
             OptionError,
-            r"no array 'variables/a/w'\. --tree lists all 3; .* variables/params/a/b/w",
+            r"no array 'variables/a/w'\. It has 3; .* variables/params/a/b/w",
         ),
         (["--step=11"], CheckpointError, r"has no checkpoint of step 11\. It has: \[10, 20\]"),
         (["--tree", "--print=key"], OptionError, r"--tree and --print are both given\. Give one"),
@@ -99,6 +99,41 @@ def test_an_array_is_printed_cut_short_and_as_json_in_full(printed):
 def test_what_cannot_be_shown_is_one_clear_error(printed, options, error, text):
     with pytest.raises(error, match=text):
         printed(*options)
+
+
+def test_python_names_and_reads_parameters_and_other_arrays_of_any_checkpoint(workdir):
+    names = get_variable_names(workdir)
+    assert names == ["a/b/w"]
+    value = get_variable_value(workdir, "a/b/w", step=10)
+    assert isinstance(value, np.ndarray)
+    np.testing.assert_array_equal(value, W)
+    checkpoint = f"{workdir}/checkpoints/10"
+    assert get_variable_names(checkpoint, all_arrays=True) == ["step", "variables/params/a/b/w", "key"]
+    key = get_variable_value(checkpoint, "key", all_arrays=True)
+    assert (key.dtype, key.tolist()) == (jnp.bfloat16, [1, 1, 1])
+
+
+def test_python_reads_no_array_but_the_one_that_it_was_asked_for(tmp_path):
+    workdir = filled(str(tmp_path / "run"))
+    data = max((tmp_path / "run/checkpoints/20/state").rglob("*/d/*"), key=lambda path: path.stat().st_size)
+    data.write_bytes(b"")  # of w, which is in a file of its own
+    assert get_variable_value(workdir, "step", all_arrays=True) == 20
+    with pytest.raises(CheckpointError, match="variables/params/a/b/w of .*/20/state"):
+        get_variable_value(workdir, "a/b/w")
+
+
+def test_what_python_cannot_find_is_one_clear_error(workdir, tmp_path):
+    with pytest.raises(
+        OptionError,
+        match=r"/20 has no parameter \(all_arrays=True has other arrays\) 'a/w'\. It has 1; nearest are: a/b/w\.$",
+    ):
+        get_variable_value(workdir, "a/w")
+    with pytest.raises(OptionError, match=r"has no array 'keys'\. It has 3; nearest are: key\.$"):
+        get_variable_value(workdir, "keys", all_arrays=True)
+    with pytest.raises(CheckpointError, match=r"has no checkpoint of step 11\. It has: \[10, 20\]"):
+        get_variable_names(workdir, step=11)
+    with pytest.raises(CheckpointError, match=r"checkpoint_path='.*' has no checkpoint\. Give the work directory"):
+        get_variable_names(str(tmp_path))
 
 
 def test_damage_is_shown_in_the_list_and_never_printed_as_numbers(tmp_path, capsys):

@@ -38,6 +38,8 @@ from trainer.config import TrainerConfig
             "profile_steps='100' is not two steps, the second above the first. Give .*'100:120'",
         ),
         ({"profile_steps": "20:20"}, "profile_steps='20:20' is not two steps"),
+        ({"profile_steps": "1:2", "profiler_port": 99}, "profile_steps and profiler_port are both given, .* Give one"),
+        ({"profiler_port": 0}, "profiler_port=0 must be an int above 0"),
         ({"compilation_cache_dir": "gs://b/x"}, "compilation_cache_dir='gs://b/x' is not a local directory. Give one"),
         ({"batch_axis": [3, 0]}, r"batch_axis=\[3, 0\] is not a dict of axes by name, as in {'image': 3}"),
         ({"batch_axis": {"image": -1}}, r"batch_axis\['image'\]=-1 must be an int of at least 0, the first axis"),

@@ -113,6 +113,11 @@ def test_the_guide_has_each_row_once_in_its_chapter_and_no_other(kind):
     assert sorted(told) == sorted(row["then"] for row in rows_of(kind))
 
 
+def test_what_is_open_came_after_the_guides_and_the_class_reference_of_2017():
+    later = {"TPUEstimator(embedding_config_spec)", "TPUConfig(input_partition_dims)", "InputPipelineConfig.BROADCAST"}
+    assert {row["then"] for row in rows_of("open")} <= later
+
+
 def test_the_guide_says_what_each_is_called_here():
     told = {name: words(*code(" ".join(here))) for names, here in tables()["provided"] for name in names}
     untold = [

@@ -50,6 +50,9 @@ class CheckpointManager:
         self._evaluations = Evaluations(self._workdir)
         self._manager: ocp.CheckpointManager | None = None
         self._superseded: list[int] = []
+        self._unfinished: int | None = None
+        self.on_complete: Callable[[int], None] = lambda _: None
+        """Called in the main thread with the step of each checkpoint, in order, once readers see it."""
 
     @property
     def manager(self) -> ocp.CheckpointManager:
@@ -131,8 +134,18 @@ class CheckpointManager:
         """Whether a checkpoint is being written."""
         return self._manager is not None and self._manager.is_saving_in_progress()
 
+    def settle(self, wait: bool = False) -> None:
+        """Calls on_complete if the last save has become a complete checkpoint. wait: until it has.
+
+        Raises CheckpointError if it failed."""
+        if self._unfinished is not None and (wait or not self.saving()):
+            step, self._unfinished = self._unfinished, None
+            with self._writing():
+                self.manager.wait_until_finished()
+            self.on_complete(step)
+
     def save(self, saved: Saved) -> None:
-        """Copies the state and returns; Orbax writes it in the background."""
+        """Copies the state and returns; Orbax writes it in the background. Waits for the previous one."""
         self._fence()
         page = sealed(
             {
@@ -151,7 +164,8 @@ class CheckpointManager:
             "state": ocp.args.StandardSave(saved.state),  # pyright: ignore[reportCallIssue]
             CONTENTS: ocp.args.JsonSave(page),  # pyright: ignore[reportCallIssue]
         }
-        with self._writing():  # this checkpoint, or the previous one
+        self.settle(wait=True)
+        with self._writing():
             self._remove_superseded()
             begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
         if not begun:
@@ -159,6 +173,7 @@ class CheckpointManager:
                 f"{self.directory} did not accept the checkpoint of step {saved.step}. It has: {self.steps()}. "
                 "Another run may be writing there."
             )
+        self._unfinished = saved.step
 
     def _remove_superseded(self) -> None:
         if not self._superseded:
@@ -250,14 +265,13 @@ class CheckpointManager:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._manager is None:
             return
-        manager, self._manager = self._manager, None
         if isinstance(error, OwnerError):
             abandon_threads()  # the new owner removes their files, so they could wait for minutes
             return
         try:
+            self.settle(wait=True)
             with self._writing():
-                manager.wait_until_finished()
-                manager.close()
+                self._manager.close()
         except InfeedError as lost:
             if error is None:
                 raise

@@ -29,7 +29,8 @@ log = logger("trainer")
 
 
 class Reports:
-    """Writes points to the run `name` of the work directory. Use as a context manager: leaving closes the files.
+    """Writes points to the run `name` of the work directory. Use as a context manager: leaving closes the files; then
+    nothing is written any more.
 
     Only process 0 writes, and nothing in a fast_dev_run; `writes` tells whether this process does.
     after: the last step to keep of an interrupted run; 0 for a fresh start, None to keep all. If given, the settings
@@ -97,7 +98,8 @@ class Reports:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for file in (self._events, self._lines) if self.writes else ():
+        files, self.writes = (self._events, self._lines) if self.writes else (), False
+        for file in files:
             try:
                 with self._naming():
                     file.close()

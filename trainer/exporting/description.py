@@ -1,7 +1,7 @@
 """What an export says of itself, in its assets.extra/infeed.json: for clients, and for people who find it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,14 @@ class Origin:
 class Description:
     """origin: see Origin. signatures: see signature_facts. labels: prediction -> the class names of its numbers.
     versions: of the libraries that made it. verified: with how many records, in which batch sizes, with which tolerance
-    and which largest difference."""
+    and which largest difference. assets_extra: names of the copied files beside it."""
 
     origin: Origin
     signatures: Mapping[str, Any]
     labels: Mapping[str, Labels]
     versions: Mapping[str, str]
     verified: Mapping[str, Any]
+    assets_extra: Sequence[str]
 
 
 def signature_facts(signatures: Mapping[str, Signature], predictions: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from trainer.checkpointing.contents import versions
 from trainer.exporting.description import Description, Origin, signature_facts, write_description
 from trainer.exporting.examples import Examples
 from trainer.exporting.options import ExportOptions
-from trainer.exporting.publishing import Exports
+from trainer.exporting.publishing import EXTRA, Exports, copy_file
 from trainer.exporting.saved_model import CLASS_NAME, Signature, write_saved_model
 from trainer.exporting.served_model import ServedModel
 from trainer.exporting.verification import BATCH_SIZES, verify
@@ -71,7 +71,10 @@ class Making:
                 "difference": apart,
             }
             facts = signature_facts(signatures, expected)
-            write_description(directory, Description(self.origin, facts, self.labels, versions(), verified))
+            extra = options.assets_extra or {}
+            write_description(directory, Description(self.origin, facts, self.labels, versions(), verified, [*extra]))
+            for name, path in extra.items():
+                copy_file(str(path), str(directory / EXTRA / name))
             check()
             path = exports.publish(directory)
         log.info("export: published the model of step %d in %s", self.origin.step, path)

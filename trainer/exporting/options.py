@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Labels
 from trainer.config import Model, check_positive_int
-from trainer.exporting.publishing import check_place
+from trainer.exporting.publishing import check_asset, check_place
 
 __all__ = ["PLATFORMS", "ExportOptions"]
 
@@ -16,7 +16,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """path: of the directory of exports. model, keys, labels, tolerance, keep, platforms: see Trainer.export."""
+    """path: of the directory of exports. The others: see Trainer.export."""
 
     path: str
     model: Model | None = None
@@ -25,6 +25,7 @@ class ExportOptions:
     tolerance: float = 1e-5
     keep: int | None = None
     platforms: Sequence[str] = PLATFORMS
+    assets_extra: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         """Raises OptionError for values that are not allowed."""
@@ -37,6 +38,8 @@ class ExportOptions:
             raise OptionError(f"platforms has {unknown[0]!r}. Allowed: one or more of {', '.join(PLATFORMS)}.")
         if not self.platforms:
             raise OptionError(f"platforms is empty. Allowed: one or more of {', '.join(PLATFORMS)}.")
+        for name, path in (self.assets_extra or {}).items():
+            check_asset(name, path)
         for key, found in (self.labels or {}).items():
             if any(not isinstance(name, str) for name in found.names):
                 raise OptionError(f"labels[{key!r}] has a name that is not a str: {found.names!r}.")

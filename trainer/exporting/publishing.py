@@ -21,10 +21,10 @@ from pipeline.logs import logger
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.storage.os_errors import explained
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import join
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 
-__all__ = ["DESCRIPTION", "EXTRA", "GRAPH", "Exports", "check_place"]
+__all__ = ["DESCRIPTION", "EXTRA", "GRAPH", "Exports", "check_asset", "check_place", "copy_file"]
 
 log = logger("trainer")
 
@@ -126,7 +126,7 @@ class Exports:
         place = self._place(number)
         try:
             for file in [*files, apart[0]]:
-                _copy(self._storage, file, join(place, file.relative_to(directory).as_posix()))
+                copy_file(str(file), join(place, file.relative_to(directory).as_posix()))
         except BaseException:
             with contextlib.suppress(StorageError):  # that of the upload is the one to tell
                 self._remove(number)
@@ -145,7 +145,9 @@ class Exports:
     def _remove(self, number: int) -> None:
         """Removes what an export consists of. Other files stay."""
         place = self._place(number)
-        for name in _FILES:
+        extra = json.loads(self._storage.read(self._description(number))).get("assets_extra")
+        extra = filter(_can_be_asset, extra if isinstance(extra, list) else ())
+        for name in (*(f"{EXTRA}/{name}" for name in extra), *_FILES):
             if not Path(place, name).parent.is_symlink():
                 self._storage.delete(join(place, name))
         for name in () if self._storage.remote else ("variables", "assets", EXTRA, "."):
@@ -201,7 +203,22 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-def _copy(storage: Storage, file: Path, path: str) -> None:
-    with file.open("rb") as source, storage.publish(path) as sink:
-        while chunk := source.read(_CHUNK):
+def copy_file(source: str, path: str) -> None:
+    """Copies a file from and to a disk or a bucket."""
+    with open_storage(source).open(source) as file, open_storage(path).publish(path) as sink:
+        while chunk := file.read(_CHUNK):
             sink.write(chunk)
+
+
+def check_asset(name: str, path: str) -> None:
+    """Raises OptionError for a name that a file of the user's cannot have in assets.extra, StorageError unless there is
+    a file at `path`."""
+    if not _can_be_asset(name):
+        raise OptionError(f"assets_extra has {name!r}. Give a file name without '/', other than our {DESCRIPTION}.")
+    open_storage(str(path)).stat(str(path))
+
+
+def _can_be_asset(name: object) -> bool:
+    """Also of names that a description lists, which may be anyone's."""
+    ours = ("", ".", "..", DESCRIPTION)
+    return isinstance(name, str) and name.isprintable() and "/" not in name and name.lower() not in ours

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.logs import logger
-from trainer.callbacks import CheckpointEnd
+from pipeline.storage.storage import join
+from trainer.callbacks import CheckpointComplete, CheckpointEnd
 from trainer.checkpointing.manager import Saved
 from trainer.cluster.shared_decisions import Decision
 from trainer.config import seconds_of
@@ -84,6 +85,12 @@ class Actions:
         for callback in self.setup.callbacks:
             callback.on_checkpoint(CheckpointEnd(step, state, self.monitor.reports, self.stop_request))
 
+    def completed(self, step: int) -> None:
+        """Tells callbacks of a complete checkpoint."""
+        path = join(self.session.checkpoints.directory, str(step))
+        for callback in self.setup.callbacks:
+            callback.on_checkpoint_complete(CheckpointComplete(step, path, self.monitor.reports))
+
     def set_pace(self, pace: Pace) -> None:
         """Makes later dispatches as long as the hosts agree on."""
         k = pace.agree(self.session.watchdog, f"pace/{self.start}", self.setup.config.stall_seconds)
@@ -107,6 +114,7 @@ class BetweenDispatches:
 
     def due(self, step: int, ended: bool) -> bool:
         """See Between. Saves by steps, by the clock, before an evaluation and at the end."""
+        self._actions.session.checkpoints.settle()
         if ended and self._end is not None:  # asked before, at its last step
             return False
         actions, evaluating = self._actions, self._actions.evaluating

@@ -76,6 +76,7 @@ class Evaluated:
         opened = setup.open("predict", input_fn)
         origin = Origin(result.step, setup.config.workdir, result.metrics)
         given = (session, setup, opened, self.state, origin, input_fn, ExportOptions(path, **options))
+        session.checkpoints.settle(wait=True)
         return export(*given, self._continue_with)
 
     def _continue_with(self, state: TrainState) -> None:

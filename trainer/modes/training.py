@@ -129,15 +129,18 @@ def _train_run(
             *(session, setup, opened, start, begun.position, spent, program, monitor),
             *(recorder, profile, stop_request, pace, evaluating),
         )
+        if jax.process_index() == 0:
+            session.checkpoints.on_complete = actions.completed
         between = BetweenDispatches(actions, end)
         state, step = run(begun.state, start, feeder, program, actions.observe, between)
         recorder.end(between.stopped)
+        session.checkpoints.settle(wait=True)
     if bad := opened.source.quarantine:
         log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)
     stopped, saved = between.stopped.stop, step and not config.fast_dev_run
     if stopped:
         how = "which is saved" if saved else "and nothing is saved"
-        log.warning("%s: training ends at step %d of %d, %s", stopped, step, end, how)
+        log.warning("%s: training ends at step %d of %s, %s", stopped, step, end or "an input without a known end", how)
     if between.stopped.preempted:
         done = f"step {step} is saved, and the same command resumes from there"
         done = done if saved else "there was nothing to save: run the same command again"

@@ -34,7 +34,10 @@ except InfeedError as error:
     errors["file"] = str(error)
 try:
     with CheckpointManager(config) as checkpoints:
+        checkpoints.on_complete = lambda step: errors.update(complete=step)
         checkpoints.save(Saved(20, state, {}, {}))
+        while True:
+            checkpoints.settle()  # as a run does between dispatches
 except InfeedError as error:
     errors["checkpoint"] = str(error)
 for name in ("flushed", "closed"):
@@ -68,6 +71,7 @@ def test_a_checkpoint_for_which_there_is_no_room_says_where_and_what_to_do(faile
     assert "File too large" in errors["checkpoint"]
     assert errors["checkpoint"].endswith(ADVICE)
     assert "\n" not in errors["checkpoint"]
+    assert "complete" not in errors
 
 
 def test_a_result_for_which_there_is_no_room_says_so_and_leaves_no_file(failed):

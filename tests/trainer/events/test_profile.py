@@ -28,7 +28,11 @@ def test_the_trace_has_the_dispatches_of_its_steps_alone(dense_task, vector_inpu
     settings = config(iterations_per_loop=4, checkpoint_every_steps=None, profile_steps="9:18", loop_mode="step")
     with caplog.at_level(logging.INFO, "trainer"):
         Trainer(dense_task, settings, jax.devices()[:1]).train(vector_input, steps=24)
-    assert f"the profile of steps 9:18 is in {settings.workdir}/profile" in caplog.text
+    directory = f"{settings.workdir}/profile"
+    assert (
+        f"the profile of steps 9:18 is in {directory}. To look at it, in an environment of its own: pip" in caplog.text
+    )
+    assert f"&& tensorboard --logdir {directory}" in caplog.text
     (path,) = Path(settings.workdir).glob("profile/plugins/profile/*/*.xplane.pb")
     begun, operations = seen(path)
     assert begun == [9, 13, 17]

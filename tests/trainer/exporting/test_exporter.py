@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.errors import ExportError, OptionError
+from pipeline.errors import ExportError, OptionError, StorageError
+from trainer.callbacks import Callback
 from trainer.exporter import Exporter
 from trainer.exporting.publishing import Exports
 from trainer.modes.evaluated import measured
@@ -49,6 +50,18 @@ def test_latest_and_final_export_during_and_after_a_training_that_they_do_not_ch
     assert steps_of("final", tmp_path) == [4]
 
 
+def test_a_checkpoint_is_told_to_be_complete_before_its_model_is_exported(train, vector_input, tmp_path):
+    class Complete(Callback):
+        exported = ()
+
+        def on_checkpoint_complete(self, end):
+            self.exported += ((end.step, steps_of("latest", tmp_path)),)
+
+    complete = Complete()
+    train(4, [Exporter(str(tmp_path / "latest"), vector_input, keys=["scores"]), complete])
+    assert complete.exported == ((2, []), (4, [2]))
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"origin": 1}', '{"origin": {"metrics": {"loss": []}}}', '"\xff"'])
 def test_an_export_with_a_damaged_description_is_named_rather_than_beaten(tmp_path, text):
     extra = tmp_path / "7/assets.extra"
@@ -76,6 +89,8 @@ def test_only_evaluations_of_its_name_count(train, vector_input, tmp_path):
 
 
 def test_wrong_options_are_one_error(train, vector_input, tmp_path):
+    with pytest.raises(StorageError, match="cannot find missing"):
+        Exporter("there", vector_input, assets_extra={"vocab.txt": "missing"})
     with pytest.raises(OptionError, match="when='newest' is not one of best, latest, final"):
         Exporter("there", vector_input, when="newest")
     with pytest.raises(OptionError, match="better='lower' is not one of min, max"):

@@ -1,6 +1,7 @@
 """What an export contains, that it predicts what the trainer predicts, and what is not published."""
 
 import json
+import re
 import sys
 import tempfile
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from pipeline.datasets import eval_dataset
-from pipeline.errors import CheckpointError, ExportError, OptionError
+from pipeline.errors import CheckpointError, ExportError, OptionError, StorageError
 from pipeline.ops import DecodeCentralCrop, RandomFlip
 from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
@@ -24,6 +25,8 @@ from trainer.exporting.serving_process import Requests, answer
 from trainer.exporting.verification import BATCH_SIZES, served
 from trainer.modes import exporting
 from trainer.trainer import Trainer
+
+VOCABULARY = b"a\nb\xff\n" * 10_000
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,10 @@ def export_and_answers(photographs, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "served", of_all)
         directory = str(tmp_path_factory.mktemp("exports"))
-        done = photographs.trainer.export(directory, photographs.input, labels=photographs.labels)
+        vocabulary = tmp_path_factory.mktemp("assets") / "words"
+        vocabulary.write_bytes(VOCABULARY)
+        options = {"labels": photographs.labels, "assets_extra": {"vocab.txt": vocabulary, "copy": str(vocabulary)}}
+        done = photographs.trainer.export(directory, photographs.input, **options)
     return done, answers
 
 
@@ -91,6 +97,13 @@ def test_it_says_what_it_was_made_of(photographs, exported):
     assert described["labels"]["class"]["names"] == ["class 0", "class 1", "class 2", "class 3"]
     assert described["verified"]["difference"] == exported.difference <= 1e-5
     assert Path(exported.path).name.isdecimal()
+
+
+def test_it_has_the_users_files_beside_its_description(exported):
+    extra = Path(exported.path, "assets.extra")
+    assert sorted(path.name for path in extra.iterdir()) == ["copy", "infeed.json", "vocab.txt"]
+    assert (extra / "vocab.txt").read_bytes() == (extra / "copy").read_bytes() == VOCABULARY
+    assert json.loads((extra / "infeed.json").read_text())["assets_extra"] == ["vocab.txt", "copy"]
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -186,6 +199,26 @@ def test_an_export_that_predicts_something_else_is_not_published(photographs, tm
         ({"keys": ["logit"]}, OptionError, "does not predict 'logit'. Did you mean 'logits'"),
         ({"keep": 0}, OptionError, "keep=0 must be"),
         ({"tolerance": -1}, OptionError, "tolerance=-1 must be at least 0"),
+        *(
+            (
+                {"assets_extra": {name: __file__}},
+                OptionError,
+                rf"assets_extra has {re.escape(repr(name))}\. Give a file name without '/', other than our infeed",
+            )
+            for name in (
+                "infeed.json",
+                "Infeed.JSON",
+                "",
+                "..",
+                "../vocab.txt",
+                "/vocab.txt",
+                "below/vocab.txt",
+                "a\nb",
+                7,
+            )
+        ),
+        ({"assets_extra": {"vocab.txt": "missing.txt"}}, StorageError, r"cannot find missing\.txt: No such file"),
+        ({"assets_extra": {"vocab.txt": "/"}}, StorageError, "/ is a directory"),
         ({"platforms": ["gpu"]}, OptionError, "platforms has 'gpu'. Allowed: one or more of cpu, cuda, tpu"),
         (
             {"labels": {"logits": Labels("logits", 0, ("a",))}},

@@ -68,20 +68,20 @@ def test_what_was_not_published_leaves_nothing(exports):
 
 def test_in_a_bucket_the_graph_comes_last_and_an_upload_that_fails_leaves_nothing(bucket, tmp_path, monkeypatch):
     exports, copied = Exports(f"{bucket}/exports"), []
-    copy = publishing._copy
+    copy = publishing.copy_file
 
-    def until_the_graph(storage, file, path):
-        copied.append(file.name)
-        if file.name == "saved_model.pb":
+    def until_the_graph(file, path):
+        copied.append(Path(file).name)
+        if path.endswith("/saved_model.pb"):
             raise KeyboardInterrupt
-        copy(storage, file, path)
+        copy(file, path)
 
-    monkeypatch.setattr(publishing, "_copy", until_the_graph)
+    monkeypatch.setattr(publishing, "copy_file", until_the_graph)
     with pytest.raises(KeyboardInterrupt):
         publish(exports)
     assert copied[:-1] == ["fingerprint.pb", DATA]
     assert open_storage(exports.path).entries(exports.path) == ({}, [])
-    monkeypatch.setattr(publishing, "_copy", copy)
+    monkeypatch.setattr(publishing, "copy_file", copy)
     publish(exports)
     assert len(exports.numbers()) == 1
 
@@ -171,6 +171,33 @@ def test_files_that_a_user_put_into_an_export_stay(exports, caplog):
     assert sorted(open_storage(paths[0]).entries(paths[0])[0]) == ["notes.txt"]
     assert list(open_storage(paths[0]).list(f"{paths[0]}/variables")) == ["more"]
     assert f"export: {paths[0]} has files that no export wrote; they stay there" in caplog.text
+
+
+def test_the_users_assets_go_with_their_export_and_nothing_else_that_a_description_names(exports):
+    listed = ["vocab.txt", "../../victim", "../victim", "infeed.json", "", 7, "missing"]
+    path = publish(exports)
+    about = json.loads(open_storage(path).read(f"{path}/assets.extra/infeed.json"))
+    write(path, {"assets.extra/infeed.json": json.dumps(about | {"assets_extra": listed}).encode()})
+    write(path, {"assets.extra/vocab.txt": b"a", "victim": b"1"})
+    write(exports.path, {"victim": b"2"})
+    publish(exports)
+    exports.keep(1)
+    storage = open_storage(path)
+    assert list(storage.entries(path)[0]) == ["victim"]
+    assert not storage.list(f"{path}/assets.extra")
+    assert storage.exists(f"{exports.path}/victim")
+
+
+def test_a_file_is_copied_from_a_disk_or_a_bucket_to_either(bucket, tmp_path):
+    source = open_storage(bucket)
+    with source.publish(f"{bucket}/words") as sink:
+        sink.write(b"words" * 3_000_000)  # more than a piece
+    publishing.check_asset("vocab.txt", f"{bucket}/words")
+    for number, path in enumerate((f"{bucket}/words", str(tmp_path / "0"))):
+        publishing.copy_file(path, str(tmp_path / str(number)))
+        assert (tmp_path / str(number)).read_bytes() == b"words" * 3_000_000
+    with pytest.raises(StorageError, match="no-words"):
+        publishing.check_asset("vocab.txt", f"{bucket}/no-words")
 
 
 def test_links_are_never_followed(tmp_path):

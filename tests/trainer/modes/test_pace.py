@@ -73,14 +73,22 @@ def test_when_the_time_is_over_training_ends_saved_and_goes_on_later(dense_task,
     assert trainer.train(vector_input, max_steps=10**6).start_step == result.step
 
 
-def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
+@pytest.mark.parametrize(
+    ("every", "tick", "expected"),
+    [
+        ({"checkpoint_every": "10s"}, 1.0, [10, 20, 30]),
+        ({}, 60.0, [10, 20, 30]),  # ten minutes by default
+        ({"checkpoint_every": None}, 3600.0, []),
+    ],
+)
+def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config, every, tick, expected):
     now, saved = 0.0, []
     store = LocalStore()
     with Preemption(store) as preemption, HostWatchdog(store, 10.0) as watchdog:
         decisions = SharedDecisions(watchdog.registry, preemption)
         actions = SimpleNamespace(
             session=Session(watchdog, preemption, decisions, CheckpointManager(config()), Ownership(config().workdir)),
-            setup=SimpleNamespace(config=config(checkpoint_every="10s", checkpoint_every_steps=None)),
+            setup=SimpleNamespace(config=config(checkpoint_every_steps=None, **every)),
             start=0,
             evaluating=None,
             pace=None,
@@ -89,11 +97,11 @@ def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config):
             save=lambda step, state: saved.append(step),
         )
         between = BetweenDispatches(actions, 100, clock=lambda: now)
-        for step in range(1, 36):  # a second each
-            now += 1.0
+        for step in range(1, 36):
+            now += tick
             if between.due(step, False):
                 between.act(step, None)
-    assert saved == [10, 20, 30]
+    assert saved == expected
 
 
 def test_checkpoints_by_the_clock_come_beside_those_by_steps(dense_task, vector_input, config):

@@ -1,0 +1,107 @@
+"""A running training answers captures of its profile, as TensorBoard's button and TensorFlow's client ask for them."""
+
+import itertools
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from jax.profiler import ProfileData
+
+from pipeline.errors import OptionError
+from trainer.callbacks import Callback
+from trainer.trainer import Trainer
+
+CLIENT = """
+import sys
+from tensorflow.profiler.experimental import client
+
+client.trace("grpc://" + sys.argv[1], sys.argv[2], 300, num_tracing_attempts=1)
+"""
+
+
+class During(Callback):
+    """Calls `visit` in a thread while the training runs, and ends the training afterwards."""
+
+    def __init__(self, visit):
+        self._thread = threading.Thread(target=visit)
+
+    def on_loop_end(self, end):
+        if self._thread.ident is None:
+            self._thread.start()
+        elif not self._thread.is_alive():
+            end.stop("the visit is over")
+
+
+@pytest.fixture
+def endless(vectors):
+    return lambda ctx: itertools.repeat({key: array[:16] for key, array in vectors.items()})
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def answers(*address):
+    try:
+        socket.create_connection(address, timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+# As an error, this warning of JAX 0.12's ProfileData on Python 3.13 would abort the process.
+@pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
+def test_a_client_gets_a_trace_of_the_dispatches_and_saves_it(dense_task, endless, config, port, run_forked, tmp_path):
+    ended = []
+    visit = During(lambda: ended.append(run_forked(["-c", CLIENT, f"127.0.0.1:{port}", str(tmp_path / "saved")], 60)))
+    settings = config(iterations_per_loop=4, profiler_port=port)
+    result = Trainer(dense_task, settings, callbacks=[visit]).train(endless)
+    assert result.stopped == "the visit is over"
+    assert ended[0][0] == 0, ended
+    (trace,) = (tmp_path / "saved").rglob("*.xplane.pb")
+    events = [e for plane in ProfileData.from_file(str(trace)).planes for line in plane.lines for e in line.events]
+    steps = [dict(event.stats)["step_num"] for event in events if event.name == "dispatch"]
+    assert len(steps) > 1
+    assert all(0 < step < result.step and step % 4 == 0 for step in steps)
+    assert not list(Path(settings.workdir).rglob("*.xplane.pb"))
+
+
+@pytest.mark.parametrize(("host", "others"), [({}, False), ({"profiler_host": "0.0.0.0"}, True)])
+def test_it_listens_to_programs_of_this_machine_alone_unless_told_otherwise_and_only_while_it_trains(
+    dense_task, endless, config, port, host, others
+):
+    heard = []
+    visit = During(lambda: heard.extend(answers(address, port) for address in ("127.0.0.1", "127.0.0.2")))
+    settings = config(iterations_per_loop=4, profiler_port=port, **host)
+    Trainer(dense_task, settings, callbacks=[visit]).train(endless)
+    assert heard == [True, others]  # 127.0.0.2 is another address of this machine
+    assert not answers("127.0.0.1", port)
+
+
+def test_a_port_that_is_in_use_is_one_error(dense_task, endless, config, port):
+    with socket.create_server(("127.0.0.1", port), reuse_port=True):  # as other servers of gRPC listen
+        text = rf"profiler_port: cannot listen on 127\.0\.0\.1:{port}; is the port in use\? Give another"
+        with pytest.raises(OptionError, match=text):
+            Trainer(dense_task, config(profiler_port=port)).train(endless, max_steps=1)
+
+
+def test_a_capture_under_way_does_not_keep_a_training_from_ending(dense_task, endless, config, port):
+    import grpc
+    from google.protobuf.wrappers_pb2 import UInt64Value
+
+    class Asks(Callback):
+        def on_loop_end(self, end):
+            if not calls:
+                call = channel.unary_unary("/tensorflow.ProfilerService/Profile")
+                calls.append(call.future(UInt64Value(value=10**8).SerializeToString()))
+            elif end.step > 400:
+                end.stop("a second or so later")
+
+    calls = []
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        settings = config(iterations_per_loop=4, profiler_port=port)
+        Trainer(dense_task, settings, callbacks=[Asks()]).train(endless)
+        assert calls[0].exception(timeout=20) is not None
