@@ -112,8 +112,6 @@ def train_dataset(
         records = _limited(open_dataset(data, split), limit)
         plan = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
     check_hosts(records, hosts, plan.order.streams)
-    if start_step < 0:
-        raise OptionError(f"start_step={start_step} must be at least 0.")
     if cache == "decoded":
         raise OptionError("cache='decoded' is for eval_dataset: training batches never repeat. Known: 'ram'.")
     if cache is not None:  # sooner or later, every host needs every record
@@ -131,7 +129,7 @@ def train_dataset(
         stall_seconds=stall_seconds,
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
     )
-    made.start = made.advance(made.start, start_step)
+    made.start = made.advance(made.start, checked_start_step(start_step))
     return made
 
 
@@ -194,6 +192,13 @@ def eval_dataset(
         stall_seconds=stall_seconds,
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
     )
+
+
+def checked_start_step(start_step: int) -> int:
+    """As an int. OptionError for one below 0."""
+    if start_step < 0:
+        raise OptionError(f"start_step={start_step} must be at least 0.")
+    return int(start_step)
 
 
 def _limited(records: Records, limit: int | None) -> Records:

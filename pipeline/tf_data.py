@@ -6,13 +6,14 @@ program of single examples. The trainer takes all of them: until you map it, a d
 the trainer reads that directly, with its proof and its position."""
 
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import update_wrapper
+from inspect import signature
 from typing import Any, ParamSpec
 
 import numpy as np
 
 from pipeline import datasets
-from pipeline.datasets import DatasetInput, Position
+from pipeline.datasets import DatasetInput, Position, checked_start_step
 from pipeline.errors import EmptySplitError, InputError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.batches import DECODING
@@ -31,7 +32,7 @@ def dataset_of(data: DatasetInput, position: Position | None = None) -> tf.data.
     Errors become TensorFlow's own types and keep their text. Dropping an iterator waits for a stalled disk, up to
     stall_seconds."""
     at = data.start if position is None else position
-    signature = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), dict(data.spec))
+    shapes = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), dict(data.spec))
 
     def batches() -> Iterator[Any]:
         made = data.batches(at)
@@ -40,20 +41,21 @@ def dataset_of(data: DatasetInput, position: Position | None = None) -> tf.data.
         finally:
             made.close()
 
-    made = tf.data.Dataset.from_generator(batches, output_signature=signature).prefetch(DECODING)
     remaining = data.remaining(at)
     cardinality = tf.data.INFINITE_CARDINALITY if remaining is None else remaining
-    return made.apply(tf.data.experimental.assert_cardinality(cardinality))
+    made = tf.data.Dataset.from_generator(batches, output_signature=shapes).prefetch(DECODING)
+    made = made.apply(tf.data.experimental.assert_cardinality(cardinality))
+    made = made if data.spec[MASK].shape[0] == data.global_batch else _of_one_host(made)
+    return _carrying(made, data) if position is None else made
 
 
 def _as_dataset(make: Callable[P, DatasetInput]) -> Callable[P, tf.data.Dataset]:
-    @wraps(make)
     def dataset(*args: P.args, **options: P.kwargs) -> tf.data.Dataset:
-        data = make(*args, **options)
-        return _carrying(dataset_of(data), data)
+        return dataset_of(make(*args, **options))
 
-    dataset.__module__ = __name__
+    update_wrapper(dataset, make, ("__name__", "__qualname__"))
     dataset.__doc__ = f"pipeline.datasets.{make.__name__} as a tf.data.Dataset. {make.__doc__}"
+    vars(dataset)["__signature__"] = signature(make).replace(return_annotation=tf.data.Dataset)
     return dataset
 
 
@@ -74,8 +76,9 @@ def training_batches(
     iteration repeats them only if it is made anew, as by an input_fn.
 
     Raises InputError for elements that cannot be batched, BatchSizeError."""
+    rows, start = _rows(hosts, global_batch), checked_start_step(start_step)
     batches = _static(dataset).repeat().batch(global_batch, drop_remainder=True)
-    return _of_host(batches, global_batch, hosts, num_records=None, endless=True, start=start_step)
+    return _of_host(TfProgram(batches, global_batch, rows, num_records=None, endless=True, start=start))
 
 
 def evaluation_batches(dataset: tf.data.Dataset, global_batch: int, hosts: Hosts = ONE_HOST) -> tf.data.Dataset:
@@ -87,18 +90,20 @@ def evaluation_batches(dataset: tf.data.Dataset, global_batch: int, hosts: Hosts
     not `proven`.
 
     Raises as training_batches; EmptySplitError for a dataset without elements."""
-    count = int(_static(dataset).cardinality())
+    rows, count = _rows(hosts, global_batch), int(_static(dataset).cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
         raise InputError("the dataset is endless, so no epoch of it is exact. Leave out its repeat().")
     if count == 0:
         raise EmptySplitError("the dataset has no elements.")
     known = None if count == tf.data.UNKNOWN_CARDINALITY else count
-    batches = dataset.batch(global_batch).map(lambda *parts: _padded(_element(parts), global_batch))
-    return _of_host(batches, global_batch, hosts, num_records=known, endless=False, start=0)
+    batches = dataset.batch(global_batch).map(lambda *parts: _padded(_element(parts), int(global_batch)))
+    return _of_host(TfProgram(batches, global_batch, rows, num_records=known, endless=False, start=0))
 
 
 def _static(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The dataset, if its elements can be batched."""
+    if not isinstance(dataset, tf.data.Dataset):
+        raise InputError(f"{type(dataset).__name__} is not a tf.data.Dataset. Give one of single examples.")
     elements = dataset.element_spec
     if not isinstance(elements, dict) and not (isinstance(elements, tuple) and len(elements) in (2, 3)):
         raise InputError(
@@ -109,8 +114,8 @@ def _static(dataset: tf.data.Dataset) -> tf.data.Dataset:
         dense = isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined()
         if not dense or np.dtype(leaf.dtype.as_numpy_dtype) not in NUMBERS:
             raise InputError(
-                f"the dataset's elements have {leaf}. Batches are numbers of static shapes: decode, resize, pad or "
-                "drop it with `map`; tf.ensure_shape states a shape that TensorFlow does not know."
+                f"the dataset's elements have {leaf}. Batches are numbers of static shapes: decode, cast, resize, "
+                "pad or drop it with `map`; tf.ensure_shape states a shape that TensorFlow does not know."
             )
     return dataset
 
@@ -134,15 +139,26 @@ def _padded(batch: Any, global_batch: int) -> Any:
     return full if len(full) == 3 else (*full, mask)
 
 
-def _of_host(batches: tf.data.Dataset, global_batch: int, hosts: Hosts, *, start: int, **facts: Any) -> tf.data.Dataset:
-    """The host's rows of these global batches. Carries its input, unless its elements are tuples."""
-    rows = np.concatenate([np.arange(part.start, part.stop) for part in hosts.host_rows(global_batch)])
-    made = batches.skip(start) if start else batches
-    if len(rows) < global_batch:
+def _rows(hosts: Hosts, global_batch: int) -> np.ndarray:
+    return np.concatenate([np.arange(part.start, part.stop) for part in hosts.host_rows(global_batch)])
+
+
+def _of_host(program: TfProgram) -> tf.data.Dataset:
+    """The batches of this input. Carries it, unless their elements are tuples."""
+    made = program.program.skip(program.start) if program.start else program.program
+    if not np.array_equal(program.rows, np.arange(program.global_batch)):
+        rows = program.rows
         made = made.map(lambda *parts: tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), _element(parts)))
-    if isinstance(made.element_spec, tuple):
-        return made.prefetch(DECODING)
-    return _carrying(made.prefetch(DECODING), TfProgram(batches, global_batch, rows, start=start, **facts))
+        made = _of_one_host(made)
+    made = made.prefetch(DECODING)
+    return _carrying(made, program) if isinstance(made.element_spec, dict) else made
+
+
+def _of_one_host(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset, of which tf.distribute must not give each host only a part again."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.with_options(options)
 
 
 def _carrying(dataset: Any, data: DatasetInput | TfProgram) -> tf.data.Dataset:

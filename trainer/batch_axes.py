@@ -44,7 +44,8 @@ class BatchAxes:
                 along = f" along axis {axis} (batch_axis)" if axis else ""
                 raise InputError(
                     f"the input's {name} is {leaf.dtype} {list(leaf.shape)}; expected {host_batch} rows{along}, this "
-                    "host's part of the global batch. Make batches of InputContext.per_host_batch_size rows."
+                    "host's part of the global batch. Give infeed's datasets hosts=ctx.hosts; make other batches of "
+                    "InputContext.per_host_batch_size rows."
                 )
 
 

@@ -37,7 +37,8 @@ class FirstBatches:
         self.fingerprint = f"the first {count} batches of {source.fingerprint}"
         self.steps_per_epoch, self.endless = count, repeat
         self._source, self._count, self._repeat = source, count, repeat
-        self._kept: list[Mapping[str, Any]] = []
+        self._end = source.advance(source.start, count)
+        self.digests, self._kept = getattr(source, "digests", None), list[Mapping[str, Any]]()
 
     @property
     def provenance(self) -> Mapping[str, Any] | None:
@@ -58,11 +59,10 @@ class FirstBatches:
         return position + n_batches
 
     def state(self, position: int, /) -> dict[str, Any]:
-        return {"first_batches": self._count, "of": self._source.state(self._source.start), "batch": position}
+        return {"first_batches": self._count, "of": self._source.state(self._end), "batch": position}
 
     def restore(self, state: dict[str, Any], /) -> int:
-        mine = self.state(self.start)
-        if (state.get("first_batches"), state.get("of")) != (mine["first_batches"], mine["of"]):
+        if state.get("first_batches") != self._count or self._source.restore(state["of"]) != self._end:
             raise FingerprintError(
                 f"the checkpoint's input is {state}, this one is {self.fingerprint}. Give the overfit_batches that the "
                 "run started with, or another workdir."
@@ -77,6 +77,9 @@ class _Batches(Iterator[Mapping[str, Any]]):
         self._kept, self._count, self._position, self._repeat = kept, count, position, repeat
         missing = len(kept) < count
         self._rest = source.batches(source.advance(source.start, len(kept))) if missing else iter(())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rest, name)  # digest and skipped of a TfProgram
 
     def __next__(self) -> Mapping[str, Any]:
         if self._position >= self._count and not self._repeat:

@@ -126,7 +126,7 @@ class CompleteInput(Input, Protocol):
 
 @runtime_checkable
 class TfDataset(Protocol):
-    """A tf.data.Dataset of batches. One that pipeline.tf_data made is read as the Input that it carries."""
+    """A tf.data.Dataset of batches. One of dicts that pipeline.tf_data made is read as the Input that it carries."""
 
     @property
     def element_spec(self) -> Any:

@@ -55,6 +55,11 @@ class Opened:
         """Whether the input has positions; a plain iterable has none."""
         return not isinstance(self.source, IterableInput)
 
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a tf.data program, which every host runs completely."""
+        return getattr(self.source, "digests", None) is not None
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -117,7 +122,33 @@ class Setup:
             make = first_batches(make, config.overfit_batches, repeat=True)
         if mode != "train" and config.fast_dev_run:
             make = first_batches(make, 1, repeat=False)
-        source = as_input(make(context), host_batch)
+        made = make(context)
+        opened = self._checked(mode, as_input(made, host_batch), batch, host_batch)
+        if mode == "eval" and opened.source.num_records is None and not config.fast_dev_run:
+            log.warning(
+                "the input does not state how many records it has, so one that it left out would not be missed. For a "
+                "tf.data program, use pipeline.tf_data.evaluation_batches, and assert_cardinality if it reads files"
+            )
+        if hosts.count > 1 and isinstance(made, TfDataset) and not hasattr(made, "infeed_input"):
+            log.warning(
+                "this tf.data.Dataset is not as pipeline.tf_data made it, so hosts cannot compare what they deliver. "
+                "Transform it before training_batches or evaluation_batches, not after"
+            )
+        if not opened.resumable and start_step and not callable(input_fn):
+            raise InputError(
+                f"the run resumes after step {start_step}, where this dataset cannot start: it has no positions. "
+                "Make it with pipeline.tf_data, or give an input_fn that starts at InputContext.start_step."
+            )
+        return opened
+
+    def _checked(self, mode: Mode, source: CompleteInput, batch: int, host_batch: int) -> Opened:
+        if (given := getattr(source, "global_batch", batch)) != batch:
+            raise InputError(
+                f"the input has global_batch={given}, the trainer {batch} ({mode}). Give both in an input_fn: "
+                "global_batch=ctx.global_batch_size, hosts=ctx.hosts."
+            )
+        if mode != "train" and source.endless:
+            raise InputError("the input never ends, so no epoch is exact. Use eval_dataset, or evaluation_batches.")
         if MASK not in source.spec:
             raise InputError(
                 f"the input's spec has no {MASK}. An Input must deliver {MASK} float32 [b] with every batch."
@@ -126,18 +157,7 @@ class Setup:
         if mode == "train":  # the batches of an evaluation may have fewer arrays
             self.placement.axes.check_names(struct)
         self.placement.axes.check_rows(struct, host_batch)
-        opened = Opened(mode, source, struct, batch)
-        if mode == "eval" and source.num_records is None and not config.fast_dev_run:
-            log.warning(
-                "the input does not state how many records it has, so one that it left out would not be missed. For a "
-                "tf.data program, use pipeline.tf_data.evaluation_batches, and assert_cardinality if it reads files"
-            )
-        if not opened.resumable and start_step and not callable(input_fn):
-            raise InputError(
-                f"the run resumes after step {start_step}, where this dataset cannot start: it has no positions. "
-                "Make it with pipeline.tf_data, or give an input_fn that starts at InputContext.start_step."
-            )
-        return opened
+        return Opened(mode, source, struct, batch)
 
     def abstract_state(self, opened: Opened) -> TrainState:
         """Shapes and shardings of the task's state for this input."""

@@ -43,7 +43,8 @@ class DatasetInput:
     For a bad record that on_error="mask" leaves out, `_mask` is 0.0, `_index` its number, and `_crc` its expected
     checksum, or 0 if that is unknown; features are as on padding. With "skip", everything is from its replacement.
 
-    spec: key -> ArraySpec, whose first dimension is the host batch. fingerprint: identifies the data. expected_crc: the
+    spec: key -> ArraySpec, whose first dimension is the host batch. global_batch: rows of a batch, over all hosts.
+    fingerprint: identifies the data. expected_crc: the
     sum of `_crc` over all hosts and steps of an evaluation, modulo 2**32; None if checksums are not known in advance,
     and for training, which drops a tail. totals: sums over all records that the manifest states, such as num_bytes of
     packed text. endless: whether the batches never end. read_ahead_bytes: the most that the reading thread holds."""
@@ -70,6 +71,7 @@ class DatasetInput:
         self.read_ahead_bytes = min(read_ahead_bytes, 4 * split_bytes)
         self.spec: Mapping[str, Any] = decoder.spec
         self.num_records, self.steps_per_epoch = order.num_records, order.steps_per_epoch
+        self.global_batch = order.global_batch
         self.fingerprint, self.expected_crc, self.totals = records.fingerprint, expected_crc, totals_of(records)
         self.start, self.endless, self.on_error = order.start, order.remaining(order.start) is None, quarantine.on_error
         ahead = format_bytes(self.read_ahead_bytes)

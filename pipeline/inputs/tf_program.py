@@ -5,11 +5,12 @@ pipeline.tf_data makes these; the trainer reads one in place of the tf.data.Data
 import time
 from array import array
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from pipeline.errors import FingerprintError, InputError
+from pipeline.errors import EvaluationError, FingerprintError, InputError
 from pipeline.inputs.batches import Batch
 from pipeline.logs import logger
 from pipeline.shards.record import crc32c_of
@@ -25,31 +26,37 @@ MASK = "_mask"
 class TfProgram:
     """One host's rows of the batches of a program, which every host runs completely, and runs again to resume.
 
-    program: a tf.data.Dataset of global batches, which are dicts. rows: the numbers of this host's rows. num_records,
-    steps_per_epoch: of one pass; None if it is endless or they are unknown. A position is a number of batches since the
-    program's beginning. 64-bit numbers become 32-bit, as in JAX."""
+    program: a tf.data.Dataset of global batches, which are dicts. rows: which rows of them are this host's.
+    num_records, steps_per_epoch: of one pass; None if it is endless or they are unknown. A position is a number of
+    batches since the program's beginning. 64-bit numbers become 32-bit, as in JAX."""
 
-    expected_crc = None
+    expected_crc, fingerprint = None, "a tf.data program"
 
     def __init__(
         self, program: Any, global_batch: int, rows: np.ndarray, *, num_records: int | None, endless: bool, start: int
     ) -> None:
-        self.program, self.rows = program, slice(None) if len(rows) == global_batch else rows
+        self.program, self.global_batch, self.rows = program, global_batch, rows
         self.num_records, self.endless, self.start = num_records, endless, start
         self.steps_per_epoch = None if num_records is None else -(-num_records // global_batch)
-        self.fingerprint = f"a tf.data program in batches of {global_batch}"
-        self.spec: Mapping[str, Any] = {MASK: ArraySpec(rows.shape, RESERVED[MASK].dtype)} | tf.nest.map_structure(
-            lambda leaf: ArraySpec((len(rows), *leaf.shape[1:]), delivered(np.dtype(leaf.dtype.as_numpy_dtype))),
-            program.element_spec,
-        )
         self.digests = array("I")  # of the newest pass: after each batch, the checksum of all so far
         self.restored: dict[int, int] = {}  # position -> the checksum that was saved with it
+
+    @cached_property
+    def spec(self) -> Mapping[str, Any]:
+        """As of a DatasetInput."""
+
+        def row(leaf: Any) -> ArraySpec:
+            dtype = delivered(np.dtype(leaf.dtype.as_numpy_dtype))
+            return ArraySpec((len(self.rows), *leaf.shape[1:]), dtype)
+
+        mask = {MASK: ArraySpec(self.rows.shape, RESERVED[MASK].dtype)}
+        return mask | tf.nest.map_structure(row, self.program.element_spec)
 
     def batches(self, position: int, /) -> "TfProgramBatches":
         """The batches after that many, which are read and dropped first.
 
-        FingerprintError if these are not the ones before a position that was restored; InputError for a number that
-        does not fit 32 bits."""
+        FingerprintError if these are not the ones before a position that was restored, or those of the last pass;
+        InputError for a number that does not fit 32 bits; EvaluationError for another number of records than stated."""
         return TfProgramBatches(self, position)
 
     def advance(self, position: int, n_batches: int, /) -> int:
@@ -59,14 +66,14 @@ class TfProgram:
     def state(self, position: int, /) -> dict[str, Any]:
         """The position; with a checksum of all batches before it, if the newest pass has read them."""
         crc = {"crc32c": self.digests[position - 1]} if 0 < position <= len(self.digests) else {}
-        return {"fingerprint": self.fingerprint, "batches": position, **crc}
+        return {"fingerprint": self.fingerprint, "global_batch": self.global_batch, "batches": position, **crc}
 
     def restore(self, state: Mapping[str, Any], /) -> int:
         """The inverse of `state`. FingerprintError for that of another input or batch size."""
-        if state.get("fingerprint") != self.fingerprint:
-            raise FingerprintError(f"its position belongs to {state.get('fingerprint')}; this is {self.fingerprint}.")
-        if "crc32c" in state:
-            self.restored = {state["batches"]: state["crc32c"]}
+        for name in ("fingerprint", "global_batch"):
+            if (there := state.get(name)) != (here := getattr(self, name)):
+                raise FingerprintError(f"The saved position has {name}={there!r}, this input has {name}={here!r}.")
+        self.restored = {state["batches"]: state["crc32c"]} if "crc32c" in state else {}
         return state["batches"]
 
 
@@ -75,7 +82,9 @@ class TfProgramBatches(Iterator[Batch]):
 
     def __init__(self, source: TfProgram, skip: int) -> None:
         self.digest = self.skipped = 0
-        self._source, self._skip = source, skip
+        before = {skip: source.digests[skip - 1]} if 0 < skip <= len(source.digests) else {}
+        self._expected = before | source.restored
+        self._source, self._skip, self._closed = source, skip, False
         self._iterator = source.program.as_numpy_iterator()
         self._digests = source.digests = array("I")
 
@@ -83,27 +92,48 @@ class TfProgramBatches(Iterator[Batch]):
         if self.skipped < self._skip:
             self._skip_all()
         batch = tf.nest.map_structure(lambda leaf: _narrowed(leaf[self._source.rows]), self._read())
-        return {MASK: np.ones(self._source.spec[MASK].shape, np.float32)} | batch
+        return {MASK: np.ones(self._source.rows.shape, np.float32)} | batch
 
     def _skip_all(self) -> None:
         began = time.monotonic()
         log.info("the tf.data program runs from its beginning, to resume after %d batches", self._skip)
-        while self.skipped < self._skip:
-            self._read()
+        while self.skipped < self._skip and not self._closed:
+            try:
+                self._read()
+            except StopIteration:
+                raise _changed(f"has only {self.skipped} batches", self._skip) from None
             self.skipped += 1
-        log.info("it dropped them in %.1f s", time.monotonic() - began)
-        if self._source.restored.get(self._skip, self.digest) != self.digest:
-            raise FingerprintError(
-                f"the tf.data program's first {self._skip} batches are not those that the run was trained on, so it "
-                "cannot resume. Give every shuffle a seed, list files with shuffle=False and keep interleave and map "
-                "deterministic; or start over in another work directory."
-            )
+        log.info("it dropped %d batches in %.1f s", self.skipped, time.monotonic() - began)
 
     def _read(self) -> Any:
-        batch = next(self._iterator)
+        try:
+            batch = next(self._iterator)
+            if len(self._digests) + 1 == self._source.steps_per_epoch:
+                next(self._iterator, None)  # tf.data checks a stated cardinality only at the end
+        except tf.errors.FailedPreconditionError as e:
+            if "expected to contain" not in str(e):
+                raise
+            raise EvaluationError(
+                "the tf.data program has another number of examples than its assert_cardinality states. State what it "
+                "has, or nothing: then it is not checked."
+            ) from e
         self.digest = crc32c_of([self.digest.to_bytes(4, "little"), *tf.nest.flatten(batch)])
         self._digests.append(self.digest)
+        if self._expected.get(len(self._digests), self.digest) != self.digest:
+            raise _changed("delivers others", len(self._digests))
         return batch
+
+    def close(self) -> None:
+        """Ends the dropping of batches in another thread; `next` returns once TensorFlow has made the current one."""
+        self._closed = True
+
+
+def _changed(what: str, batches: int) -> FingerprintError:
+    return FingerprintError(
+        f"the run was trained on the first {batches} batches of a tf.data program, which now {what}, so it cannot "
+        "resume. Give every shuffle a seed, list files with shuffle=False, keep interleave and map deterministic, and "
+        "make the dataset anew in an input_fn; or start over in another work directory."
+    )
 
 
 def _narrowed(wide: np.ndarray) -> np.ndarray:

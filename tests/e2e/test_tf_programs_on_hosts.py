@@ -44,6 +44,16 @@ def test_hosts_whose_programs_have_another_order_end_with_an_error_that_says_so(
         assert all(f"different batches up to step {step}, but each must deliver the same" in error for error in errors)
 
 
+def test_hosts_that_would_each_count_every_record_end_with_the_form_for_several_hosts(ended):
+    for process in ended[:2]:
+        assert "has global_batch=8, the trainer 16 (eval). Give both in an input_fn" in process.report["per host"]
+
+
+def test_a_program_that_was_transformed_afterwards_cannot_be_compared_which_the_log_says(ended):
+    for process in ended[:2]:
+        assert "Transform it before training_batches or evaluation_batches, not after" in process.printed
+
+
 def test_a_dataset_in_place_of_the_function_is_refused_with_the_form_for_several_hosts(ended):
     for process in ended[:2]:
         assert (

@@ -1,8 +1,11 @@
 """tf.data on both sides: infeed's batches as a dataset, and exact batches of any program."""
 
+import inspect
 import itertools
 import json
 import logging
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -13,8 +16,16 @@ from sweep import examples
 
 from pipeline import datasets, tf_data
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.errors import BatchSizeError, EmptySplitError, FingerprintError, InputError, OptionError
+from pipeline.errors import (
+    BatchSizeError,
+    EmptySplitError,
+    EvaluationError,
+    FingerprintError,
+    InputError,
+    OptionError,
+)
 from pipeline.hosts import Hosts
+from pipeline.inputs.tf_program import TfProgram
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.tf_cpu import tf
 
@@ -57,6 +68,31 @@ def test_they_take_what_datasets_takes_and_carry_their_input_until_they_are_mapp
     assert isinstance(dataset.infeed_input, datasets.DatasetInput)
     assert not hasattr(dataset.map(lambda batch: batch), "infeed_input")
     assert "ceil(N / global_batch) batches" in tf_data.eval_dataset.__doc__
+
+
+def test_a_dataset_of_an_input_carries_it_from_its_start_and_states_what_it_returns(images):
+    source = eval_dataset(images, global_batch=8, keys=())
+    assert tf_data.dataset_of(source).infeed_input is source
+    assert not hasattr(tf_data.dataset_of(source, source.advance(source.start, 1)), "infeed_input")
+    for name in ("train_dataset", "eval_dataset"):
+        made, of_arrays = (inspect.signature(getattr(module, name)) for module in (tf_data, datasets))
+        assert made.return_annotation is tf.data.Dataset
+        assert made.parameters == of_arrays.parameters
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda images, hosts: tf_data.train_dataset(images, global_batch=8, keys=(), hosts=hosts),
+        lambda images, hosts: tf_data.eval_dataset(images, global_batch=8, keys=(), hosts=hosts),
+        lambda images, hosts: tf_data.training_batches(numbers(9), 8, hosts),
+        lambda images, hosts: tf_data.evaluation_batches(numbers(9), 8, hosts),
+    ],
+)
+def test_tensorflow_does_not_cut_the_rows_of_a_host_again(images, make):
+    policy = tf.data.experimental.AutoShardPolicy
+    for hosts, expected in ((Hosts(), policy.AUTO), (Hosts(1, 2), policy.OFF)):
+        assert make(images, hosts).options().experimental_distribute.auto_shard_policy == expected
 
 
 def test_as_dataset_still_works_and_names_what_replaces_it(images):
@@ -122,8 +158,14 @@ def test_a_program_that_cannot_be_batched_exactly_is_refused(make, error, text):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(BatchSizeError, match="global_batch=5 is not divisible"):
-        tf_data.training_batches(numbers(9), 5, Hosts(0, 2))
+    for make in (tf_data.training_batches, tf_data.evaluation_batches):
+        for size, hosts in ((5, Hosts(0, 2)), (0, Hosts()), (-4, Hosts())):
+            with pytest.raises(BatchSizeError, match=f"global_batch={size} is not divisible"):
+                make(numbers(9), size, hosts)
+        with pytest.raises(InputError, match="dict is not a tf.data.Dataset. Give one of single examples"):
+            make({"x": np.arange(9)}, 4)
+    with pytest.raises(OptionError, match="start_step=-1 must be at least 0"):
+        tf_data.training_batches(numbers(9), 4, start_step=-1)
     wide = tf_data.training_batches(numbers(9).map(lambda e: {"x": e["x"] + 2**40}), 4)
     with pytest.raises(InputError, match=r"int64 numbers in 1099511627776\.\.1099511627779, which do not fit int32"):
         next(wide.infeed_input.batches(0))
@@ -146,7 +188,7 @@ def test_a_program_with_seeds_resumes_at_the_very_next_batch(caplog):
     with caplog.at_level(logging.INFO, "pipeline"):
         assert resumed(shuffled, 20) == list(straight)[20]["x"].tolist()
     assert "runs from its beginning, to resume after 20 batches" in caplog.text
-    assert "it dropped them in" in caplog.text
+    assert "it dropped 20 batches in" in caplog.text
 
 
 def drawn():
@@ -163,13 +205,15 @@ def drawn():
     ids=["a shuffle without a seed", "random numbers without a seed", "a single record of the first batch"],
 )
 def test_a_program_that_is_not_reproducible_is_refused_on_a_resume(change):
-    with pytest.raises(FingerprintError, match=r"first 20 batches are not those .* Give every shuffle a seed, list"):
+    with pytest.raises(
+        FingerprintError, match=r"the first 20 batches .* now delivers others, .* Give every shuffle a seed, list"
+    ):
         resumed(lambda: tf_data.training_batches(change(numbers(50)), 4), 20)
 
 
 def test_a_dataset_that_reshuffles_each_iteration_is_not_resumed_by_its_own_object():
     once = tf_data.training_batches(numbers(50).shuffle(50, seed=1), 4)
-    with pytest.raises(FingerprintError, match="are not those"):
+    with pytest.raises(FingerprintError, match="make the dataset anew in an input_fn"):
         resumed(lambda: once, 20)
     kept = tf_data.training_batches(numbers(50).shuffle(50, seed=1, reshuffle_each_iteration=False), 4)
     assert len(resumed(lambda: kept, 20)) == 4
@@ -178,7 +222,52 @@ def test_a_dataset_that_reshuffles_each_iteration_is_not_resumed_by_its_own_obje
 def test_a_position_of_something_else_is_refused(images):
     of_ours = train_dataset(images, global_batch=4, keys=())
     program = tf_data.training_batches(numbers(9), 4).infeed_input
-    with pytest.raises(FingerprintError, match=r"belongs to \w+; this is a tf.data program in batches of 4"):
+    with pytest.raises(
+        FingerprintError, match=r"has fingerprint='\w+', this input has fingerprint='a tf.data program'"
+    ):
         program.restore(of_ours.state(of_ours.start))
-    with pytest.raises(FingerprintError, match="in batches of 3; this is a tf.data program in batches of 4"):
+    with pytest.raises(FingerprintError, match="has global_batch=3, this input has global_batch=4"):
         program.restore(tf_data.training_batches(numbers(9), 3).infeed_input.state(0))
+
+
+def test_a_program_that_has_become_shorter_is_refused_on_a_resume():
+    source = tf_data.training_batches(numbers(50).shuffle(50, seed=1), 4).infeed_input
+    shorter = TfProgram(numbers(50).batch(4).take(3), 4, np.arange(4), num_records=None, endless=True, start=0)
+    with pytest.raises(
+        FingerprintError, match="the first 7 batches of a tf.data program, which now has only 3 batches"
+    ):
+        next(shorter.batches(shorter.restore(source.state(7))))
+
+
+@pytest.mark.parametrize("stated", [16, 48, 96, 99, 101, 200])
+def test_a_stated_number_of_records_that_is_wrong_is_an_error_even_if_batches_are_full(stated):
+    program = numbers(100).apply(tf.data.experimental.assert_cardinality(stated))
+    with pytest.raises(EvaluationError, match="has another number of examples than its assert_cardinality states"):
+        list(tf_data.evaluation_batches(program, 16).infeed_input.batches(0))
+
+
+def test_rows_of_a_complete_batch_may_have_another_order():
+    rows = (range(4, 8), range(4))
+    for make in (tf_data.training_batches, tf_data.evaluation_batches):
+        dataset = make(numbers(8), 8, Hosts(rows=rows))
+        for batch in (next(dataset.as_numpy_iterator()), next(dataset.infeed_input.batches(0))):
+            assert batch["x"].tolist() == [4, 5, 6, 7, 0, 1, 2, 3]
+
+
+def test_closing_ends_the_dropping_of_batches_in_another_thread():
+    read = []
+
+    def slowly(x):
+        read.append(x)
+        time.sleep(0.02)
+        return x
+
+    slow = numbers(9).map(lambda e: {"x": tf.ensure_shape(tf.numpy_function(slowly, [e["x"]], tf.int64), [])})
+    batches = tf_data.training_batches(slow, 1).infeed_input.batches(10**6)
+    thread = threading.Thread(target=lambda: next(batches, None), daemon=True)
+    thread.start()
+    while len(read) < 3:
+        time.sleep(0.01)
+    batches.close()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -63,7 +63,7 @@ def test_a_program_trains_the_same_with_and_without_a_stop_and_is_counted(traine
 
 
 def test_a_program_without_a_seed_is_not_resumed(trained, program):
-    with pytest.raises(FingerprintError, match="first 12 batches are not those that the run was trained on"):
+    with pytest.raises(FingerprintError, match="the first 12 batches of a tf.data program, which now delivers others"):
         trained("unseeded", lambda _: tf_data.training_batches(program.shuffle(100), 16), 12, 24)
 
 
@@ -87,6 +87,31 @@ def test_a_dataset_that_cannot_start_at_a_step_is_not_resumed_by_itself(trained,
     with caplog.at_level(logging.WARNING, "trainer"):
         trained("function", lambda ctx: program.repeat().batch(16).skip(ctx.start_step), 4, 8)
     assert "unless input_fn starts it at InputContext.start_step" in caplog.text
+
+
+def test_the_first_batches_of_a_program_are_compared_on_a_resume_too(dense_task, config, program):
+    def train(name, seed, stop):
+        made = tf_data.training_batches(program.shuffle(100, seed), 16, start_step=3)
+        Trainer(dense_task, config(name, overfit_batches=2)).train(made, max_steps=stop)
+
+    for stop in (4, 8):
+        train("seeded", 1, stop)
+    train("unseeded", None, 4)
+    with pytest.raises(FingerprintError, match="the first 5 batches of a tf.data program, which now delivers others"):
+        train("unseeded", None, 8)
+
+
+def test_what_would_be_wrong_in_silence_is_refused(trained, program, vectors, dense_task, config):
+    trained("run", tf_data.training_batches(program, 16), 4)
+    trainer = Trainer(dense_task, config("run"))
+    for endless in (tf_data.training_batches(program, 16), tf_data.train_dataset(vectors, global_batch=16)):
+        with pytest.raises(InputError, match="the input never ends, so no epoch is exact. Use eval_dataset, or eval"):
+            trainer.evaluate(endless)
+    for other in (tf_data.evaluation_batches(program, 8), tf_data.eval_dataset(vectors, global_batch=8)):
+        with pytest.raises(InputError, match=r"has global_batch=8, the trainer 16 \(eval\)\. Give both in an input_fn"):
+            trainer.evaluate(other)
+    with pytest.raises(OptionError, match="a tf.data program need not deliver its batches again"):
+        list(trainer.replay(tf_data.training_batches(program, 16), step=2))
 
 
 def test_an_evaluation_that_counts_another_number_than_the_program_has_is_an_error(

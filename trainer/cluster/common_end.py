@@ -43,8 +43,8 @@ class CommonEnd:
         if digest is not None and any(dict(read).get(step) != digest for read, _ in hosts):
             raise InputError(
                 f"the hosts' tf.data programs delivered different batches up to step {step}, but each must deliver "
-                "the same, in the same order. Give every shuffle a seed, list files with shuffle=False, and keep "
-                "interleave and map deterministic."
+                "the same, in the same order. Give every shuffle a seed, list files with shuffle=False, leave out "
+                "shard, and keep interleave and map deterministic."
             )
         return min(step, *(read[-1][0] for read, _ in hosts))
 

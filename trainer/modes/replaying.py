@@ -39,6 +39,8 @@ def replay(setup: Setup, input_fn: InputFn, steps: range, warm_start: WarmStart)
         opened = setup.open("train", input_fn, begin)
         if not opened.resumable:
             raise OptionError("a plain iterable has no positions, so its batches cannot be read again.")
+        if opened.is_program:
+            raise OptionError("a tf.data program need not deliver its batches again; only infeed's datasets do.")
         state, position = _state(session, setup, opened, begin, warm_start)
         state = _advanced(session, setup, opened, state, position, range(begin, steps.start - 1))
         position = opened.source.advance(position, steps.start - 1 - begin)

@@ -72,7 +72,7 @@ class Session:
     def common_end(self, opened: Opened, ends: bool = False) -> CommonEnd | None:
         """For an input that ends at an unknown step: how far that of all hosts reaches. For a program that every host
         runs completely: whether it delivers the same everywhere. Otherwise None."""
-        needed = ends or hasattr(opened.source, "digests")
+        needed = ends or opened.is_program
         return CommonEnd(self.watchdog.registry, next(self.numbers)) if needed else None
 
     def due(self, _: int, ended: bool = False) -> bool:
