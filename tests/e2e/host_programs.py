@@ -60,14 +60,11 @@ def programs(order):
             return tf_data.evaluation_batches(shuffled, BATCH, ctx.hosts)
 
         yield "unlike", error_of(lambda: trainer("program").evaluate(unlike))
-        yield (
-            "per host",
-            error_of(
-                lambda: trainer("program").evaluate(
-                    lambda ctx: tf_data.evaluation_batches(examples, ctx.per_host_batch_size)
-                )
-            ),
-        )
+
+        def of_host(ctx):
+            return tf_data.evaluation_batches(examples, ctx.per_host_batch_size)
+
+        yield "per host", error_of(lambda: trainer("program").evaluate(of_host))
         mapped = trainer("program").predict(lambda ctx: unlike(ctx).map(lambda batch: batch))
         yield "mapped", len(list(mapped))
         yield "predictions unlike", error_of(lambda: list(trainer("program").predict(unlike)))
