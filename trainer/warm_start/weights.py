@@ -127,7 +127,7 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
             with safe_open(file, framework="np") as opened:
                 names = list(opened.keys())
                 parts = {name: opened.get_slice(name) for name in names}
-                kinds = {name: DTYPES.get(kind := part.get_dtype(), kind) for name, part in parts.items()}
+                kinds = {name: DTYPES.get(part.get_dtype()) or part.get_dtype() for name, part in parts.items()}
                 found = {name: Array(tuple(part.get_shape()), kinds[name]) for name, part in parts.items()}
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"cannot read {file}: {error}") from error
