@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-from collections.abc import Iterator
 
 import google_crc32c
 import numpy as np
@@ -16,7 +15,7 @@ from pipeline.errors import RawDataError
 from pipeline.shards.frames import read_frames
 from pipeline.shards.key_digest import key_digest
 from pipeline.shards.naming import plan_file
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, join, pieces_of
 
 __all__ = ["kept_shard"]
 
@@ -85,20 +84,13 @@ def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References
     except ValueError:
         return False
     path, checksum = join(plan.job.output_dir, plan.shard_file(receipt.shard)), google_crc32c.Checksum()
-    pieces = _pieces(storage, path, receipt.bytes, checksum)
+    pieces = pieces_of(storage, path, receipt.bytes, _PIECE_BYTES, checksum)
     sound = not any(frame.problem for frame in read_frames(pieces, rows))
     for _ in pieces:  # bytes after the last record
         pass
     crc = int.from_bytes(checksum.digest(), "big")
     intact = sound and (len(rows), crc) == (receipt.records, receipt.crc32c)
     return intact and _is_of(receipt, rows[:, 0].tolist(), refs)
-
-
-def _pieces(storage: Storage, path: str, size: int, checksum: google_crc32c.Checksum) -> Iterator[bytes]:
-    ranges = ((path, at, min(_PIECE_BYTES, size - at)) for at in range(0, size, _PIECE_BYTES))
-    for piece in storage.read_ranges(ranges):
-        checksum.update(piece)
-        yield piece
 
 
 def _is_of(receipt: Receipt, lengths: list[int], refs: References) -> bool:

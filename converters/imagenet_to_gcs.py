@@ -16,8 +16,7 @@ from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, run, scratch_of
 from converters.imagenet.boxes import read_boxes
 from converters.imagenet.converter import SPLITS, ImagenetConverter
-from converters.imagenet.full_set import FULL_SET, check_full_set
-from converters.imagenet.layouts import find_raw
+from converters.imagenet.layouts import FULL_SET, check_full_set, find_raw
 from converters.imagenet.records import TFDS_DIRECTORY
 from converters.imagenet.synsets import ilsvrc2012_synsets, read_synsets
 from converters.images.options import add_verify_option

@@ -19,8 +19,7 @@ from trainer.history.segments import Command
 from trainer.inputs import InputFn
 from trainer.mesh import Placement
 from trainer.modes.alternating import Alternating, check_name, named_inputs
-from trainer.modes.evaluating import evaluate
-from trainer.modes.following import Waits, follow
+from trainer.modes.evaluating import Waits, evaluate, follow
 from trainer.modes.goal import goal_of
 from trainer.modes.looking import look
 from trainer.modes.prediction import check_export, check_predict, predictions

@@ -24,7 +24,7 @@ from converters.images.image_archives import (
 )
 from converters.raw.raw_directory import check_splits, first_few, open_raw_data
 from converters.raw.validation_share import check_fraction
-from converters.table.hints import hint_of_tables
+from converters.table.layouts import hint_of_tables
 from pipeline.errors import RawDataError, StorageError
 from pipeline.storage.storage import Stat, Storage, join
 

@@ -1,4 +1,4 @@
-"""Finds ImageNet's images in the layouts that raw data comes in. Each split may have its own layout.
+"""Finds ImageNet's images in the layouts that raw data comes in. Each split may have its own layout. Checks --full_set.
 
     original tars       ILSVRC2012_img_train.tar (a tar of class tars), ILSVRC2012_img_val.tar; also as .tar.gz
     extracted           train/<wnid>/*.JPEG, validation/*.JPEG (or val/)
@@ -12,14 +12,14 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
 from converters.imagenet.converter import SPLITS, VALIDATION_LABELS
-from converters.imagenet.synsets import check_known
-from converters.raw.class_names import label_text
+from converters.imagenet.synsets import check_known, ilsvrc2012_synsets
+from converters.raw.class_names import label_text, names_digest
 from converters.raw.compressed import Readable, by_suffix, readable
 from converters.raw.raw_directory import first_few, open_raw_data
 from converters.raw.tars import members
@@ -27,13 +27,15 @@ from pipeline.errors import RawDataError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["TRAIN_TAR", "VALIDATION_TAR", "RawImagenet", "find_raw"]
+__all__ = ["FULL_SET", "TRAIN_TAR", "VALIDATION_TAR", "RawImagenet", "check_full_set", "find_raw"]
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VALIDATION_TAR = "ILSVRC2012_img_val.tar"
 _TARS = {"train": TRAIN_TAR, "validation": VALIDATION_TAR}
 _FOLDERS = {"train": ("train",), "validation": ("validation", "val")}
 _KAGGLE_IMAGES, _KAGGLE_LABELS = "ILSVRC/Data/CLS-LOC", "LOC_val_solution.csv"
+FULL_SET: Mapping[str, int] = {"train": 1_281_167, "validation": 50_000}
+_OFFICIAL_LABELS = "82706d9a9dfbb5db50f3ba259b4d1a02"  # of the 50,000 synsets in the order of the images
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,26 @@ def find_raw(raw_data_dir: str, splits: Sequence[str], synsets: Sequence[str], s
     by_number = any(source.split == "validation" and not source.tag for source in sources)
     labels = _validation_labels(storage, raw_data_dir, synsets) if by_number else ()
     return RawImagenet(tuple(sources), labels)
+
+
+def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
+    """Raises RawDataError if a class is missing or the validation labels are not the official ones.
+
+    The scan counts the images. Nothing checks that class folders contain the right ones."""
+    for split in splits:
+        there = {source.tag for source in raw.sources if source.split == split and source.tag}
+        missing = [synset for synset in ilsvrc2012_synsets() if there and synset not in there]
+        if missing:
+            raise RawDataError(
+                f"--full_set: {split} has {len(there)} classes of 1,000: {missing[0]} is missing"
+                f"{f', and {len(missing) - 1} more' if missing[1:] else ''}. Copy them, or leave out --full_set."
+            )
+    labels = raw.validation_labels
+    if labels and names_digest(labels) != _OFFICIAL_LABELS:
+        raise RawDataError(
+            f"--full_set: the {len(labels):,} validation labels are not the official 50,000 of ILSVRC2012 (line n is "
+            "validation image n, in the order of file names). Use the original list, or leave out --full_set."
+        )
 
 
 def _folder(storage: Storage, raw_data_dir: str, split: str) -> str | None:

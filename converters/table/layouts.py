@@ -1,10 +1,11 @@
-"""Finds the tables, their columns, and the classes in a column.
+"""Finds the tables, their columns, and the classes in a column. Hints at tables where other data is expected.
 
 tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; several per split: train-00.csv, train_1.csv
 one set of tables   *.csv, ...; a fraction of the rows is for validation"""
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,15 +14,17 @@ from converters.raw.raw_directory import check_splits, first_few, open_raw_data
 from converters.raw.validation_share import check_fraction
 from converters.table.cells import class_cells
 from converters.table.rows import TABLE_SUFFIXES, column_names, table_rows
-from pipeline.errors import LabelError, OptionError, RawDataError, did_you_mean
+from pipeline.errors import LabelError, OptionError, RawDataError, StorageError, did_you_mean
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import Storage, join
 
-__all__ = ["SPLITS", "RawTables", "check_columns", "check_delimiter", "find_classes", "find_tables"]
+__all__ = ["SPLITS", "RawTables", "check_columns", "check_delimiter", "find_classes", "find_tables", "hint_of_tables"]
 
 SPLITS = ("train", "validation", "test")
 _NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
 _MAX_CLASSES = 100_000
+_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+_OF_SPLITS = ("train", "validation", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -106,3 +109,36 @@ def find_classes(paths: Iterable[str], column: str, separator: str | None, delim
         raise LabelError(f"no table has a label in column {column!r}.")
     integers = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in names)
     return tuple(sorted(names, key=int) if integers else sorted(names))
+
+
+def hint_of_tables(storage: Storage, directory: str, files: Iterable[str]) -> str:
+    """A sentence about the first table among the files in a directory of images; "" without tables."""
+    tables = [name for name in files if name.endswith(TABLE_SUFFIXES)]
+    if not tables:
+        return ""
+    image, label = _guessed_columns(storage, join(directory, tables[0]))
+    fraction = "" if tables[0].startswith(_OF_SPLITS) else " --validation_fraction=0.1"
+    columns = f"--image_column={shlex.quote(image)} --label_column={shlex.quote(label)}{fraction}"
+    return (
+        f"If the rows of {join(directory, tables[0])} name the images, run: python -m converters.table_to_gcs "
+        f"--raw_data_dir={shlex.quote(directory)} {columns} --output=..."
+    )
+
+
+def _guessed_columns(storage: Storage, path: str) -> tuple[str, str]:
+    """The columns of images and labels, guessed from the first row."""
+    try:
+        names = column_names(storage, path, None)
+        first = next(table_rows(storage, path, None), None)
+    except (RawDataError, StorageError):  # a hint must not fail
+        return "IMAGE", "LABEL"
+    cells = first.cells if first else {}
+    image = next((name for name in names if str(cells.get(name)).lower().endswith(_IMAGE_SUFFIXES)), "IMAGE")
+    return image, _guessed_label(names, image)
+
+
+def _guessed_label(names: Sequence[str], image: str) -> str:
+    after = names.index(image) + 1 if image in names else 0
+    others = [*names[after:], *names[: max(0, after - 1)]]
+    named = [name for name in others if "label" in name.lower() or "class" in name.lower()]
+    return next(iter(named or others), "LABEL")

@@ -7,11 +7,11 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.pool import ThreadPool
-from typing import BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pipeline.errors import StorageError
 
-__all__ = ["Sink", "Stat", "Storage", "files_at_once", "in_parallel", "join", "past_end"]
+__all__ = ["Sink", "Stat", "Storage", "files_at_once", "in_parallel", "join", "past_end", "pieces_of"]
 
 _FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
 
@@ -135,6 +135,18 @@ def in_parallel(function: Callable[[T], R], items: Sequence[T], at_once: int = 3
             pool.terminate()
             pool.join()
             raise
+
+
+def pieces_of(
+    storage: Storage, path: str, size: int, piece_bytes: int, checksum: Any, read: Callable[[int], object] | None = None
+) -> Iterator[bytes]:
+    """The first `size` bytes of a file, in pieces, which `checksum` is updated with. read: called with their sizes."""
+    ranges = ((path, at, min(piece_bytes, size - at)) for at in range(0, size, piece_bytes))
+    for piece in storage.read_ranges(ranges):
+        checksum.update(piece)
+        if read:
+            read(len(piece))
+        yield piece
 
 
 def past_end(path: str, end: int, offset: int, size: int) -> StorageError:

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -23,7 +22,7 @@ from pipeline.shards.record import crc32c
 from pipeline.shards.schema import Schema
 from pipeline.shards.split_index import encode_index
 from pipeline.sources.merged_schemas import SchemaGuess, merged_schema
-from pipeline.storage.storage import Stat, Storage, files_at_once, join
+from pipeline.storage.storage import Stat, Storage, files_at_once, join, pieces_of
 from pipeline.tools.record_checks import schema_problems
 
 __all__ = ["IndexBuilder", "IndexedFile", "IndexedSplit"]
@@ -106,7 +105,7 @@ class IndexBuilder:
         try:
             if not stat.bytes:  # dangling links and pipes are listed as empty, too; stat raises for them
                 self.storage.stat(path)
-            pieces = self._pieces(path, stat.bytes, checksum)
+            pieces = pieces_of(self.storage, path, stat.bytes, PIECE_BYTES, checksum, self.read)
             for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
                 problem = frame.problem or self._problem_inside(frame.payload, guess)
                 if problem:
@@ -120,13 +119,6 @@ class IndexBuilder:
         if not found.problems and not stat.agrees_with(Stat(stat.bytes, found.crc32c)):
             found.problems.append(f"{path} has crc32c {found.crc32c:08x}, but it was listed with {stat}")
         return found
-
-    def _pieces(self, path: str, size: int, checksum: Any) -> Iterator[bytes]:
-        ranges = ((path, at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES))
-        for piece in self.storage.read_ranges(ranges):
-            checksum.update(piece)
-            self.read(len(piece))
-            yield piece
 
     def _problem_inside(self, payload: bytes, guess: SchemaGuess) -> str:
         if self.schema is None:

@@ -23,7 +23,7 @@ from pipeline.shards.sidecars import METADATA_FILE, labels_file, sidecar_texts
 from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.keys import key_of
 from pipeline.sources.tfds_files import tfds_leaves
-from pipeline.storage.storage import Stat, Storage, files_at_once, join
+from pipeline.storage.storage import Stat, Storage, files_at_once, join, pieces_of
 from pipeline.tokenizers import TEXT_FILE
 from pipeline.tools.ledger import ledger_problem
 from pipeline.tools.packed_text import text_problem
@@ -161,7 +161,7 @@ class SplitVerifier:
             return verifier
         checksum = google_crc32c.Checksum()
         try:
-            pieces = self._pieces(path, there.bytes, checksum)
+            pieces = pieces_of(self.storage, path, there.bytes, PIECE_BYTES, checksum, self.read)
             for frame in read_frames(pieces, self._rows(number)):
                 self._look_into(verifier, path, frame)
             for _ in pieces:  # the bytes after the last record
@@ -176,13 +176,6 @@ class SplitVerifier:
             what = f"has {verifier.records} records, the manifest says {shard.records}"
             verifier.problems.append(Problem(path, what))
         return verifier
-
-    def _pieces(self, path: str, size: int, checksum: google_crc32c.Checksum) -> Iterator[bytes]:
-        ranges = ((path, at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES))
-        for piece in self.storage.read_ranges(ranges):
-            checksum.update(piece)
-            self.read(len(piece))
-            yield piece
 
     def _rows(self, number: int) -> np.ndarray | None:
         if self.index is None:

@@ -429,7 +429,7 @@ def _import_all() -> None:
     graph.pipeline_of = Stages  # conversions without Beam
     names = ("trainer.trainer", "trainer.__main__", "trainer.report", "trainer.rewind", "trainer.checkpoints")
     names += ("pipeline.verify", "pipeline.describe", "pipeline.datasets", "trainer.checkpointing.manager", "optax")
-    names += ("trainer.warm_start.orbax_checkpoint", "trainer.warm_start.own_checkpoint", "tokenizers", "jinja2")
+    names += ("trainer.warm_start.weights", "tokenizers", "jinja2")
     for name in (*names, "matplotlib.figure", "tensorflow_datasets", "converters.tfds_to_gcs"):
         import_module(name)
 

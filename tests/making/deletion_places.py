@@ -187,7 +187,7 @@ PLACES: Mapping[str, Proof] = {
     "trainer/exporting/serving_process.py:main": PRIVATE,
     "trainer/exporting/verification.py:served": PRIVATE,
     "trainer/history/segments.py:append": RUN,
-    "trainer/modes/owning.py:_shut_out": RUN,
+    "trainer/modes/session.py:_shut_out": RUN,
     "trainer/modes/preflight.py:_mark": PRIVATE,
     "trainer/ownership/record.py:OwnerFiles.create": IN_OUR_FORMAT,
     "trainer/ownership/record.py:OwnerFiles.remove": IN_OUR_FORMAT,

@@ -11,8 +11,7 @@ import jax
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
-from trainer.command.looking import write_look
-from trainer.command.reporting import Report
+from trainer.command.page_writing import Report, write_look
 from trainer.command.shown_state import show_state
 from trainer.events.progress import RecordsLine
 from trainer.history.segments import Command
@@ -39,33 +38,27 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     )
     if recipe.show_state:
         show_state(trainer, recipe)
-        return
-    if recipe.mode == "sample":
+    elif recipe.mode == "sample":
         _print_samples(trainer, recipe)
-        return
-    if recipe.mode == "look":
+    elif recipe.mode == "look":
         write_look(trainer, recipe, command)
-        return
-    if recipe.trainer.fast_dev_run:
+    elif recipe.trainer.fast_dev_run:
         _try(trainer, recipe, command, predicts=task.predict_fn is not None)
-        return
-    if recipe.mode == "predict":
+    elif recipe.mode == "predict":
         _write_predictions(trainer, recipe)
-        return
-    if recipe.mode == "evaluate-continuously":
+    elif recipe.mode == "evaluate-continuously":
         for result in trainer.evaluate_continuously(recipe.eval_input, timeout_seconds=recipe.follow_seconds):
             _tell(recipe, result)
-        return
-    if recipe.mode == "export":
+    elif recipe.mode == "export":
         _export(trainer, recipe)
-        return
-    trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
-    _evaluate(trainer, recipe, command)
-    if trained and trained.speed and jax.process_index() == 0:
-        measured = {"step": trained.step} | _measured(trained.speed, trained.goodput)
-        _publish(recipe.trainer.workdir, "train_result.json", measured)
-    if trained and recipe.export.export_path:
-        _export(trainer, recipe)
+    else:
+        trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
+        _evaluate(trainer, recipe, command)
+        if trained and trained.speed and jax.process_index() == 0:
+            measured = {"step": trained.step} | _measured(trained.speed, trained.goodput)
+            _publish(recipe.trainer.workdir, "train_result.json", measured)
+        if trained and recipe.export.export_path:
+            _export(trainer, recipe)
 
 
 def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bool) -> None:

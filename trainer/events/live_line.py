@@ -3,7 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Protocol, TextIO, cast
+from typing import TextIO, cast
 
 from rich.file_proxy import FileProxy
 from rich.progress import Progress, TextColumn
@@ -11,21 +11,9 @@ from rich.table import Column
 
 from pipeline.tools.command import Console
 
-__all__ = ["LiveLine", "open_live_line", "share_of"]
+__all__ = ["open_live_line", "share_of"]
 
 NOTEBOOK_SECONDS = 0.5  # between updates: each is a message to the browser
-
-
-class LiveLine(Protocol):
-    """Shows a count and a text."""
-
-    def show(self, step: int, text: str | None = None) -> None:
-        """text: None to keep the one before."""
-        ...
-
-    def close(self) -> None:
-        """Leaves the last state where it is."""
-        ...
 
 
 def share_of(step: int, end: int | None) -> str:
@@ -35,7 +23,7 @@ def share_of(step: int, end: int | None) -> str:
 
 def open_live_line(
     what: str, text: str, start: int, end: int | None, out: TextIO, clock: Callable[[], float]
-) -> LiveLine | None:
+) -> "_NotebookLine | _TerminalLine | None":
     """The line "`what` start/end: `text`" of a terminal or a notebook; None if there is neither."""
     if Console().is_jupyter:
         return _NotebookLine(what, text, start, end, clock)
@@ -53,12 +41,14 @@ class _NotebookLine:
         self._display(update=False)
 
     def show(self, step: int, text: str | None = None) -> None:
+        """text: None to keep the one before."""
         self._step, self._text = step, text or self._text
         if self._clock() - self._shown >= NOTEBOOK_SECONDS:
             self._shown = self._clock()
             self._display()
 
     def close(self) -> None:
+        """Leaves the last state where it is."""
         self._display()
 
     def _display(self, update: bool = True) -> None:
@@ -86,9 +76,11 @@ class _TerminalLine:
             handler.setStream(cast(TextIO, FileProxy(console, out)))
 
     def show(self, step: int, text: str | None = None) -> None:
+        """text: None to keep the one before."""
         self._progress.update(self._task, completed=step, description=text, refresh=text is not None)
 
     def close(self) -> None:
+        """Leaves the last state where it is."""
         for handler in self._handlers:
             handler.setStream(self._out)
         self._progress.stop()

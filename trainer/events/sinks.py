@@ -8,7 +8,7 @@ import fcntl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
@@ -23,22 +23,6 @@ Fence = Callable[[], None]
 
 def unfenced() -> None:
     """The fence of files that any process may write."""
-
-
-class Sink(Protocol):
-    """Takes framed records, in order."""
-
-    def write(self, record: bytes) -> None:
-        """Appends a record."""
-        ...
-
-    def flush(self, now: bool = False) -> None:
-        """Makes the records visible to readers; where that is costly, only at intervals, unless `now`."""
-        ...
-
-    def close(self) -> None:
-        """Makes all records visible to readers."""
-        ...
 
 
 class FileSink:
@@ -56,12 +40,13 @@ class FileSink:
         self._records, self._fence = bytearray(head), fence
 
     def write(self, record: bytes) -> None:
+        """Appends a framed record."""
         self._records += record
         if len(self._records) >= HELD_BYTES:
             self.flush()
 
     def flush(self, now: bool = False) -> None:
-        """See Sink. Always immediately."""
+        """Makes the records visible to readers."""
         del now
         if self._records:
             self._fence()
@@ -69,6 +54,7 @@ class FileSink:
             del self._records[: self._file.write(self._records)]
 
     def close(self) -> None:
+        """Makes all records visible to readers."""
         try:
             if not self._file.closed:
                 self.flush()
@@ -97,9 +83,11 @@ class PartsSink:
         self._fence = fence
 
     def write(self, record: bytes) -> None:
+        """Appends a framed record."""
         self._records += record
 
     def flush(self, now: bool = False) -> None:
+        """Makes the records visible to readers, which costs a request: only at intervals, unless `now`."""
         if not self._records or not (now or self._clock() - self._published_at >= PART_SECONDS):
             return
         self._fence()
@@ -111,7 +99,12 @@ class PartsSink:
         self._published_at = self._clock()
 
     def close(self) -> None:
+        """Makes all records visible to readers."""
         self.flush(now=True)
+
+
+Sink = FileSink | PartsSink
+"""Takes framed records, in order."""
 
 
 def open_sink(directory: str, name: str, head: bytes, fence: Fence = unfenced) -> Sink:

@@ -9,20 +9,35 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Literal
 
 from pipeline.errors import ExportError
 from pipeline.logs import logger
 from trainer.batch_spec import named_leaves
-from trainer.exporting.dependencies import dependencies
 from trainer.inputs import MASK
 from trainer.step_functions import chosen
 from trainer.task import Task, Variables
 
-__all__ = ["ServedModel", "serve"]
+__all__ = ["ServedModel", "dependencies", "serve"]
 
 log = logger("trainer")
 
 Arrays = Mapping[str, Any]
+Places = frozenset[int]
+NONE: Places = frozenset()
+
+# Calls whose operands and results are those of the function that they call, one by one. Any other operation, loops
+# included, is taken to compute all results from all operands.
+CALLS = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "checkpoint",
+    "remat2",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+)
 
 
 @dataclass(frozen=True)
@@ -97,3 +112,36 @@ def _check(needs: Mapping[str, tuple[bool, set[str]]], served: Mapping[str, set[
 def _stand_in(name: str, count: Any, row: jax.ShapeDtypeStruct) -> jax.Array:
     """For an array that no served prediction depends on; and the mask, as every row counts."""
     return jnp.full((count, *row.shape), 1 if name == MASK else 0, row.dtype)
+
+
+def dependencies(closed: ClosedJaxpr) -> list[Places]:
+    """For each output of a traced function, the numbers of the inputs that it may depend on, by its jaxpr."""
+    return _through(closed.jaxpr, [frozenset([place]) for place in range(len(closed.jaxpr.invars))])
+
+
+def _through(jaxpr: Any, given: Sequence[Places]) -> list[Places]:
+    known: dict[Any, Places] = dict(zip(jaxpr.invars, given, strict=True))
+
+    def of(atom: Any) -> Places:
+        return NONE if isinstance(atom, Literal) else known.get(atom, NONE)
+
+    for equation in jaxpr.eqns:
+        operands = [of(atom) for atom in equation.invars]
+        called = _called(equation)
+        if called is None:
+            everything = NONE.union(*operands)
+            made = [everything] * len(equation.outvars)
+        else:
+            made = _through(called, operands)
+        known.update(zip(equation.outvars, made, strict=True))
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _called(equation: Any) -> Any:
+    if equation.primitive.name not in CALLS:
+        return None
+    for value in equation.params.values():
+        jaxpr = getattr(value, "jaxpr", value)
+        if len(getattr(jaxpr, "invars", ())) == len(equation.invars) and len(jaxpr.outvars) == len(equation.outvars):
+            return jaxpr
+    return None

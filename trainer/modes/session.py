@@ -1,13 +1,18 @@
 """The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end."""
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, HostError
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import join
 from trainer.checkpointing.elsewhere import find_elsewhere
+from trainer.checkpointing.fenced import check_directory, remove_unfinished
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.cluster.common_end import CommonEnd
 from trainer.cluster.host_watchdog import HostWatchdog
@@ -16,9 +21,11 @@ from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import open_store
 from trainer.config import TrainerConfig
 from trainer.exits import ending
+from trainer.ownership.process import Process
 from trainer.ownership.taking import Ownership
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
+from trainer.workdir import claim
 
 __all__ = ["Session", "open_session"]
 
@@ -39,6 +46,26 @@ class Session:
         """Raises an Ending if this process was asked to end, or the error of another host. For waits, not in a loop."""
         self.preemption.check()
         self.watchdog.check()
+
+    def own(self, config: TrainerConfig) -> None:
+        """Makes this run the owner of the work directory until the call ends, before it reads, truncates or writes in
+        it. Host 0 takes it for all hosts. A fast_dev_run writes nothing and skips this.
+
+        OwnerError if another training run owns it; OptionError or CheckpointError if it has something that no run made
+        and that this one would replace or remove; on the other hosts, a HostError with that failure."""
+        if config.fast_dev_run:
+            return
+        watchdog, workdir, limit = self.watchdog, str(config.workdir), 2 * config.stall_seconds
+        store, key = watchdog.registry.store, watchdog.registry.key("owned")
+        if store.index == 0:
+            claim(workdir)
+            check_directory(workdir)
+            if lost := self.ownership.take(lambda seconds: watchdog.wait(lambda: None, seconds)):
+                _shut_out(workdir, lost)
+            if store.count > 1:
+                store.put(key, "")
+        elif watchdog.wait(lambda: store.get(key), limit) is None:
+            raise HostError(f"host 0 of {store.count} did not start the same call within {limit:g} s.")
 
     def reading(
         self, config: TrainerConfig, step: WhichStep | None, checkpoint_path: str | None = None
@@ -104,3 +131,16 @@ def open_session(config: TrainerConfig, saves: bool = False) -> Iterator[Session
         preemption.within(watchdog.registry)
         yield Session(watchdog, preemption, SharedDecisions(watchdog.registry, preemption), checkpoints, ownership)
         preemption.check()  # a request after the end of the loop; nothing is lost
+
+
+def _shut_out(workdir: str, lost: Process) -> None:
+    """Hides what a suspended owner is about to publish: it may wake up between its fence and its write. A checkpoint
+    loses its temporary directory, an open event file its name."""
+    remove_unfinished(workdir)
+    if is_remote(workdir):
+        return
+    storage, directory = open_storage(workdir), join(workdir, "train")
+    for name in storage.list(directory):
+        if name.startswith("events.") and f".{lost.host}.{lost.pid}." in name:
+            with storage.publish(join(directory, name)) as sink, Path(directory, name).open("rb") as file:
+                shutil.copyfileobj(file, sink)

@@ -24,7 +24,6 @@ from trainer.modes.alternating import Alternating
 from trainer.modes.beginning import new_state, restored, training_step
 from trainer.modes.between_dispatches import Actions, BetweenDispatches, StopRequest
 from trainer.modes.goal import check_ends
-from trainer.modes.owning import own
 from trainer.modes.pace import Pace
 from trainer.modes.preflight import agree_on
 from trainer.modes.recording import Recorder
@@ -52,7 +51,7 @@ def train(
     config = setup.config
     with open_session(config, saves=not config.fast_dev_run) as session:
         with session.preemption.leavable():
-            own(session, config)
+            session.own(config)
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
             end = config.fast_dev_run or goal(start)
             opened = setup.open("train", input_fn, start) if end is None or start < end else None

@@ -24,7 +24,7 @@ def storage(bucket, monkeypatch):
 
 @pytest.fixture
 def short_time_outs(monkeypatch):
-    for module in ("gcs", "gcs_media", "gcs_calls", "gcs_ranges", "gcs_upload"):
+    for module in ("gcs", "gcs_calls", "gcs_ranges", "gcs_upload"):
         monkeypatch.setattr(f"pipeline.storage.{module}.TIMEOUT_SECONDS", (2.0, 0.4))
 
 
@@ -97,7 +97,7 @@ def test_a_token_that_is_taken_back_is_renewed_once(storage, bucket, gcs_server,
             self.refreshed += 1
 
     write(storage, f"{bucket}/x", b"0123456789")
-    monkeypatch.setattr("pipeline.storage.gcs_media.credentials", lambda: account)
+    monkeypatch.setattr("pipeline.storage.gcs_ranges.credentials", lambda: account)
     account = Account()
     gcs_server.fail("GET .*alt=media", Status(401), times=1)
     assert storage.read(f"{bucket}/x") == b"0123456789"

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from trainer.exporting.dependencies import dependencies
+from trainer.exporting.served_model import dependencies
 
 
 def separate(a, b, c):

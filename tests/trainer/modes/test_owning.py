@@ -11,7 +11,6 @@ from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
-from trainer.modes.owning import own
 from trainer.modes.session import Session
 from trainer.ownership.lease import Times
 from trainer.ownership.process import this_process
@@ -21,7 +20,7 @@ from trainer.trainer import Trainer
 
 @pytest.fixture
 def outcomes(config, monkeypatch):
-    """outcomes(count) -> what `own` gives on each of so many hosts: None, or the text of its error."""
+    """outcomes(count) -> what `Session.own` gives on each of so many hosts: None, or the text of its error."""
     monkeypatch.setattr("trainer.cluster.host_watchdog.break_apart", lambda *_: None)
 
     def run(count):
@@ -33,7 +32,7 @@ def outcomes(config, monkeypatch):
             try:
                 with HostWatchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
                     decisions = SharedDecisions(watchdog.registry, preemption)
-                    own(Session(watchdog, preemption, decisions, CheckpointManager(settings), ownership), settings)
+                    Session(watchdog, preemption, decisions, CheckpointManager(settings), ownership).own(settings)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
 

@@ -25,8 +25,8 @@ from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
-from trainer.modes import following
-from trainer.modes.following import Waits
+from trainer.modes import evaluating
+from trainer.modes.evaluating import Waits
 from trainer.modes.session import Session
 from trainer.ownership.taking import Ownership
 from trainer.trainer import Trainer
@@ -172,7 +172,7 @@ def test_one_that_is_half_removed_when_it_is_read_is_no_damaged_one(follower, pu
 
 
 def test_a_damaged_one_is_an_error_that_names_it(follower, put, vector_input, monkeypatch):
-    monkeypatch.setattr(following, "REMOVAL_SECONDS", 0.3)
+    monkeypatch.setattr(evaluating, "REMOVAL_SECONDS", 0.3)
     shutil.rmtree(put(1) / "state")
     with pytest.raises(
         CheckpointError, match="run/checkpoints/1/state/_METADATA is missing: the checkpoint is damaged"
@@ -220,7 +220,7 @@ def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
     def next_step(host, last):
         config = trained.config if host == 0 else replace(trained.config, workdir="/nowhere")
         with call_of(store.view(host, 2), config) as session:
-            return following._next_step(session, last, Waits(0.3, 0.1, 20.0))
+            return evaluating._next_step(session, last, Waits(0.3, 0.1, 20.0))
 
     with ThreadPoolExecutor(2) as pool:
         for last, expected in ((None, STEPS), (STEPS, None)):
@@ -230,7 +230,7 @@ def test_all_hosts_hear_from_host_0_which_checkpoint_is_next(trained):
 def test_a_host_that_waits_for_host_0_in_vain_ends(trained):
     text = "host 0 of 2 did not start to look for the next checkpoint within 0.2 s"
     with call_of(LocalStore().view(1, 2), trained.config) as session, pytest.raises(HostError, match=text):
-        following._next_step(session, None, Waits(60.0, 0.1, 0.2))
+        evaluating._next_step(session, None, Waits(60.0, 0.1, 0.2))
 
 
 def test_sigterm_is_heard_while_the_next_checkpoint_is_waited_for(follower, vector_input):
