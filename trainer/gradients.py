@@ -16,7 +16,7 @@ from trainer.task import Batch, Task, Variables, kind_of
 
 __all__ = ["Gradients", "accumulated", "accumulated_losses", "called", "gradients", "microbatches"]
 
-Microbatches = tuple[jax.Array, Batch]
+Parts = tuple[jax.Array, Batch]
 """The numbers of the microbatches, and their rows: the arrays of a batch, [count, rows, ...]."""
 Mean = Callable[[jax.Array, jax.Array], jax.Array]
 """(values [b], mask [b]) -> their mean, or a microbatch's part of the batch's mean."""
@@ -56,7 +56,7 @@ def gradients(task: Task, variables: Variables, batch: Batch, rng: jax.Array, me
     return Gradients(grads, means, extra)
 
 
-def microbatches(batch: Batch, count: int, axes: BatchAxes = ROWS_FIRST) -> Microbatches:
+def microbatches(batch: Batch, count: int, axes: BatchAxes = ROWS_FIRST) -> Parts:
     """Microbatch i has every count-th row from i on, so each device keeps its own rows."""
 
     def cut(leaf: jax.Array, axis: int) -> jax.Array:
@@ -65,9 +65,7 @@ def microbatches(batch: Batch, count: int, axes: BatchAxes = ROWS_FIRST) -> Micr
     return jnp.arange(count), axes.map(cut, batch)
 
 
-def accumulated(
-    task: Task, variables: Variables, parts: Microbatches, rng: jax.Array, unroll: bool = False
-) -> Gradients:
+def accumulated(task: Task, variables: Variables, parts: Parts, rng: jax.Array, unroll: bool = False) -> Gradients:
     """The gradients of the complete batch, from its microbatches one after the other, in the memory of one.
 
     The random key of microbatch i is number i of `rng`. Each passes `extra` on to the next. unroll: no loop, in which
@@ -89,7 +87,7 @@ def accumulated(
     return Gradients(grads, {name: jnp.sum(values) for name, values in means.items()}, extra)
 
 
-def accumulated_losses(task: Task, variables: Variables, parts: Microbatches, rng: jax.Array) -> jax.Array:
+def accumulated_losses(task: Task, variables: Variables, parts: Parts, rng: jax.Array) -> jax.Array:
     """[b]: the loss of each row of the batch, as `accumulated` computes it."""
 
     def add(extra: Any, microbatch: tuple[jax.Array, Batch]) -> tuple[Any, jax.Array]:

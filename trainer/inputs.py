@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import jax
 import numpy as np
 
-from pipeline.errors import EmptySplitError, InputError
+from pipeline.errors import EmptySplitError, InputError, OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
 
@@ -26,6 +26,7 @@ __all__ = [
     "IterableInput",
     "MakeInput",
     "TfDataset",
+    "as_function",
     "as_input",
 ]
 
@@ -128,11 +129,6 @@ class CompleteInput(Input, Protocol):
 class TfDataset(Protocol):
     """A tf.data.Dataset of batches. One of dicts that pipeline.tf_data made is read as the Input that it carries."""
 
-    @property
-    def element_spec(self) -> Any:
-        """The structure of a batch."""
-        ...
-
     def as_numpy_iterator(self) -> Iterator[Any]:
         """The batches, in NumPy."""
         ...
@@ -216,6 +212,19 @@ class _Completed:
         if name in _ADDED:
             return getattr(self._source, name, getattr(IterableInput, name))
         return getattr(self._source, name)
+
+
+def as_function(given: InputFn) -> MakeInput:
+    """The function, or one that returns the input given in its place. Raises OptionError for anything else."""
+    if callable(given):
+        return given
+    is_input = isinstance(given, (Input, TfDataset))
+    if is_input and jax.process_count() == 1:
+        return lambda _: given
+    raise OptionError(
+        f"the input is a {type(given).__name__}{', and this run has several hosts' * is_input}. Give a function that "
+        "makes it: lambda ctx: train_dataset(..., global_batch=ctx.global_batch_size, hosts=ctx.hosts)."
+    )
 
 
 def as_input(source: object, host_batch: int) -> CompleteInput:

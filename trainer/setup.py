@@ -14,17 +14,7 @@ from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
 from trainer.first_batches import first_batches
 from trainer.history.segments import Command
-from trainer.inputs import (
-    MASK,
-    CompleteInput,
-    Input,
-    InputContext,
-    InputFn,
-    IterableInput,
-    MakeInput,
-    TfDataset,
-    as_input,
-)
+from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, TfDataset, as_function, as_input
 from trainer.interruptible import Check
 from trainer.loop.dispatch_plan import Steps, steps_that_fit
 from trainer.loop.feed import Chunks, Feeder, InputEnd
@@ -33,7 +23,7 @@ from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state
 from trainer.task import Step, Task, kind_of
 
-__all__ = ["Opened", "Setup", "as_function"]
+__all__ = ["Opened", "Setup"]
 
 log = logger("trainer")
 
@@ -248,17 +238,3 @@ def _check_task(task: object) -> None:
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         hint = " A schedule is an optimizer's learning rate: optax.adam(schedule)." if callable(optimizer) else ""
         raise OptionError(f"the task's optimizer is {kind_of(optimizer)}. Give one of optax: optax.adam(1e-3).{hint}")
-
-
-def as_function(given: InputFn) -> MakeInput:
-    """The function, or one that returns the input given in its place. Raises OptionError for anything else."""
-    if callable(given):
-        return given
-    is_input = isinstance(given, (Input, TfDataset))
-    if is_input and jax.process_count() == 1:
-        return lambda _: given
-    raise OptionError(
-        f"the input is {kind_of(given)}{', and this run has several hosts' * is_input}. Give a function that makes it, "
-        "which the trainer calls with an InputContext: lambda ctx: train_dataset(..., "
-        "global_batch=ctx.global_batch_size, hosts=ctx.hosts)."
-    )

@@ -82,8 +82,7 @@ class TfProgramBatches(Iterator[Batch]):
 
     def __init__(self, source: TfProgram, skip: int) -> None:
         self.digest = self.skipped = 0
-        before = {skip: source.digests[skip - 1]} if 0 < skip <= len(source.digests) else {}
-        self._expected = before | source.restored
+        self._expected = ({skip: source.digests[skip - 1]} if 0 < skip <= len(source.digests) else {}) | source.restored
         self._source, self._skip, self._closed = source, skip, False
         self._iterator = source.program.as_numpy_iterator()
         self._digests = source.digests = array("I")

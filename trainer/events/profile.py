@@ -24,9 +24,7 @@ from trainer.config import TrainerConfig
 
 __all__ = ["Profile"]
 
-TO_LOOK_AT_IT = (
-    "in an environment of its own: pip install tensorboard tensorboard-plugin-profile && tensorboard --logdir"
-)
+TO_LOOK_AT_IT = "in a new environment: pip install tensorboard tensorboard-plugin-profile && tensorboard --logdir"
 
 log = logger("trainer")
 

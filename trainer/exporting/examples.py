@@ -10,8 +10,8 @@ from pipeline.hosts import ONE_HOST
 from pipeline.inputs.serving import Serving
 from trainer.batch_spec import named_leaves
 from trainer.exporting.saved_model import ARRAYS, FEATURES, SERVING_DEFAULT
-from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_input
-from trainer.setup import Setup, as_function
+from trainer.inputs import INDEX, MASK, InputContext, InputFn, as_function, as_input
+from trainer.setup import Setup
 
 __all__ = ["Examples"]
 

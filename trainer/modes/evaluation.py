@@ -112,14 +112,8 @@ class Evaluation:
         padding_kind = self._setup.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
         sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
-        with self._setup.feeding(
-            self._program,
-            opened,
-            opened.source.start,
-            self._steps,
-            self._session.check,
-            common=self._session.common_end(opened),
-        ) as feeder:
+        given = (self._program, opened, opened.source.start, self._steps, self._session.check)
+        with self._setup.feeding(*given, common=self._session.common_end(opened)) as feeder:
             started = time.perf_counter()
             carry, _ = run(carry, 0, feeder, self._program, sums.add, self._session)
         self.state = with_model(self.state, model, carry.variables)

@@ -121,9 +121,7 @@ def _facts_of_input(setup: Setup, opened: Opened) -> dict[str, Any]:
     source = opened.source
     axes = setup.placement.axes
     # Without the axis of the batch: hosts may have different numbers of rows.
-    rows = axes.map(
-        lambda leaf, axis: f"{leaf.dtype} {[*leaf.shape[:axis], *leaf.shape[axis + 1 :]]} per row", opened.struct
-    )
+    rows = axes.map(lambda x, axis: f"{x.dtype} {[*x.shape[:axis], *x.shape[axis + 1 :]]} per row", opened.struct)
     spec = {f"the batch's {name}": row for name, row in named_leaves(rows).items()}
     order = {f"the input's {name}": value for name, value in source.state(source.start).items()}
     model = jax.tree_util.tree_leaves_with_path(setup.abstract_state(opened))

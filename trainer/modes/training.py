@@ -1,6 +1,5 @@
 """One run of training, from the newest checkpoint to its end."""
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -170,8 +169,7 @@ class _Begun:
 
 def _begin(session: Session, setup: Setup, opened: Opened, start: int, warm_start: WarmStart) -> _Begun:
     if not opened.resumable:
-        log.log(
-            logging.WARNING if start else logging.INFO,
+        (log.warning if start else log.info)(
             "the input is a plain iterable, which has no position: a resumed run starts it from its beginning, unless "
             "input_fn starts it at InputContext.start_step",
         )

