@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import EvaluationError, FingerprintError, InputError
-from pipeline.inputs.batches import Batch
+from pipeline.inputs.batches import DECODING, Batch
 from pipeline.logs import logger
 from pipeline.shards.record import crc32c_of
 from pipeline.spec import RESERVED, ArraySpec, delivered
@@ -84,7 +84,7 @@ class TfProgramBatches(Iterator[Batch]):
         self.digest = self.skipped = 0
         self._expected = ({skip: source.digests[skip - 1]} if 0 < skip <= len(source.digests) else {}) | source.restored
         self._source, self._skip, self._closed = source, skip, False
-        self._iterator = source.program.as_numpy_iterator()
+        self._iterator = source.program.prefetch(DECODING).as_numpy_iterator()
         self._digests = source.digests = array("I")
 
     def __next__(self) -> Batch:

@@ -9,13 +9,14 @@ per record, of the process, relative to the contender in the first row of each p
 # ruff: noqa: E402 (a script: it finds its packages itself)
 
 import argparse
+import gc
 import io
 import itertools
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ from pipeline.index import main as index
 from pipeline.ops import DecodeJpeg, DecodeRandomResizedCrop
 from pipeline.tf_cpu import tf
 
-BATCH = 64
-SIZES = {"JPEGs of 32 x 32": (32, 32, 2048, 100), "crops of photographs": (500, 375, 256, 12)}  # of images, and batches
+BATCH, WARM_UP = 64, 8
+SIZES = {"JPEGs of 32 x 32": (32, 32, 2048, 300), "crops of photographs": (500, 375, 256, 20)}  # of images, and batches
 
 
 def write(directory: str, width: int, height: int, count: int) -> None:
@@ -51,8 +52,8 @@ def write(directory: str, width: int, height: int, count: int) -> None:
     assert index([directory]) == 0
 
 
-def contenders(directory: str, small: bool) -> dict[str, dict[str, Iterator[Any]]]:
-    """The batches of each, by name and by part."""
+def contenders(directory: str, small: bool) -> dict[str, dict[str, Callable[[], Iterator[Any]]]]:
+    """What makes the batches of each, by name and by part."""
     shape = (32, 32, 3) if small else (224, 224, 3)
     op = (
         DecodeJpeg("encoded", "image", shape)
@@ -70,26 +71,35 @@ def contenders(directory: str, small: bool) -> dict[str, dict[str, Iterator[Any]
 
     records = tf.data.TFRecordDataset(f"{directory}/train-00000-of-00001")
     program = records.map(decoded, num_parallel_calls=tf.data.AUTOTUNE)
-    batches = tf_data.training_batches(program, BATCH)
     return {
         "infeed": {
-            "`batches()`": train_dataset(directory, **options).batches(),
-            "`tf_data.train_dataset`": tf_data.train_dataset(directory, **options).as_numpy_iterator(),
+            "`batches()`": lambda: train_dataset(directory, **options).batches(),
+            "`tf_data.train_dataset`": lambda: tf_data.train_dataset(directory, **options).as_numpy_iterator(),
         },
         "a program": {
-            "`repeat().batch().prefetch()`": program.repeat().batch(BATCH, True).prefetch(2).as_numpy_iterator(),
-            "`tf_data.training_batches`": batches.as_numpy_iterator(),
-            "the same, as the trainer reads it": batches.infeed_input.batches(0),
+            "`repeat().batch().prefetch()`": lambda: (
+                program.repeat().batch(BATCH, True).prefetch(2).as_numpy_iterator()
+            ),
+            "`tf_data.training_batches`": lambda: tf_data.training_batches(program, BATCH).as_numpy_iterator(),
+            "as the trainer reads it": lambda: tf_data.training_batches(program, BATCH).infeed_input.batches(0),
         },
     }
 
 
-def cpu_us(batches: Iterator[Any], count: int) -> float:
-    """CPU time per record. What works ahead is held to as much before as after."""
+def cpu_us(make: Callable[[], Iterator[Any]], count: int) -> float:
+    """CPU time per record, once the first batches have filled what works ahead."""
+    batches = make()
+    for _ in itertools.islice(batches, WARM_UP):
+        pass
     begun = time.process_time()
     for _ in itertools.islice(batches, count):
         pass
-    return (time.process_time() - begun) / count / BATCH * 1e6
+    used = time.process_time() - begun
+    getattr(batches, "close", lambda: None)()
+    del batches
+    gc.collect()
+    time.sleep(0.5)  # threads end
+    return used / count / BATCH * 1e6
 
 
 def main() -> None:
@@ -104,9 +114,8 @@ def main() -> None:
             for part, made in contenders(directory, width == 32).items():
                 found: dict[str, list[float]] = {name: [] for name in made}
                 for _ in range(rounds + 1):
-                    for name, each in made.items():
-                        next(each)  # what was made ahead while the others had their turn
-                        found[name].append(cpu_us(each, batches))
+                    for name, make in made.items():
+                        found[name].append(cpu_us(make, batches))
                 first = next(iter(found.values()))[1:]
                 for name, times in found.items():
                     ratios = [mine / other for mine, other in zip(times[1:], first, strict=True)]
