@@ -1,9 +1,9 @@
 """tf.data on both sides: infeed's batches as a tf.data.Dataset, and exact batches of any tf.data program.
 
 train_dataset and eval_dataset hand out what pipeline.datasets delivers, for Keras, tf.distribute or a `map` of your
-own, at the cost of one more copy of each batch. training_batches and evaluation_batches make one host's static batches of a
-program of single examples. The trainer takes all of them: until you map it, a dataset made here carries its input, and
-the trainer reads that directly, with its proof and its position."""
+own, at the cost of one more copy of each batch. training_batches and evaluation_batches make one host's static batches
+of a program of single examples. The trainer takes all of them: until you map it, a dataset made here carries its input,
+and the trainer reads that directly, with its proof and its position."""
 
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
