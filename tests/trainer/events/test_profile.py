@@ -29,9 +29,7 @@ def test_the_trace_has_the_dispatches_of_its_steps_alone(dense_task, vector_inpu
     with caplog.at_level(logging.INFO, "trainer"):
         Trainer(dense_task, settings, jax.devices()[:1]).train(vector_input, steps=24)
     directory = f"{settings.workdir}/profile"
-    assert (
-        f"the profile of steps 9:18 is in {directory}. To look at it, in a new environment: pip" in caplog.text
-    )
+    assert f"the profile of steps 9:18 is in {directory}. To look at it, in a new environment: pip" in caplog.text
     assert f"&& tensorboard --logdir {directory}" in caplog.text
     (path,) = Path(settings.workdir).glob("profile/plugins/profile/*/*.xplane.pb")
     begun, operations = seen(path)
