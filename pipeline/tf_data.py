@@ -155,7 +155,7 @@ def _of_host(program: TfProgram) -> tf.data.Dataset:
 
 
 def _of_one_host(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset, of which tf.distribute must not give each host only a part again."""
+    """The dataset, which tf.distribute is told not to shard: it already has only the rows of one host."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)

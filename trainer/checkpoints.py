@@ -43,10 +43,10 @@ def latest_checkpoint(workdir: str) -> int | None:
 def get_variable_names(checkpoint_path: str, step: int | None = None, *, all_arrays: bool = False) -> list[str]:
     """The names of the model's parameters in a checkpoint, such as "dense/kernel".
 
-    checkpoint_path: a work directory, of which `step` is read (default: the newest), or a checkpoint in it,
-    <workdir>/checkpoints/<step>; local or gs://. all_arrays: of every array, such as "variables/params/dense/kernel",
-    and those of the optimizer, the averages and the model's statistics.
-    Raises CheckpointError if there is no such checkpoint, or it is damaged."""
+    checkpoint_path: a work directory, local or gs://, or one checkpoint in it, <workdir>/checkpoints/<step>.
+    step: which checkpoint of a work directory to read; default: the newest. all_arrays: also the arrays of the
+    optimizer, the averages and the model's statistics, with complete names: "variables/params/dense/kernel".
+    Raises CheckpointError for a checkpoint that is missing or damaged."""
     return [*_found(checkpoint_path, step, all_arrays)[1]]
 
 

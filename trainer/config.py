@@ -144,9 +144,9 @@ class TrainerConfig:
                 "'100:120', which traces steps 101 to 120."
             )
         if self.profile_steps is not None and self.profiler_port is not None:
-            raise OptionError(
-                "profile_steps and profiler_port are both given, but only one trace is possible. Give one."
-            )
+            raise OptionError("profile_steps and profiler_port are given, but only one trace is possible. Give one.")
+        if (self.profiler_port or 0) > 65_000:  # the other processes of a run take the next ones, up to 65,535
+            raise OptionError(f"profiler_port={self.profiler_port} is not one of the ports 1 to 65000.")
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
 

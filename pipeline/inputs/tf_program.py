@@ -73,8 +73,10 @@ class TfProgram:
         for name in ("fingerprint", "global_batch"):
             if (there := state.get(name)) != (here := getattr(self, name)):
                 raise FingerprintError(f"The saved position has {name}={there!r}, this input has {name}={here!r}.")
-        self.restored = {state["batches"]: state["crc32c"]} if "crc32c" in state else {}
-        return state["batches"]
+        if type(batches := state.get("batches")) is not int or batches < 0:
+            raise FingerprintError(f"The saved position, {batches!r}, is not a number of batches.")
+        self.restored = {batches: state["crc32c"]} if "crc32c" in state else {}
+        return batches
 
 
 class TfProgramBatches(Iterator[Batch]):

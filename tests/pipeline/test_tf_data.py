@@ -230,6 +230,13 @@ def test_a_position_of_something_else_is_refused(images):
         program.restore(tf_data.training_batches(numbers(9), 3).infeed_input.state(0))
 
 
+@pytest.mark.parametrize("damaged", [-1, "7", 2.0, None])
+def test_a_saved_position_that_is_no_number_of_batches_is_refused(damaged):
+    program = tf_data.training_batches(numbers(9), 4).infeed_input
+    with pytest.raises(FingerprintError, match=f"The saved position, {damaged!r}, is not a number of batches"):
+        program.restore(program.state(0) | {"batches": damaged})
+
+
 def test_a_program_that_has_become_shorter_is_refused_on_a_resume():
     source = tf_data.training_batches(numbers(50).shuffle(50, seed=1), 4).infeed_input
     shorter = TfProgram(numbers(50).batch(4).take(3), 4, np.arange(4), num_records=None, endless=True, start=0)

@@ -26,6 +26,8 @@ __all__ = ["Profile"]
 
 TO_LOOK_AT_IT = "in a new environment: pip install tensorboard tensorboard-plugin-profile && tensorboard --logdir"
 
+LONGEST_CAPTURE_SECONDS = 60.0  # a trace is held in memory
+
 log = logger("trainer")
 
 
@@ -101,7 +103,7 @@ class Profile:
 
         with tempfile.TemporaryDirectory() as directory:
             with jax.profiler.trace(directory):
-                self._left.wait(UInt64Value.FromString(request).value / 1000)
+                self._left.wait(min(UInt64Value.FromString(request).value / 1000, LONGEST_CAPTURE_SECONDS))
             (trace,) = (path.read_bytes() for path in Path(directory).rglob("*.xplane.pb"))
         tool = b"\x0a\x09xplane.pb\x12" + varint(len(trace)) + trace
         return b"\x32" + varint(len(tool)) + tool

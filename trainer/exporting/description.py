@@ -32,7 +32,7 @@ class Origin:
 class Description:
     """origin: see Origin. signatures: see signature_facts. labels: prediction -> the class names of its numbers.
     versions: of the libraries that made it. verified: with how many records, in which batch sizes, with which tolerance
-    and which largest difference. assets_extra: names of the copied files beside it."""
+    and which largest difference. assets_extra: the names of the files copied into the same directory."""
 
     origin: Origin
     signatures: Mapping[str, Any]

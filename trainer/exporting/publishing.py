@@ -214,11 +214,13 @@ def check_asset(name: str, path: str) -> None:
     """Raises OptionError for a name that a file of the user's cannot have in assets.extra, StorageError unless there is
     a file at `path`."""
     if not _can_be_asset(name):
-        raise OptionError(f"assets_extra has {name!r}. Give a file name without '/', other than our {DESCRIPTION}.")
+        raise OptionError(
+            f"assets_extra has {name!r}. Give a file name of up to 255 bytes without '/', other than our {DESCRIPTION}."
+        )
     open_storage(str(path)).stat(str(path))
 
 
-def _can_be_asset(name: object) -> bool:
+def _can_be_asset(name: Any) -> bool:
     """Also of names that a description lists, which may be anyone's."""
-    ours = ("", ".", "..", DESCRIPTION)
-    return isinstance(name, str) and name.isprintable() and "/" not in name and name.lower() not in ours
+    valid = isinstance(name, str) and name.isprintable() and "/" not in name and len(name.encode()) < 256
+    return valid and name.lower() not in ("", ".", "..", DESCRIPTION)

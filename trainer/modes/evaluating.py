@@ -167,7 +167,5 @@ def _say_timeout(directory: str, last: int | None, timeout_seconds: float) -> No
             f"{directory} has no checkpoint, and none came within {timeout_seconds:g} s (timeout_seconds). Is this "
             "the work directory that the training run writes to?"
         )
-    log.warning(
-        "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d",
-        *(timeout_seconds, last),
-    )
+    text = "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
+    log.warning(text, timeout_seconds, last)

@@ -64,11 +64,8 @@ def train(
         if opened:
             result = _train_run(session, setup, opened, start, end, evaluating, warm_start)
         else:
-            log.warning(
-                "nothing to train: the checkpoint of step %d has reached max_steps=%d. Raise it to train on; to start "
-                "over, with other settings or another model, give another workdir",
-                *(start, end),
-            )
+            how = "Raise it to continue; to train with other settings or another model, give another workdir"
+            log.warning("nothing to train: the checkpoint of step %d has reached max_steps=%d. %s", start, end, how)
             result = TrainResult(start, start, None, {}, None, 0)
         return replace(result, evaluations=tuple(evaluating.results)) if evaluating else result
 

@@ -5,11 +5,14 @@ import socket
 import threading
 from pathlib import Path
 
+import grpc
 import pytest
+from google.protobuf.wrappers_pb2 import UInt64Value
 from jax.profiler import ProfileData
 
 from pipeline.errors import OptionError
 from trainer.callbacks import Callback
+from trainer.events import profile
 from trainer.trainer import Trainer
 
 CLIENT = """
@@ -89,9 +92,6 @@ def test_a_port_that_is_in_use_is_one_error(dense_task, endless, config, port):
 
 
 def test_a_capture_under_way_does_not_keep_a_training_from_ending(dense_task, endless, config, port):
-    import grpc
-    from google.protobuf.wrappers_pb2 import UInt64Value
-
     class Asks(Callback):
         def on_loop_end(self, end):
             if not calls:
@@ -105,3 +105,17 @@ def test_a_capture_under_way_does_not_keep_a_training_from_ending(dense_task, en
         settings = config(iterations_per_loop=4, profiler_port=port)
         Trainer(dense_task, settings, callbacks=[Asks()]).train(endless)
         assert calls[0].exception(timeout=20) is not None
+
+
+def test_a_capture_has_an_end_however_long_the_client_asks_for(dense_task, endless, config, port, monkeypatch):
+    monkeypatch.setattr(profile, "LONGEST_CAPTURE_SECONDS", 0.2)
+    answers = []
+
+    def ask():
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/tensorflow.ProfilerService/Profile")
+            answers.append(call(UInt64Value(value=10**8).SerializeToString(), timeout=60))
+
+    settings = config(iterations_per_loop=4, profiler_port=port)
+    assert Trainer(dense_task, settings, callbacks=[During(ask)]).train(endless).stopped == "the visit is over"
+    assert b"xplane.pb" in answers[0]

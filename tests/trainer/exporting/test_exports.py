@@ -203,13 +203,14 @@ def test_an_export_that_predicts_something_else_is_not_published(photographs, tm
             (
                 {"assets_extra": {name: __file__}},
                 OptionError,
-                rf"assets_extra has {re.escape(repr(name))}\. Give a file name without '/', other than our infeed",
+                rf"assets_extra has {re.escape(repr(name))}\. Give a file name of up to 255 bytes without '/', other than",
             )
             for name in (
                 "infeed.json",
                 "Infeed.JSON",
                 "",
                 "..",
+                "x" * 256,
                 "../vocab.txt",
                 "/vocab.txt",
                 "below/vocab.txt",

@@ -20,7 +20,7 @@ from trainer.trainer import Trainer
 
 @pytest.fixture
 def outcomes(config, monkeypatch):
-    """outcomes(count) -> what `Session.own` gives on each of so many hosts: None, or the text of its error."""
+    """outcomes(count) -> for each of `count` hosts what `Session.own` returns: None, or the text of its error."""
     monkeypatch.setattr("trainer.cluster.host_watchdog.break_apart", lambda *_: None)
 
     def run(count):
