@@ -215,6 +215,9 @@ def test_a_dataset_that_reshuffles_each_iteration_is_not_resumed_by_its_own_obje
     once = tf_data.training_batches(numbers(50).shuffle(50, seed=1), 4)
     with pytest.raises(FingerprintError, match="make the dataset anew in an input_fn"):
         resumed(lambda: once, 20)
+    list(itertools.islice(once.infeed_input.batches(0), 5))
+    with pytest.raises(FingerprintError, match="the first 3 batches"):  # of the pass before, without a saved position
+        next(once.infeed_input.batches(3))
     kept = tf_data.training_batches(numbers(50).shuffle(50, seed=1, reshuffle_each_iteration=False), 4)
     assert len(resumed(lambda: kept, 20)) == 4
 
@@ -250,7 +253,8 @@ def test_a_program_that_has_become_shorter_is_refused_on_a_resume():
 def test_a_stated_number_of_records_that_is_wrong_is_an_error_even_if_batches_are_full(stated):
     program = numbers(100).apply(tf.data.experimental.assert_cardinality(stated))
     with pytest.raises(EvaluationError, match="has another number of examples than its assert_cardinality states"):
-        list(tf_data.evaluation_batches(program, 16).infeed_input.batches(0))
+        source = tf_data.evaluation_batches(program, 16).infeed_input
+        list(itertools.islice(source.batches(0), source.steps_per_epoch))  # as the trainer reads it: not to its end
 
 
 def test_rows_of_a_complete_batch_may_have_another_order():

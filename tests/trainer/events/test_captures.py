@@ -112,7 +112,7 @@ def test_a_capture_has_an_end_however_long_the_client_asks_for(dense_task, endle
     answers = []
 
     def ask():
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.max_receive_message_length", -1)]) as channel:
             call = channel.unary_unary("/tensorflow.ProfilerService/Profile")
             answers.append(call(UInt64Value(value=10**8).SerializeToString(), timeout=60))
 

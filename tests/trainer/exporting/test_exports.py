@@ -203,7 +203,7 @@ def test_an_export_that_predicts_something_else_is_not_published(photographs, tm
             (
                 {"assets_extra": {name: __file__}},
                 OptionError,
-                rf"assets_extra has {re.escape(repr(name))}\. Give a file name of up to 255 bytes without '/', other than",
+                rf"assets_extra has {re.escape(repr(name))}\. Give a file name of up to 255 bytes without '/'",
             )
             for name in (
                 "infeed.json",
