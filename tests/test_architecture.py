@@ -1,9 +1,12 @@
 """ARCHITECTURE.md is the page to read first: what it names is there, and what is there is named."""
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
+
+from trainer import workdir
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
@@ -30,6 +33,17 @@ def test_every_package_has_its_line(package):
     for folder in (path.parent for path in (ROOT / package).glob("*/__init__.py")):
         braces = re.search(rf"{package}/\{{[^}}]*\b{folder.name}\b[^}}]*\}}/", lines)
         assert braces or f"{package}/{folder.name}/" in lines, folder
+
+
+def test_only_one_module_spells_the_names_of_files_in_a_work_directory():
+    names = {name for name in map(vars(workdir).get, workdir.__all__) if isinstance(name, str)}
+    spelled = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
+        for path in (ROOT / "trainer").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names - {"train", "checkpoints"}  # words, too
+    ]
+    assert [place.partition(":")[0] for place in spelled] == ["trainer/workdir.py"] * (len(names) - 2), spelled
 
 
 def test_every_link_leads_to_a_page():

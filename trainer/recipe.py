@@ -140,8 +140,8 @@ class Recipe(ABC):
         Writes nothing: the command tries whether the work directory is writable after these checks. Raises InfeedError
         for a work directory that has no checkpoint to evaluate, for an init_from that is not a checkpoint, for a
         checkpoint_path without one or with another mode, and for an export_path where exports cannot be."""
+        from trainer.checkpointing.listing import check_checkpoint
         from trainer.exporting.publishing import check_place
-        from trainer.workdir import check_checkpoint
 
         workdir, trains = self.trainer.workdir, self.mode == "train"
         self.pages.check(self.mode)

@@ -35,6 +35,7 @@ from trainer.history.rows import SeenRecord, SeenStep, seen_steps
 from trainer.history.seen import seen_batches
 from trainer.history.segments import History, read_history
 from trainer.pages.rewind import rewind_page
+from trainer.workdir import TRAIN
 
 if TYPE_CHECKING:
     from trainer.command.replaying import Replayed
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     assert workdir is not None
     history = read_history(workdir)
     next(seen_batches(history, steps[:1], workdir))  # an error comes before a replay, which may take long
-    reported = {step: values.get("loss") for step, values in metrics_lines(join(workdir, "train"), steps)}
+    reported = {step: values.get("loss") for step, values in metrics_lines(join(workdir, TRAIN), steps)}
     replayed = _replayed(workdir, history, steps, reported, data_dir, args.run_recipe) if args.losses else {}
     losses = {step: of_step.losses for step, of_step in replayed.items()}
     found = seen_steps(history, workdir, steps, data_dir=data_dir, losses=losses, most=rows)

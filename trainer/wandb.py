@@ -8,6 +8,7 @@ from pipeline.installing import how_to_install
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.callbacks import Callback, EvaluationEnd, LoopEnd
+from trainer.workdir import eval_directory
 
 __all__ = ["WandbCallback"]
 
@@ -36,7 +37,7 @@ class WandbCallback(Callback):
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """Logs the metrics of the evaluation."""
         if end.reports.writes:
-            group = f"eval_{end.name}" if end.name else "eval"
+            group = eval_directory(end.name)
             self._log(end.result.step, {f"{group}/{name}": value for name, value in end.result.metrics.items()})
 
     def _log(self, step: int, values: dict[str, float]) -> None:

@@ -1,71 +1,84 @@
-"""Checks of a work directory. Needs no JAX: commands check before they import it, calls before they read."""
+"""The names below a work directory. Whoever writes there names its files here, and whoever reads recognises them here.
 
+Arithmetic on names: no I/O, no JAX. Paths are built with storage.join(workdir, name)."""
+
+import itertools
+import os
 import re
 import secrets
-from pathlib import Path
 
-from pipeline.errors import OptionError, StorageError
-from pipeline.storage.os_errors import explained
-from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import join
-from trainer.checkpointing.listing import checkpoints_directory, finished_steps, required_step
+__all__ = [
+    "BEGAN",
+    "CHECKPOINTS",
+    "CLASSES",
+    "EVALUATIONS",
+    "EVAL_RESULT",
+    "EVENTS",
+    "METRICS",
+    "OWNERS",
+    "PREDICTIONS",
+    "SEGMENTS",
+    "TRAIN",
+    "TRAIN_RESULT",
+    "eval_directory",
+    "eval_name",
+    "event_file",
+    "is_event_file",
+    "replaced_by_runs",
+]
 
-__all__ = ["check_checkpoint", "check_writable", "claim", "make_mark"]
+OWNERS = "_owner"
+"""One file per run that has owned the directory, and the mark that runs have written here."""
+CHECKPOINTS = "checkpoints"
+"""A directory per step. What is in it is Orbax's; see checkpointing/listing.py."""
+SEGMENTS = "segments.jsonl"
+"""The starts and ends of runs; see history/segments.py."""
+BEGAN = "began.json"
+"""When training first began."""
+EVALUATIONS = "evaluations.json"
+"""The metrics of evaluated checkpoints, for keep_best."""
+CLASSES, EVAL_RESULT, TRAIN_RESULT = "classes.json", "eval_result.json", "train_result.json"
+PREDICTIONS = "predictions.jsonl"
 
-_OWNERS = "_owner"
-# What runs replace, or add to.
-_FILES = re.compile(
-    r"(classes|eval_result|evaluations|train_result)\.json|(predictions|segments)\.jsonl|.+/metrics\.jsonl(\.\d+)?"
+TRAIN, _EVAL = "train", "eval"
+METRICS = "metrics.jsonl"
+"""In the directories of events: the scalars as lines of JSON; in a bucket in parts metrics.jsonl.000000, ..."""
+EVENTS = "events.out.tfevents."
+"""How the names of event files begin."""
+_number, _TOKEN = itertools.count(), secrets.token_hex(4)
+
+_REPLACED = re.compile(
+    "|".join((CLASSES, EVALUATIONS, EVAL_RESULT, PREDICTIONS, SEGMENTS, TRAIN_RESULT)).replace(".", r"\.")
+    + rf"|({TRAIN}|{_EVAL}|{_EVAL}_.+)/{METRICS}(\.\d+)?"
 )
-_LOGGED = re.compile("train|eval|eval_.+")
 
 
-def check_checkpoint(workdir: str, restore_step: int | None = None, *, required: bool) -> None:
-    """CheckpointError if a checkpoint is `required` and there is none, or none of restore_step or later.
-
-    StorageError if a bucket cannot be listed."""
-    steps = finished_steps(workdir)
-    if required or (restore_step is not None and max(steps, default=0) <= restore_step):
-        required_step(checkpoints_directory(workdir), steps, restore_step)
+def eval_directory(name: str | None) -> str:
+    """The directory with the events of an evaluation."""
+    return _EVAL if name is None else f"{_EVAL}_{name}"
 
 
-def check_writable(workdir: str) -> None:
-    """Creates the directory if necessary. StorageError if it is not writable.
-
-    A bucket is not checked: that would take two more requests, and a call checks it before it compiles."""
-    if not is_remote(workdir):
-        name = f".try-{secrets.token_hex(8)}"
-        make_mark(workdir, name)
-        Path(workdir, name).unlink(missing_ok=True)
+def eval_name(directory: str) -> str | None:
+    """The inverse: "" for the evaluation without a name; None if it is not the directory of an evaluation."""
+    found = re.fullmatch(f"{_EVAL}(?:_(.*))?", directory)
+    return found and (found[1] or "")
 
 
-def claim(workdir: str) -> None:
-    """Marks the directory as one of runs, before the first of them writes there.
-
-    OptionError if it has a file that runs would replace, but that no run wrote."""
-    storage = open_storage(workdir)
-    files, directories = storage.entries(workdir)
-    if _OWNERS in directories or finished_steps(workdir):
-        return
-    for name in (name for name in directories if _LOGGED.fullmatch(name)):
-        files |= {f"{name}/{file}": stat for file, stat in storage.list(join(workdir, name)).items()}
-    taken = list(filter(_FILES.fullmatch, files))
-    # Earlier releases marked only the directories of trainings, not those of evaluations.
-    if taken and not ("eval_result.json" in files and b'"proven"' in storage.read(join(workdir, "eval_result.json"))):
-        raise OptionError(
-            f"workdir={workdir} has a file {taken[0]}, which no run of infeed wrote, and which this run would replace. "
-            "Move the file, or give another workdir."
-        )
-    make_mark(workdir, f"{_OWNERS}/runs")
+def event_file(seconds: float) -> str:
+    """A new name for an event file of this process. seconds: time.time()."""
+    # Two writers that start in the same second need different files; in containers, host name and pid may be equal.
+    return f"{EVENTS}{int(seconds):010d}.{_process(os.uname().nodename, os.getpid())}.{_TOKEN}.{next(_number)}"
 
 
-def make_mark(workdir: str, name: str) -> None:
-    """Creates an empty file in the work directory, and that if necessary. StorageError if this fails."""
-    try:
-        if is_remote(workdir):
-            open_storage(workdir).create(join(workdir, name), b"")
-        else:  # create would sync the disk: seconds on a busy disk, for a temporary file
-            Path(workdir, name).parent.mkdir(parents=True, exist_ok=True)
-            Path(workdir, name).touch()
-    except OSError as error:
-        raise StorageError(f"cannot write to workdir={workdir}: {explained(error)}") from error
+def is_event_file(name: str, host: str, pid: int) -> bool:
+    """Whether it is an event file of that process."""
+    return name.startswith(EVENTS) and f".{_process(host, pid)}." in name
+
+
+def _process(host: str, pid: int) -> str:
+    return f"{host}.{pid}"
+
+
+def replaced_by_runs(path: str) -> bool:
+    """Whether runs replace, or add to, a file with this path in the work directory."""
+    return bool(_REPLACED.fullmatch(path))

@@ -193,5 +193,5 @@ PLACES: Mapping[str, Proof] = {
     "trainer/ownership/record.py:OwnerFiles.remove": IN_OUR_FORMAT,
     "trainer/ownership/record.py:OwnerFiles.rewrite": IN_OUR_FORMAT,
     "trainer/recipes/trained_classes.py:keep_classes": RUN,
-    "trainer/workdir.py:check_writable": PRIVATE,
+    "trainer/ownership/claim.py:check_writable": PRIVATE,
 }

@@ -10,9 +10,11 @@ from pathlib import Path
 from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
+from trainer.workdir import CHECKPOINTS
 
 __all__ = [
     "METADATA",
+    "check_checkpoint",
     "check_files",
     "checkpoint_bytes",
     "checkpoints_directory",
@@ -31,7 +33,7 @@ _STEP, _RENAMED_LATER = re.compile("0|[1-9][0-9]{0,18}"), re.compile(r"[0-9]+\.o
 
 def checkpoints_directory(workdir: str) -> str:
     """The directory of the checkpoints in a work directory."""
-    return join(str(workdir), "checkpoints")
+    return join(str(workdir), CHECKPOINTS)
 
 
 def finished_steps(workdir: str) -> list[int]:
@@ -72,6 +74,15 @@ def required_step(directory: str, steps: Sequence[int], step: int | None) -> int
     if step is not None and step not in steps:
         raise CheckpointError(f"{directory} has no checkpoint of step {step}. It has: {steps}.")
     return steps[-1] if step is None else step
+
+
+def check_checkpoint(workdir: str, restore_step: int | None = None, *, required: bool) -> None:
+    """CheckpointError if a checkpoint is `required` and there is none, or none of restore_step or later.
+
+    StorageError if a bucket cannot be listed."""
+    steps = finished_steps(workdir)
+    if required or (restore_step is not None and max(steps, default=0) <= restore_step):
+        required_step(checkpoints_directory(workdir), steps, restore_step)
 
 
 def check_files(storage: Storage, directory: str, prefix: str = "") -> None:

@@ -14,6 +14,7 @@ from pipeline.shards.sealed import sealed, unsealed
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from trainer.workdir import EVALUATIONS
 
 __all__ = ["Evaluations", "Keep", "Metrics", "best_step"]
 
@@ -53,7 +54,7 @@ class Evaluations:
 
     def __init__(self, workdir: str) -> None:
         self._storage = open_storage(workdir)
-        self._path = join(str(workdir), "evaluations.json")
+        self._path = join(str(workdir), EVALUATIONS)
 
     def read(self) -> Metrics:
         """All of them. Raises CheckpointError for a file that is not ours."""

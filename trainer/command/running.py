@@ -18,6 +18,7 @@ from trainer.history.segments import Command
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, Goodput, Speed
 from trainer.trainer import Trainer
+from trainer.workdir import EVAL_RESULT, PREDICTIONS, TRAIN_RESULT
 
 __all__ = ["Agreement", "run"]
 
@@ -56,7 +57,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
         _evaluate(trainer, recipe, command)
         if trained and trained.speed and jax.process_index() == 0:
             measured = {"step": trained.step} | _measured(trained.speed, trained.goodput)
-            _publish(recipe.trainer.workdir, "train_result.json", measured)
+            _publish(recipe.trainer.workdir, TRAIN_RESULT, measured)
         if trained and recipe.export.export_path:
             _export(trainer, recipe)
 
@@ -92,7 +93,7 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
             pass
         return
     workdir, count, agreement = trainer.config.workdir, 0, Agreement()
-    path = join(workdir, "predictions.jsonl")
+    path = join(workdir, PREDICTIONS)
     with open_storage(workdir).publish(path) as sink, RecordsLine("predicted", total=None) as progress:
         for line in _lines(trainer, recipe):
             sink.write(json.dumps(line).encode() + b"\n")
@@ -183,7 +184,7 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
         | {"proven": result.proven}
         | {key: name for key, name in named.items() if name}
     )
-    path = _publish(config.workdir, "eval_result.json", report)
+    path = _publish(config.workdir, EVAL_RESULT, report)
     shares = {name: f"{name} {value:.2%}" for name, value in result.metrics.items() if "accuracy" in name}
     others = {name: f"{name} {value:.4f}" for name, value in result.metrics.items()}
     say(

@@ -12,10 +12,10 @@ import numpy as np
 
 from pipeline.shards.record import FRAME_BYTES, HEADER_BYTES
 from trainer.events.growing_files import Progress, ignored, matching, pieces
+from trainer.workdir import EVENTS
 
 __all__ = ["EventTimes", "Process", "read_event_times"]
 
-PREFIX = "events.out.tfevents."
 LEAST_EVENT_BYTES, MOST_EVENT_BYTES = 9, 1 << 28
 _LENGTH, _TIME = struct.Struct("<Q"), struct.Struct("<d")
 _WALL_TIME, _STEP, _SESSION_LOG = 0x09, 0x10, 0x3A  # tags of an Event's fields: 1, 2 and 7
@@ -55,7 +55,7 @@ def read_event_times(directory: str, progress: Progress = ignored) -> EventTimes
 
     The rest of a file is left out where an event is incomplete, as a killed process may leave it, or damaged."""
     steps, times, processes = array("q"), array("d"), list[Process]()
-    for name, size in matching(directory, PREFIX).items():
+    for name, size in matching(directory, EVENTS).items():
         for time, step, begins in _events(pieces(directory, name, size, progress)):
             if begins:
                 processes.append(Process(time, step, time, step - 1))

@@ -7,6 +7,7 @@ from pipeline.errors import CheckpointError
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from trainer.workdir import BEGAN
 
 __all__ = ["Goodput", "TimeSpent", "first_began"]
 
@@ -54,7 +55,7 @@ def first_began(workdir: str, now: float) -> float:
     """When training first began in the work directory, which <workdir>/began.json records: `now` the first time.
 
     CheckpointError if the file is damaged."""
-    storage, path = open_storage(workdir), join(workdir, "began.json")
+    storage, path = open_storage(workdir), join(workdir, BEGAN)
     if not storage.exists(path):
         storage.create(path, json.dumps({"began": now}).encode())
     file = JsonFile(path, CheckpointError, "Remove it: it only records when training first began, for the goodput.")

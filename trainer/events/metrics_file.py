@@ -18,14 +18,14 @@ from pipeline.errors import StorageError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from trainer.events.sinks import Fence, FileSink, PartsSink, Sink, unfenced
+from trainer.workdir import METRICS
 
-__all__ = ["NAME", "MetricsFile"]
+__all__ = ["MetricsFile"]
 
-NAME = "metrics.jsonl"
 COPIED_BYTES = 1 << 20
 START = b'{"step": '
 STEP = re.compile(START.replace(b"{", rb"\{") + rb"(\d{1,19})")
-PART = re.compile(re.escape(NAME) + r"\.(\d{6,})")
+PART = re.compile(re.escape(METRICS) + r"\.(\d{6,})")
 
 
 class MetricsFile:
@@ -85,15 +85,15 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
             if after is None
             else _cut_parts(storage, directory, after)
         )
-        return PartsSink(storage, directory, NAME, b"", number=number, fence=fence)
-    path = Path(directory, NAME)
+        return PartsSink(storage, directory, METRICS, b"", number=number, fence=fence)
+    path = Path(directory, METRICS)
     if path.is_symlink():
         raise StorageError(f"{path} is a link, through which nothing is written. Remove it, or give another workdir.")
     if path.exists():
         with open_storage(directory).open(str(path)) as file:
             _check_ours(str(path), file.read(len(START)))
     if after is None:
-        return FileSink(directory, NAME, _end_incomplete_line(path), "ab")
+        return FileSink(directory, METRICS, _end_incomplete_line(path), "ab")
     if path.exists():
         # A new file under the old name: a previous owner that still writes appends to the old one, which nobody reads.
         with open_storage(directory).open(str(path)) as file, open_storage(directory).publish(str(path)) as sink:
@@ -101,7 +101,7 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
             file.seek(0)
             while piece := file.read(min(kept - file.tell(), COPIED_BYTES)):
                 sink.write(piece)
-    return FileSink(directory, NAME, b"", "ab", fence)
+    return FileSink(directory, METRICS, b"", "ab", fence)
 
 
 def _end_incomplete_line(path: Path) -> bytes:

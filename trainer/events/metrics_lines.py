@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 
 from trainer.events.growing_files import Progress, ignored, matching, pieces
-from trainer.events.metrics_file import NAME, STEP
+from trainer.events.metrics_file import STEP
+from trainer.workdir import METRICS
 
 __all__ = ["metrics_lines"]
 
 NON_FINITE: Mapping[Any, float] = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 MOST_STEP = (1 << 63) - 1
 _STEP = re.compile(STEP.pattern + rb"[,}]")
-_FILE = re.compile(re.escape(NAME) + r"(\.\d{6,})?")
+_FILE = re.compile(re.escape(METRICS) + r"(\.\d{6,})?")
 _DECODER = msgspec.json.Decoder(dict[str, float | int | str])
 
 
@@ -25,7 +26,7 @@ def metrics_lines(
 
     steps: only these; other lines are not parsed. Skips incomplete and damaged lines, which a killed process may leave.
     Yields nothing if there is no file. Holds a few pieces of the file in memory."""
-    for name, size in matching(directory, NAME).items():
+    for name, size in matching(directory, METRICS).items():
         if not _FILE.fullmatch(name):  # such as a copy that somebody made
             continue
         for line in _lines(pieces(directory, name, size, progress)):

@@ -4,8 +4,6 @@ Other writers import tensorflow if it is installed, and have no fence."""
 
 import functools
 import itertools
-import os
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,11 +16,11 @@ from pipeline.shards.example import varint
 from pipeline.shards.record import frame
 from trainer.events.event_protos import histogram_summary, image_summary, scalar_summary, text_summary
 from trainer.events.sinks import Sink, open_sink
+from trainer.workdir import event_file
 
 __all__ = ["EventWriter", "scalar_events"]
 
 _STEP = b"\x10"  # the tag of Event.step: field 2, a varint
-_number, _TOKEN = itertools.count(), secrets.token_hex(4)
 
 
 class EventWriter:
@@ -39,10 +37,9 @@ class EventWriter:
         open_sink: Callable[[str, str, bytes], Sink] = open_sink,
     ) -> None:
         self._clock = clock
-        # Two writers that start in the same second need different files; in containers, host name and pid may be equal.
-        process = f"{os.uname().nodename}.{os.getpid()}"
-        name = f"events.out.tfevents.{int(clock()):010d}.{process}.{_TOKEN}.{next(_number)}"
-        self._sink = open_sink(directory, name, _record(Event(wall_time=clock(), file_version="brain.Event:2")))
+        self._sink = open_sink(
+            directory, event_file(clock()), _record(Event(wall_time=clock(), file_version="brain.Event:2"))
+        )
         if resumed_at is not None:
             restart = SessionLog(status=SessionLog.START)
             self._write(Event(wall_time=clock(), step=resumed_at, session_log=restart))

@@ -23,6 +23,7 @@ from pipeline.storage.os_errors import explained
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
+from trainer.workdir import CHECKPOINTS, OWNERS
 
 __all__ = ["DESCRIPTION", "EXTRA", "GRAPH", "Exports", "check_asset", "check_place", "copy_file"]
 
@@ -168,8 +169,8 @@ def check_place(path: str, workdir: str | None = None) -> None:
     storage = open_storage(path)
     if any(storage.exists(join(path, name)) for name in (MANIFEST_FILE, "_shards")):
         raise OptionError(f"{path} is a dataset, so exports cannot be published in it. Give another directory.")
-    run, inside, _ = f"{path}/".rpartition("/checkpoints/")
-    of_a_run = inside and (storage.exists(join(run, "_owner")) or finished_steps(run))
+    run, inside, _ = f"{path}/".rpartition(f"/{CHECKPOINTS}/")
+    of_a_run = inside and (storage.exists(join(run, OWNERS)) or finished_steps(run))
     if of_a_run or f"{path}/".startswith(f"{mine}/"):
         raise OptionError(
             f"{path} belongs to the checkpoints of a run, whose names are numbers, too. Give another directory."

@@ -17,7 +17,8 @@ from pipeline.errors import CheckpointError, OptionError
 from pipeline.orders.order import Position
 from pipeline.orders.recorded import restored_order
 from pipeline.sources.origins import Origin
-from trainer.history.segments import NAME, REMEDY, History, Segment
+from trainer.history.segments import REMEDY, History, Segment
+from trainer.workdir import SEGMENTS
 
 __all__ = ["SeenBatch", "seen_batches", "segment_of", "segment_of_all"]
 
@@ -47,8 +48,8 @@ def segment_of(history: History, step: int, workdir: str) -> Segment:
         raise OptionError(f"step {step} does not exist: the first step of training is 1.")
     if not history.starts:
         raise CheckpointError(
-            f"{workdir} has no {NAME}, so no step can be traced. Training writes it when it starts; give the --workdir "
-            "of a training, by this version of infeed or a later one."
+            f"{workdir} has no {SEGMENTS}, so no step can be traced. Training writes it when it starts; give the "
+            "--workdir of a training, by this version of infeed or a later one."
         )
     if (segment := history.segment_of(step)) is not None:
         return segment
@@ -100,7 +101,7 @@ def _explained(segment: Segment, step: int, workdir: str) -> Iterator[None]:
         yield
     except Exception as e:  # the line may contain anything
         raise CheckpointError(
-            f"{workdir}/{NAME}: the start after step {segment.start.step} has no valid input ({e!r}). {REMEDY}"
+            f"{workdir}/{SEGMENTS}: the start after step {segment.start.step} has no valid input ({e!r}). {REMEDY}"
         ) from e
 
 

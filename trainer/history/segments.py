@@ -16,9 +16,9 @@ from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from trainer.workdir import SEGMENTS
 
 __all__ = [
-    "NAME",
     "REMEDY",
     "BadRecords",
     "Command",
@@ -30,8 +30,6 @@ __all__ = [
     "append",
     "read_history",
 ]
-
-NAME = "segments.jsonl"
 
 
 @dataclass(frozen=True)
@@ -166,13 +164,13 @@ class History:
 def append(workdir: str, line: Line) -> None:
     """Adds a line. Hosts may do so at the same time. Raises StorageError."""
     text = sealed_line({"kind": NAMES[type(line)]} | asdict(line))
-    path = join(str(workdir), NAME)
+    path = join(str(workdir), SEGMENTS)
     open_storage(path).update(path, lambda old: (old or b"") + text)
 
 
 def read_history(workdir: str) -> History:
     """The history; empty if there is none. Raises CheckpointError, which names the line, if it is damaged."""
-    path = join(str(workdir), NAME)
+    path = join(str(workdir), SEGMENTS)
     storage = open_storage(path)
     if not storage.exists(path):
         return History()

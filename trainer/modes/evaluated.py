@@ -19,6 +19,7 @@ from trainer.modes.session import Session
 from trainer.results import EvalResult, ExportResult
 from trainer.setup import Setup
 from trainer.state import TrainState
+from trainer.workdir import eval_directory
 
 __all__ = ["Evaluated", "measured"]
 
@@ -48,7 +49,7 @@ class Evaluated:
 
     def tell(self, name: str | None, stop: Callable[[str], None] = lambda _: None) -> None:
         """Writes the result to <workdir>/eval_<name>, or to eval, and calls the callbacks."""
-        with Reports(self._setup.config, "eval" if name is None else f"eval_{name}") as reports:
+        with Reports(self._setup.config, eval_directory(name)) as reports:
             reports.scalars(self._result.step, self._result.metrics)
             for callback in self._setup.callbacks:
                 callback.on_evaluation_end(EvaluationEnd(name, self._result, self._final, self._export, reports, stop))

@@ -18,8 +18,8 @@ from pipeline.storage.storage import join
 from trainer.batch_spec import named_leaves, path_name
 from trainer.cluster.host_registry import poll
 from trainer.cluster.host_watchdog import HostWatchdog
+from trainer.ownership.claim import claim, make_mark
 from trainer.setup import Opened, Setup
-from trainer.workdir import claim, make_mark
 
 __all__ = ["agree", "agree_on", "difference", "facts_of"]
 

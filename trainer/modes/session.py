@@ -21,11 +21,12 @@ from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import open_store
 from trainer.config import TrainerConfig
 from trainer.exits import ending
+from trainer.ownership.claim import claim
 from trainer.ownership.process import Process
 from trainer.ownership.taking import Ownership
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
-from trainer.workdir import claim
+from trainer.workdir import CHECKPOINTS, TRAIN, is_event_file
 
 __all__ = ["Session", "open_session"]
 
@@ -78,7 +79,7 @@ class Session:
         if checkpoint_path is None:
             return self, self.checkpoints.require(step)
         found = find_elsewhere(checkpoint_path, step if step != "best" else None)
-        if step == "best" and str(checkpoint_path).rstrip("/").endswith(f"/checkpoints/{found.step}"):
+        if step == "best" and str(checkpoint_path).rstrip("/").endswith(f"/{CHECKPOINTS}/{found.step}"):
             raise CheckpointError(f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'.")
         there = CheckpointManager(replace(config, workdir=found.workdir))
         return replace(self, checkpoints=there), there.require("best") if step == "best" else found.step
@@ -139,8 +140,8 @@ def _shut_out(workdir: str, lost: Process) -> None:
     remove_unfinished(workdir)
     if is_remote(workdir):
         return
-    storage, directory = open_storage(workdir), join(workdir, "train")
+    storage, directory = open_storage(workdir), join(workdir, TRAIN)
     for name in storage.list(directory):
-        if name.startswith("events.") and f".{lost.host}.{lost.pid}." in name:
+        if is_event_file(name, lost.host, lost.pid):
             with storage.publish(join(directory, name)) as sink, Path(directory, name).open("rb") as file:
                 shutil.copyfileobj(file, sink)

@@ -25,6 +25,7 @@ from trainer.mesh import Placement
 from trainer.setup import Setup
 from trainer.state import TrainState
 from trainer.step_functions import BAD_LEAF
+from trainer.workdir import TRAIN
 
 __all__ = ["FiniteCheck", "LossSpikes", "TrainingMonitor"]
 
@@ -145,7 +146,7 @@ class TrainingMonitor(AbstractContextManager):
         self.check, self._spikes = FiniteCheck(setup.config.on_nan, state, setup.placement, hint), LossSpikes(hint)
         self.last: dict[str, float] = {}
         self._feeder, self._start, self._size = feeder, start, size
-        self.reports = Reports(setup.config, "train", start, fence)
+        self.reports = Reports(setup.config, TRAIN, start, fence)
         self._line = ProgressLine(start, end, size, setup.config.log_every) if jax.process_index() == 0 else None
         self._began = time.perf_counter()
         self._seconds = self._away = self._saving = self.productive_seconds = 0.0

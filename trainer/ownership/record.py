@@ -17,10 +17,10 @@ from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.ownership.process import Process
+from trainer.workdir import OWNERS
 
 __all__ = ["Found", "OwnerFiles", "Record"]
 
-DIRECTORY = "_owner"
 NAME = re.compile(r"(\d{6,})\.json")
 KEPT = 8  # older files are deleted; a number that a slow contender may still try to create must exist
 LINE_BYTES = 1024  # a file is rewritten in place, so every content has the same size
@@ -73,7 +73,7 @@ class OwnerFiles:
     """The owner files of a work directory. Reading creates nothing. Every failure is a StorageError."""
 
     def __init__(self, workdir: str) -> None:
-        self._storage, self._directory = open_storage(workdir), join(workdir, DIRECTORY)
+        self._storage, self._directory = open_storage(workdir), join(workdir, OWNERS)
 
     def numbers(self) -> list[int]:
         """Of all files, ascending."""

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from pipeline.pages.page import Block, Code, Note, Page, Section
 from pipeline.tools.program import program
-from trainer.history.segments import NAME, Command
+from trainer.history.segments import Command
 from trainer.pages import run_tables
 from trainer.pages.run_charts import SPEEDS, charts
 from trainer.pages.run_files import Run
 from trainer.pages.run_times import Clock
+from trainer.workdir import SEGMENTS
 
 __all__ = ["run_page"]
 
@@ -64,7 +65,7 @@ def _notes(runs: Sequence[Run]) -> list[Block]:
     if without := [run.workdir for run in runs if not run.history.starts]:
         told = "an older version of infeed trained there, or the file was not copied. Settings and versions come from "
         told += "the newest checkpoint, if there is one. How processes started and ended is unknown."
-        found.append(Note(f"{_have(without)} no {NAME}: {told}", warning=True))
+        found.append(Note(f"{_have(without)} no {SEGMENTS}: {told}", warning=True))
     if without := [run.workdir for run in runs if run.train.columns and not len(run.train.times.steps)]:
         found.append(Note(f"{_have(without)} no TensorBoard events, so no values over time are known.", warning=True))
     for run in runs:

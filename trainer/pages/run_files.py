@@ -13,16 +13,14 @@ from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 from trainer.checkpointing.retention import Evaluations, Metrics
 from trainer.events.columns import Column, read_columns
-from trainer.events.event_times import PREFIX, EventTimes, read_event_times
+from trainer.events.event_times import EventTimes, read_event_times
 from trainer.events.growing_files import Progress, ignored, matching
-from trainer.events.metrics_file import NAME as METRICS
-from trainer.history.segments import NAME as HISTORY
 from trainer.history.segments import Command, History, read_history
 from trainer.pages.attempts import Attempt, attempts_of
+from trainer.workdir import EVAL_RESULT, EVENTS, METRICS, SEGMENTS, TRAIN, TRAIN_RESULT, eval_name
 
 __all__ = ["EVALUATION", "Run", "Scalars", "bytes_to_read", "names_of", "read_run"]
 
-EVAL = "eval"
 EVALUATION = "evaluation"
 """The title of the evaluation without a name."""
 
@@ -94,8 +92,8 @@ class Run:
 
 def bytes_to_read(workdir: str) -> int:
     """The size of the files whose length grows with the training."""
-    directories = [join(workdir, name) for name in ("train", *_evaluations(workdir))]
-    return sum(sum(matching(directory, prefix).values()) for directory in directories for prefix in (METRICS, PREFIX))
+    directories = [join(workdir, name) for name in (TRAIN, *_evaluations(workdir))]
+    return sum(sum(matching(directory, prefix).values()) for directory in directories for prefix in (METRICS, EVENTS))
 
 
 def read_run(workdir: str, name: str, progress: Progress = ignored) -> Run:
@@ -104,11 +102,11 @@ def read_run(workdir: str, name: str, progress: Progress = ignored) -> Run:
     if not storage.remote and not Path(workdir).is_dir():
         raise OptionError(f"{workdir} is not a directory. Give the --workdir of a training.")
     history, steps = read_history(workdir), finished_steps(workdir)
-    train = _scalars(join(workdir, "train"), progress)
+    train = _scalars(join(workdir, TRAIN), progress)
     if not (history.starts or steps or train.columns):
         raise OptionError(
-            f"{workdir} has no training: neither {HISTORY} nor train/{METRICS} nor checkpoints. Give the --workdir of "
-            "a training."
+            f"{workdir} has no training: neither {SEGMENTS} nor {TRAIN}/{METRICS} nor checkpoints. Give the --workdir "
+            "of a training."
         )
     return Run(
         workdir,
@@ -119,8 +117,8 @@ def read_run(workdir: str, name: str, progress: Progress = ignored) -> Run:
         attempts_of(history, train.times.processes),
         dict(zip(steps, in_parallel(lambda step: _contents(storage, workdir, step), steps), strict=True)),
         Evaluations(workdir).read(),
-        _result(storage, workdir, "eval_result.json"),
-        _result(storage, workdir, "train_result.json"),
+        _result(storage, workdir, EVAL_RESULT),
+        _result(storage, workdir, TRAIN_RESULT),
     )
 
 
@@ -145,11 +143,11 @@ def names_of(workdirs: Sequence[str]) -> list[str]:
 def _evaluations(workdir: str) -> list[str]:
     """The directories of evaluations, the unnamed one first."""
     _, names = open_storage(workdir).entries(workdir)
-    return [name for name in names if name == EVAL or name.startswith(f"{EVAL}_")]
+    return [name for name in names if eval_name(name) is not None]
 
 
 def _title(directory: str) -> str:
-    return EVALUATION if directory == EVAL else f"{EVALUATION} {directory.removeprefix(f'{EVAL}_')}"
+    return f"{EVALUATION} {eval_name(directory)}".rstrip()
 
 
 def _scalars(directory: str, progress: Progress) -> Scalars:

@@ -7,6 +7,7 @@ from pipeline.errors import CheckpointError
 from pipeline.shards.typed_json import Count, JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from trainer.workdir import CLASSES
 
 __all__ = ["TrainedClasses", "keep_classes", "trained_classes"]
 
@@ -37,4 +38,4 @@ def trained_classes(workdir: str) -> TrainedClasses | None:
 
 
 def _path(workdir: str) -> str:
-    return join(workdir, "classes.json")
+    return join(workdir, CLASSES)

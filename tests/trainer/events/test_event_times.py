@@ -5,9 +5,10 @@ import pytest
 
 from trainer.events import growing_files
 from trainer.events.columns import read_columns
-from trainer.events.event_times import PREFIX, read_event_times
+from trainer.events.event_times import read_event_times
 from trainer.events.metrics_file import MetricsFile
 from trainer.events.writer import EventWriter
+from trainer.workdir import EVENTS
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_the_rest_of_a_damaged_file_is_left_out(write, tmp_path, damage):
     write(1, 50, 1_790_000_000.0)
-    (path,) = tmp_path.glob(f"{PREFIX}*")
+    (path,) = tmp_path.glob(f"{EVENTS}*")
     path.write_bytes(damage(path.read_bytes()))
     steps = read_event_times(str(tmp_path)).steps.tolist()
     assert 45 <= len(steps) <= 50

@@ -11,6 +11,7 @@ from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
+from trainer.events.writer import EventWriter
 from trainer.modes.session import Session
 from trainer.ownership.lease import Times
 from trainer.ownership.process import this_process
@@ -59,14 +60,15 @@ def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkey
     (checkpoints / "10/state").mkdir(parents=True)
     (checkpoints / "10/contents").mkdir()
     (checkpoints / "20.orbax-checkpoint-tmp/state").mkdir(parents=True)
-    train.mkdir()
     monkeypatch.setattr("trainer.ownership.taking.TIMES", Times(silence=0.05, poll=0.01))
-    with (train / f"events.out.tfevents.1.{far.host}.{far.pid}.x.0").open("wb", buffering=0) as events:
-        events.write(b"before")
-        assert outcomes(1) == [None]
-        events.write(b", and after it woke up")
+    events = EventWriter(str(train))  # of this process, which has the host name and the pid of the lost one
+    events.flush()
+    before = next(train.iterdir()).read_bytes()
+    assert outcomes(1) == [None]
+    events.scalars(7, {"loss": 0.5})  # after it woke up
+    events.close()
     assert [path.name for path in checkpoints.iterdir()] == ["10"]
-    assert [path.read_bytes() for path in train.iterdir()] == [b"before"]
+    assert [path.read_bytes() for path in train.iterdir()] == [before]
     lost.release()
 
 
