@@ -23,22 +23,22 @@ from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state
 from trainer.task import Step, Task, kind_of
 
-__all__ = ["Opened", "Setup"]
+__all__ = ["Mode", "Opened", "Setup"]
 
 log = logger("trainer")
 
 Mode = Literal["train", "eval", "predict"]
-OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
 
 
 @dataclass(frozen=True)
 class Opened:
-    """An input, the spec of its host batches as jax sees it, and the size of a global batch."""
+    """An input, the spec of its host batches as jax sees it, the size of a global batch, and what made the input."""
 
     mode: Mode
     source: CompleteInput
     struct: dict[str, Any]
     global_batch: int
+    input_fn: InputFn
 
     @property
     def resumable(self) -> bool:
@@ -113,7 +113,7 @@ class Setup:
         if mode != "train" and config.fast_dev_run:
             make = first_batches(make, 1, repeat=False)
         made = make(context)
-        opened = self._checked(mode, as_input(made, host_batch), batch, host_batch)
+        opened = self._checked(mode, as_input(made, host_batch), batch, host_batch, input_fn)
         if mode == "eval" and opened.source.num_records is None and not config.fast_dev_run:
             log.warning(
                 "the input does not state how many records it has, so one that it left out would not be missed. For a "
@@ -131,7 +131,9 @@ class Setup:
             )
         return opened
 
-    def _checked(self, mode: Mode, source: CompleteInput, batch: int, host_batch: int) -> Opened:
+    def _checked(
+        self, mode: Mode, source: CompleteInput, batch: int, host_batch: int, input_fn: InputFn
+    ) -> Opened:
         if (given := getattr(source, "global_batch", batch)) != batch:
             raise InputError(
                 f"the input has global_batch={given}, the trainer {batch} ({mode}). Give both in an input_fn: "
@@ -147,7 +149,7 @@ class Setup:
         if mode == "train":  # the batches of an evaluation may have fewer arrays
             self.placement.axes.check_names(struct)
         self.placement.axes.check_rows(struct, host_batch)
-        return Opened(mode, source, struct, batch)
+        return Opened(mode, source, struct, batch, input_fn)
 
     def abstract_state(self, opened: Opened) -> TrainState:
         """Shapes and shardings of the task's state for this input."""
@@ -157,8 +159,8 @@ class Setup:
     def fresh_state(self, opened: Opened, check: Check = lambda: None) -> TrainState:
         """The initial state of a run. check: called during its compilation; may raise."""
         with self.naming_batch(opened):
-            given = (self.config.seed, self.spec(opened), self.placement, check)
-            return init_state(self.task, *given, ema=self.config.averages)
+            spec, averages = self.spec(opened), self.config.averages
+            return init_state(self.task, self.config.seed, spec, self.placement, check, ema=averages)
 
     def spec(self, opened: Opened) -> Any:
         """The global batch as a jax.ShapeDtypeStruct for each array."""
@@ -207,28 +209,6 @@ class Setup:
                 mode=self.config.loop_mode,
                 outs=outs,
             )
-
-    @contextmanager
-    def feeding(
-        self,
-        program: Program,
-        opened: Opened,
-        position: Any,
-        steps: Steps,
-        check: Check = lambda: None,
-        late: Check | None = None,
-        common: InputEnd | None = None,
-    ) -> Iterator[Feeder]:
-        """The chunks of `steps` from the input's `position` on. The program compiles while the first are read.
-
-        check: called while that compiles, and may raise; late: while a chunk is waited for (default: check). common:
-        see Chunks."""
-        batches = opened.source.batches(position)
-        bound = self.config.stall_seconds + OWN_BOUND_SECONDS
-        source = Chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program, common)
-        with closing(Feeder(source, bound, late or check)) as feeder:
-            program.compile(steps.compiled, check)
-            yield feeder
 
 
 def _check_task(task: object) -> None:

@@ -18,14 +18,13 @@ from trainer.exporting.options import PLATFORMS, ExportOptions
 from trainer.history.segments import Command
 from trainer.inputs import InputFn
 from trainer.mesh import Placement
-from trainer.modes.alternating import Alternating, check_name, named_inputs
-from trainer.modes.evaluating import Waits, evaluate, follow
-from trainer.modes.goal import goal_of
-from trainer.modes.looking import look
-from trainer.modes.prediction import check_export, check_predict, predictions
-from trainer.modes.replaying import replay
-from trainer.modes.session import Session
-from trainer.modes.training import train
+from trainer.modes.evaluate import evaluate
+from trainer.modes.evaluate_continuously import Waits, evaluate_continuously
+from trainer.modes.look import look
+from trainer.modes.predict import check_export, check_predict, predict
+from trainer.modes.replay import replay
+from trainer.modes.train import goal_of, train
+from trainer.modes.train_and_evaluate import check_name, named_inputs
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, Look, ReplayedStep, TrainResult
 from trainer.setup import Setup
 from trainer.task import Task
@@ -105,13 +104,10 @@ class Trainer:
         every = eval_every_steps or self.config.checkpoint_every_steps
         if eval_every_steps is not None:
             check_positive_int("eval_every_steps", eval_every_steps)
-
-        def alternating(session: Session) -> Alternating:
-            return Alternating(session, self._setup, inputs, every)
-
         with ShortErrors():
             goal = goal_of(steps, max_steps, self.config)
-            return train(self._setup, train_input_fn, goal, self._warm_start, alternating)
+            evaluations = {"eval_inputs": inputs, "eval_every_steps": every}
+            return train(self._setup, train_input_fn, goal, self._warm_start, **evaluations)
 
     def state_arrays(self, input_fn: InputFn) -> dict[str, jax.ShapeDtypeStruct]:
         """Name -> shape, dtype and sharding of each array of the training's state; computes nothing.
@@ -141,8 +137,15 @@ class Trainer:
         expect leads to proven=False); CheckpointError if there is no checkpoint."""
         check_name(name)
         with ShortErrors():
-            given = (input_fn, name, step, checkpoint_path)
-            return evaluate(self._setup, *given, check_padding=check_padding, on_records=on_records)
+            return evaluate(
+                self._setup,
+                input_fn,
+                name=name,
+                step=step,
+                checkpoint_path=checkpoint_path,
+                check_padding=check_padding,
+                on_records=on_records,
+            )
 
     def evaluate_continuously(
         self,
@@ -160,7 +163,7 @@ class Trainer:
         that is removed while being read. Raises CheckpointError for a damaged one, or if there never was one."""
         check_name(name)
         waits = Waits(timeout_seconds, poll_seconds, self.config.stall_seconds)
-        return follow(self._setup, input_fn, name, waits)
+        return evaluate_continuously(self._setup, input_fn, name, waits)
 
     def predict(
         self,
@@ -182,7 +185,9 @@ class Trainer:
         Raises EvaluationError, before the last records, unless each expected one came exactly once, and whatever
         evaluate raises."""
         check_predict(self._setup.task, keys)
-        return predictions(self._setup, input_fn, keys, step, checkpoint_path, gather)
+        return predict(
+            self._setup, input_fn, keys=keys, step=step, checkpoint_path=checkpoint_path, gather=gather
+        )
 
     def replay(self, input_fn: InputFn, *, step: int, to: int | None = None) -> Iterator[ReplayedStep]:
         """Computes the training steps `step` to `to` (default: only this one) again, with the loss of each record.
@@ -230,7 +235,7 @@ class Trainer:
         Raises ExportError, before anything is published; and whatever predict raises."""
         check_export(self._setup, keys)
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
-        from trainer.modes.exporting import export_checkpoint  # loads TensorFlow
+        from trainer.modes.export import export_checkpoint  # loads TensorFlow
 
         with ShortErrors():
             return export_checkpoint(self._setup, input_fn, options, step, checkpoint_path)

@@ -1,4 +1,4 @@
-"""One exact epoch with its proof; and further epochs that prove that padding does not affect the metrics."""
+"""Exact epochs over an input, each with its proof."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,16 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.errors import EvaluationError, InputError
+from pipeline.errors import InputError
 from pipeline.logs import logger
 from trainer.config import PARAMS, Model
 from trainer.ema import model_of, with_model
-from trainer.inputs import InputFn
+from trainer.exact_epoch import EpochTotals, OnCounted, OnRecords
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import run
-from trainer.metrics.masking import PADDINGS
 from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
-from trainer.modes.epoch_totals import EpochTotals, OnCounted, OnRecords
 from trainer.modes.session import Session
 from trainer.results import EvalResult
 from trainer.setup import Opened, Setup
@@ -25,7 +23,7 @@ from trainer.state import TrainState
 from trainer.step_functions import EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
-__all__ = ["Evaluation", "compare_paddings"]
+__all__ = ["Evaluation"]
 
 log = logger("trainer")
 
@@ -40,19 +38,15 @@ class Evaluation:
     def __init__(
         self,
         session: Session,
-        setup: Setup,
         opened: Opened,
         state: TrainState,
         step: int,
-        input_fn: InputFn,
         on_records: OnRecords | None = None,
     ) -> None:
-        self.state = state
-        self._on_records = on_records
-        self._session, self._setup, self._step = session, setup, step
+        setup = session.setup
+        self._session, self._setup, self.state, self._step = session, setup, state, step
         self._given = self._opened = opened
-        self._input_fn, self._exhausted = input_fn, False
-        self.padding_rows = 0
+        self._on_records, self._exhausted, self.padding_rows = on_records, False, 0
         epoch = opened.source.steps_per_epoch
         self._shapes = opened.struct, epoch
         k = setup.steps_per_dispatch(opened, [epoch] if epoch else [])
@@ -65,31 +59,16 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls,
-        previous: "Evaluation | None",
-        session: Session,
-        setup: Setup,
-        opened: Opened,
-        state: TrainState,
-        step: int,
-        input_fn: InputFn,
+        cls, previous: "Evaluation | None", session: Session, opened: Opened, state: TrainState, step: int
     ) -> "Evaluation":
         """Of this state: `previous`, with its program, if the input has the same shapes, or a new one."""
-        if previous is None or not previous.fits(opened):
-            return cls(session, setup, opened, state, step, input_fn)
-        previous.renew(session, opened, state, step)
+        if previous is None or (opened.struct, opened.source.steps_per_epoch) != previous._shapes:
+            return cls(session, opened, state, step)
+        previous._session, previous.state, previous._step = session, state, step
+        if opened is not previous._given:
+            previous._given = previous._opened = opened
+            previous._exhausted = False
         return previous
-
-    def fits(self, opened: Opened) -> bool:
-        """Whether its program runs on this input."""
-        return (opened.struct, opened.source.steps_per_epoch) == self._shapes
-
-    def renew(self, session: Session, opened: Opened, state: TrainState, step: int) -> None:
-        """Continues with another state, on an input that fits."""
-        self._session, self.state, self._step = session, state, step
-        if opened is not self._given:
-            self._given = self._opened = opened
-            self._exhausted = False
 
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
         """Runs over the input once per model, with PADDINGS[padding] in rows that do not count.
@@ -112,8 +91,7 @@ class Evaluation:
         padding_kind = self._setup.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
         sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
-        given = (self._program, opened, opened.source.start, self._steps, self._session.check)
-        with self._setup.feeding(*given, common=self._session.common_end(opened)) as feeder:
+        with self._session.feeding(self._program, opened, opened.source.start, self._steps) as feeder:
             started = time.perf_counter()
             carry, _ = run(carry, 0, feeder, self._program, sums.add, self._session)
         self.state = with_model(self.state, model, carry.variables)
@@ -140,7 +118,7 @@ class Evaluation:
 
     def _source(self) -> Opened:
         if self._exhausted and not self._opened.resumable:  # a plain iterable: input_fn makes the next
-            self._opened = self._setup.open("eval", self._input_fn)
+            self._opened = self._setup.open("eval", self._opened.input_fn)
         self._exhausted = True
         return self._opened
 
@@ -173,51 +151,3 @@ def _maker_of_tallies(setup: Setup, opened: Opened, variables: Variables) -> Cal
         return tallies
 
     return made
-
-
-def compare_paddings(evaluation: Evaluation, first: EvalResult) -> None:
-    """Runs the epoch again with every other kind of padding.
-
-    EvaluationError, naming a metric and both values, unless each has the bits of `first`, whose padding was zeros."""
-    if not evaluation.padding_rows:
-        log.warning(
-            "check_padding: the epoch has no row of padding, so nothing was checked. Choose an eval_batch_size that "
-            "does not divide %d.",
-            first.records,
-        )
-        return
-    for padding in range(1, len(PADDINGS)):
-        changed = _changed(first, evaluation.epoch(padding))
-        if not changed:
-            continue
-        # The bits may also differ with the same padding: some GPU kernels add in any order.
-        if unrelated := _changed(first, evaluation.epoch(0)):
-            raise EvaluationError(
-                f"check_padding: two epochs over the same padding differ, too: {unrelated}. This program is not "
-                "deterministic on these devices. Try again with XLA_FLAGS=--xla_gpu_deterministic_ops=true."
-            )
-        raise EvaluationError(
-            f"check_padding: with {PADDINGS[padding]} in place of {PADDINGS[0]} in rows of padding, {changed}. Some "
-            "computation mixes the rows of a batch, so padding affects rows that count. Exclude it there with "
-            "jnp.where(mask, x, 0), with mask = batch['_mask'] > 0 in the shape of x; x * mask lets NaN through."
-        )
-    log.info(
-        "check_padding: all metrics have the same bits, whatever is in the %d rows of padding: %s",
-        evaluation.padding_rows,
-        "; ".join(PADDINGS),
-    )
-
-
-def _changed(first: EvalResult, second: EvalResult) -> str:
-    """The metrics whose bits differ; "" if none do."""
-    numbers = [
-        f"{name} is {second.metrics[name]!r} and not {value!r}"
-        for name, value in first.metrics.items()
-        if value.hex() != second.metrics[name].hex()
-    ]
-    arrays = [
-        f"{name} differs in {np.sum(array != second.arrays[name])} of its {array.size} numbers"
-        for name, array in first.arrays.items()
-        if array.tobytes() != second.arrays[name].tobytes()
-    ]
-    return ", ".join(numbers + arrays)

@@ -1,94 +1,90 @@
 """The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end."""
 
-import itertools
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import CheckpointError, HostError
+from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.fenced import check_directory, remove_unfinished
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
-from trainer.cluster.common_end import CommonEnd
+from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
-from trainer.cluster.store import open_store
-from trainer.config import TrainerConfig
 from trainer.exits import ending
+from trainer.interruptible import Check
+from trainer.loop.dispatch_plan import Steps
+from trainer.loop.feed import Chunks, Feeder
+from trainer.loop.program import Program
 from trainer.ownership.claim import claim
 from trainer.ownership.process import Process
 from trainer.ownership.taking import Ownership
 from trainer.setup import Opened, Setup
-from trainer.state import TrainState
 from trainer.workdir import CHECKPOINTS, TRAIN, is_event_file
 
 __all__ = ["Session", "open_session"]
+
+OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
 
 
 @dataclass(frozen=True)
 class Session:
     """The session's parts. It is also the Between of loops that save nothing: it ends them when they are preempted."""
 
+    setup: Setup
     watchdog: HostWatchdog
     preemption: Preemption
     decisions: SharedDecisions
     checkpoints: CheckpointManager
     ownership: Ownership
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-    """For keys of exchanges that a session may have several of: all hosts take them in the same order."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """How the hosts of the session talk to each other."""
+        return self.watchdog.exchange
 
     def check(self) -> None:
         """Raises an Ending if this process was asked to end, or the error of another host. For waits, not in a loop."""
         self.preemption.check()
         self.watchdog.check()
 
-    def own(self, config: TrainerConfig) -> None:
+    def own(self) -> None:
         """Makes this run the owner of the work directory until the call ends, before it reads, truncates or writes in
         it. Host 0 takes it for all hosts. A fast_dev_run writes nothing and skips this.
 
         OwnerError if another training run owns it; OptionError or CheckpointError if it has something that no run made
         and that this one would replace or remove; on the other hosts, a HostError with that failure."""
+        config, workdir = self.setup.config, str(self.setup.config.workdir)
         if config.fast_dev_run:
             return
-        watchdog, workdir, limit = self.watchdog, str(config.workdir), 2 * config.stall_seconds
-        store, key = watchdog.registry.store, watchdog.registry.key("owned")
-        if store.index == 0:
+
+        def take() -> None:
             claim(workdir)
             check_directory(workdir)
-            if lost := self.ownership.take(lambda seconds: watchdog.wait(lambda: None, seconds)):
+            if lost := self.ownership.take(lambda seconds: self.watchdog.wait(lambda: None, seconds)):
                 _shut_out(workdir, lost)
-            if store.count > 1:
-                store.put(key, "")
-        elif watchdog.wait(lambda: store.get(key), limit) is None:
-            raise HostError(f"host 0 of {store.count} did not start the same call within {limit:g} s.")
 
-    def reading(
-        self, config: TrainerConfig, step: WhichStep | None, checkpoint_path: str | None = None
-    ) -> tuple["Session", int]:
-        """The session to read a checkpoint in, and its step: of the work directory, or of another; in a fast_dev_run 0.
+        self.exchange.from_host_0("owned", take, 2 * config.stall_seconds)
+
+    def checkpoints_of(self, step: WhichStep | None, checkpoint_path: str | None) -> tuple[CheckpointManager, int]:
+        """The checkpoints to read one from, and its step: of the work directory, or of another; in a fast_dev_run 0.
 
         Raises CheckpointError if there is no such checkpoint."""
-        if config.fast_dev_run:
-            return self, 0
+        if self.setup.config.fast_dev_run:
+            return self.checkpoints, 0
         if checkpoint_path is None:
-            return self, self.checkpoints.require(step)
+            return self.checkpoints, self.checkpoints.require(step)
         found = find_elsewhere(checkpoint_path, step if step != "best" else None)
         if step == "best" and str(checkpoint_path).rstrip("/").endswith(f"/{CHECKPOINTS}/{found.step}"):
             raise CheckpointError(f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'.")
-        there = CheckpointManager(replace(config, workdir=found.workdir))
-        return replace(self, checkpoints=there), there.require("best") if step == "best" else found.step
-
-    def state(self, setup: Setup, opened: Opened, step: int) -> TrainState:
-        """The state in the checkpoint of `step`; in a fast_dev_run, an untrained one."""
-        if setup.config.fast_dev_run:
-            return setup.fresh_state(opened, self.check)
-        return self.checkpoints.restore(step, setup.abstract_state(opened)).state
+        there = CheckpointManager(replace(self.setup.config, workdir=found.workdir))
+        return there, there.require("best") if step == "best" else found.step
 
     def check_late(self) -> None:
         """The check while training waits for its input. A single process may save and end. Several hosts can only
@@ -97,11 +93,28 @@ class Session:
             self.preemption.check()
         self.watchdog.check()
 
-    def common_end(self, opened: Opened, ends: bool = False) -> CommonEnd | None:
-        """For an input that ends at an unknown step: how far that of all hosts reaches. For a program that every host
-        runs completely: whether it delivers the same everywhere. Otherwise None."""
-        needed = ends or opened.is_program
-        return CommonEnd(self.watchdog.registry, next(self.numbers)) if needed else None
+    @contextmanager
+    def feeding(
+        self,
+        program: Program,
+        opened: Opened,
+        position: Any,
+        steps: Steps,
+        *,
+        late: Check | None = None,
+        ends: bool = False,
+    ) -> Iterator[Feeder]:
+        """The chunks of `steps` from the input's `position` on. The program compiles while the first are read.
+
+        late: called while a chunk is waited for; may raise (default: check). ends: whether the input may end before."""
+        # Hosts compare what a program delivers, which each of them runs completely.
+        common = self.exchange.common_end() if ends or opened.is_program else None
+        bound = self.setup.config.stall_seconds + OWN_BOUND_SECONDS
+        batches = opened.source.batches(position)
+        chunks = Chunks(batches, steps.start, steps.end, steps.lengths, opened.struct, program=program, common=common)
+        with closing(Feeder(chunks, bound, late or self.check)) as feeder:
+            program.compile(steps.compiled, self.check)
+            yield feeder
 
     def due(self, _: int, ended: bool = False) -> bool:
         """See Between. Raises an Ending, on all hosts before the same dispatch."""
@@ -116,21 +129,22 @@ class Session:
 
 
 @contextmanager
-def open_session(config: TrainerConfig, saves: bool = False) -> Iterator[Session]:
+def open_session(setup: Setup, saves: bool = False) -> Iterator[Session]:
     """The session of a call. saves: whether a preemption finds progress to save."""
-    store = open_store()
+    config = setup.config
     ownership = Ownership(config.workdir)
     checkpoints = CheckpointManager(config, ownership.fence)
     # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
     with (
-        Preemption(store, saves) as preemption,
-        HostWatchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
+        Preemption(saves) as preemption,
+        HostWatchdog(config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
         ownership,  # until the last checkpoint is written
         checkpoints,
         watchdog.reporting(),
     ):
-        preemption.within(watchdog.registry)
-        yield Session(watchdog, preemption, SharedDecisions(watchdog.registry, preemption), checkpoints, ownership)
+        preemption.within(watchdog.exchange)
+        decisions = SharedDecisions(watchdog.exchange, preemption)
+        yield Session(setup, watchdog, preemption, decisions, checkpoints=checkpoints, ownership=ownership)
         preemption.check()  # a request after the end of the loop; nothing is lost
 
 

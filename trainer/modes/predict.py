@@ -2,7 +2,7 @@
 
 All hosts make the same number of dispatches: the sums that prove the epoch are over all hosts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,20 +11,19 @@ import numpy as np
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
 from trainer.checkpointing.manager import WhichStep
-from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.ema import model_of
+from trainer.exact_epoch import ExactEpoch
 from trainer.inputs import MASK, InputFn
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.feed import Chunk, Feeder
-from trainer.modes.exact_epoch import ExactEpoch
-from trainer.modes.preflight import agree_on
+from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session
 from trainer.setup import Opened, Setup
 from trainer.step_functions import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
 from trainer.user_code import ShortErrors
 
-__all__ = ["Prediction", "check_export", "check_predict", "predictions"]
+__all__ = ["Prediction", "check_export", "check_predict", "predict"]
 
 log = logger("trainer")
 
@@ -46,27 +45,23 @@ def check_export(setup: Setup, keys: Sequence[str] | None) -> None:
     setup.check_rows_first("an export", "Export with a Trainer without batch_axis, whose predict_fn takes them.")
 
 
-def predictions(
+def predict(
     setup: Setup,
     input_fn: InputFn,
+    *,
     keys: Sequence[str] | None,
     step: WhichStep | None,
     checkpoint_path: str | None,
     gather: bool,
 ) -> Iterator[dict[str, Any]]:
     """See Trainer.predict."""
-    with ShortErrors(), open_session(setup.config) as session:
+    with ShortErrors(), open_session(setup) as session:
         # Closed before the records: a host that stops early must not wait here for others.
         with session.checkpoints:
+            start = restore(session, "predict", input_fn, step, checkpoint_path, keys=keys, gather=gather)
             with session.preemption.leavable():
-                reading, step = session.reading(setup.config, step, checkpoint_path)
-                opened = setup.open("predict", input_fn)
-            facts = {"keys": keys, "gather": gather, "checkpoint_path": checkpoint_path}
-            agree_on(session.watchdog, setup, [opened], step, step, **facts)
-            with session.preemption.leavable():
-                state = reading.state(setup, opened, step)
-                variables = model_of(state, setup.config.evaluated_models[0])
-                prediction = Prediction(session, setup, opened, variables, keys, gather)
+                variables = model_of(start.state, setup.config.evaluated_models[0])
+                prediction = Prediction(session, start.opened, variables, keys, gather=gather)
         yield from prediction.records()
 
 
@@ -78,14 +73,14 @@ class Prediction:
     def __init__(
         self,
         session: Session,
-        setup: Setup,
         opened: Opened,
         variables: Variables,
-        keys: Sequence[str] | None,
+        keys: Sequence[str] | None = None,
+        *,
         gather: bool,
     ) -> None:
-        self._session, self._setup, self._opened = session, setup, opened
-        self.variables = variables
+        setup = session.setup
+        self.variables, self._session, self._opened = variables, session, opened
         self._epoch = ExactEpoch(opened.source)
         self._given = self._dispatches = 0
         place = setup.placement
@@ -109,9 +104,7 @@ class Prediction:
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
         stops before the end and another one does not."""
         source, session = self._opened.source, self._session
-        common = session.common_end(self._opened)
-        given = (self._program, self._opened, source.start, self._steps, session.check)
-        with self._setup.feeding(*given, common=common) as feeder:
+        with session.feeding(self._program, self._opened, source.start, self._steps) as feeder:
             pending = None
             try:
                 for chunk in feeder:
@@ -121,9 +114,9 @@ class Prediction:
                         yield from self._read(*pending)
                     pending = (chunk, given)
             except GeneratorExit:
-                self._stop_together(session.watchdog, feeder)
+                self._stop_together(feeder)
                 raise
-            self._say(session.watchdog)
+            session.exchange.tell("dispatches", self._dispatches)  # for hosts that stop early
             last = self._read(*pending) if pending else iter(())
             returned = f"{self._given} predictions were returned before this was known: do not use them"
             self._epoch.check("prediction", returned)
@@ -153,29 +146,18 @@ class Prediction:
             self._given += 1
             yield tree.unflatten([leaf[row] for leaf in leaves])
 
-    def _say(self, watchdog: HostWatchdog) -> str:
-        """Announces how many dispatches this host has made, its final number; returns the directory of these keys."""
-        registry = watchdog.registry
-        registry.store.put(registry.key(f"dispatches/{registry.store.index}"), str(self._dispatches))
-        return registry.key("dispatches")
-
-    def _stop_together(self, watchdog: HostWatchdog, feeder: Feeder) -> None:
+    def _stop_together(self, feeder: Feeder) -> None:
         """Makes the dispatches that other hosts have already made: they would wait for them forever."""
-        registry, directory = watchdog.registry, self._say(watchdog)
-
-        def everyone() -> Mapping[int, str] | None:
-            said = registry.store.by_host(directory)
-            return said if len(said) == registry.store.count else None
-
-        said = watchdog.wait(everyone, registry.silence_seconds)
-        if said is None:
+        exchange, seconds = self._session.exchange, self._session.watchdog.silence_seconds
+        made = exchange.gather("dispatches", self._dispatches, seconds)
+        if len(made) < exchange.count:
             raise HostError(
                 f"it stopped iterating over its predictions after {self._dispatches} dispatches, but other hosts "
-                f"continued for {registry.silence_seconds:g} s (half of host_timeout_seconds). Iterate in the same way "
+                f"continued for {seconds:g} s (half of host_timeout_seconds). Iterate in the same way "
                 "on every host; if an error stopped this one, see its log."
             )
         given = []
-        for _ in range(max(map(int, said.values())) - self._dispatches):
+        for _ in range(max(made.values()) - self._dispatches):
             given.append(self._dispatch(next(feeder)))
         jax.block_until_ready(given)
 

@@ -1,9 +1,9 @@
 """What the host does with the result of every training dispatch: checks for non-finite values (TrainerConfig.on_nan),
-for a loss far above those before it, reports, the progress line, callbacks."""
+for a loss far above those before it, reports, the progress line."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -12,22 +12,21 @@ import numpy as np
 
 from pipeline.errors import NanError
 from pipeline.logs import logger
-from trainer.callbacks import LoopEnd
 from trainer.checked import LOSS, checked_names, finder_of_broken
 from trainer.config import OnNan
 from trainer.events.progress import ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
-from trainer.events.sinks import Fence
 from trainer.history.hints import Hint, no_hint
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.mesh import Placement
-from trainer.setup import Setup
+from trainer.modes.restoring import Begun
+from trainer.modes.session import Session
 from trainer.state import TrainState
 from trainer.step_functions import BAD_LEAF
 from trainer.workdir import TRAIN
 
-__all__ = ["FiniteCheck", "LossSpikes", "TrainingMonitor"]
+__all__ = ["FiniteCheck", "LossSpikes", "TrainMonitor"]
 
 MOST_IN_A_ROW = 100  # skipped steps; beyond that the model no longer learns
 RECENT, LEAST = 256, 64  # losses to compare with
@@ -123,36 +122,29 @@ def _spread(values: np.ndarray) -> tuple[np.floating, np.floating]:
     return median, NORMAL * np.median(np.abs(values - median))
 
 
-class TrainingMonitor(AbstractContextManager):
-    """Monitors training from step `start` to `end` (None: of the input), as a context manager: leaving it closes the
-    reports.
+class TrainMonitor(AbstractContextManager):
+    """Monitors training from the state `begun` to step `end`, as a context manager: leaving it closes the reports.
 
-    last: every scalar of the last step. productive_seconds: up to the last result, see Goodput. stop: what callbacks
-    call to end the training. fence: as in Reports. hint: ends messages about a step that went wrong."""
+    last: every scalar of the last step. productive_seconds: up to the last result, see Goodput. hint: ends messages
+    about a step that went wrong."""
 
     def __init__(
-        self,
-        setup: Setup,
-        feeder: Feeder,
-        size: StepSize,
-        state: TrainState,
-        start: int,
-        end: int | None,
-        stop: Callable[[str], None],
-        fence: Fence,
-        hint: Hint,
+        self, session: Session, feeder: Feeder, size: StepSize, begun: Begun, end: int | None, *, hint: Hint
     ) -> None:
-        self._callbacks, self._stop = setup.callbacks, stop
-        self.check, self._spikes = FiniteCheck(setup.config.on_nan, state, setup.placement, hint), LossSpikes(hint)
+        config, start = session.setup.config, begun.step
+        self.check = FiniteCheck(config.on_nan, begun.state, session.setup.placement, hint)
+        self.reports = Reports(config, TRAIN, start, session.ownership.fence)
         self.last: dict[str, float] = {}
-        self._feeder, self._start, self._size = feeder, start, size
-        self.reports = Reports(setup.config, TRAIN, start, fence)
-        self._line = ProgressLine(start, end, size, setup.config.log_every) if jax.process_index() == 0 else None
+        self.productive_seconds = 0.0
+        self._feeder, self._size, self._spikes = feeder, size, LossSpikes(hint)
+        self._line = ProgressLine(start, end, size, config.log_every) if jax.process_index() == 0 else None
         self._began = time.perf_counter()
-        self._seconds = self._away = self._saving = self.productive_seconds = 0.0
+        self._seconds = self._away = self._saving = 0.0
 
-    def observe(self, result: DispatchResult) -> None:
-        """Handles one dispatch result. NanError for a step with non-finite values, if these end the run."""
+    def observe(self, result: DispatchResult) -> Speed | None:
+        """Handles a dispatch result; returns the speed when a new one is logged, on host 0.
+
+        NanError for a step with non-finite values, if these end the run."""
         bad = result.scalars.pop(BAD_LEAF, np.full(result.length, -1))
         speed = self._write(result, self.check.reported(bad))
         self.check.observe(result, bad)
@@ -161,8 +153,7 @@ class TrainingMonitor(AbstractContextManager):
         self._seconds = time.perf_counter() - self._began - self._away
         self.productive_seconds = self._seconds - self._saving
         self.last = {name: float(values[-1]) for name, values in result.scalars.items()}
-        for callback in self._callbacks:
-            callback.on_loop_end(LoopEnd(result.start + result.length, result.scalars, self.reports, self._stop, speed))
+        return speed
 
     def _write(self, result: DispatchResult, count: int) -> Speed | None:
         if self._line is None:

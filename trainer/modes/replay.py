@@ -1,6 +1,7 @@
 """Training steps once more, from a checkpoint that was kept, with the loss of every record. Writes nothing."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -14,12 +15,12 @@ from trainer.history.segments import Start, read_history
 from trainer.inputs import INDEX, MASK, InputFn
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
-from trainer.modes.beginning import new_state, restored, training_step
+from trainer.modes.restoring import Begun, begin
 from trainer.modes.session import Session, open_session
+from trainer.modes.train import training_step
 from trainer.results import ReplayedStep
 from trainer.setup import Opened, Setup
-from trainer.state import TrainState
-from trainer.step_functions import BAD_LEAF, record_losses
+from trainer.step_functions import record_losses
 from trainer.warm_start.config import WarmStart
 
 __all__ = ["replay"]
@@ -33,22 +34,20 @@ def replay(setup: Setup, input_fn: InputFn, steps: range, warm_start: WarmStart)
         raise OptionError("a replay runs in one process, on the devices that it has. Start it without a coordinator.")
     workdir = setup.config.workdir
     start = segment_of_all(read_history(workdir), steps, workdir).start
-    with open_session(setup.config) as session:
-        begin = _begin(session.checkpoints, steps, start, setup.config.checkpoint_every_steps)
-        log.info("replaying from %s", f"the checkpoint of step {begin}" if begin else "the new model")
-        opened = setup.open("train", input_fn, begin)
+    with open_session(setup) as session:
+        step = _first_step(session.checkpoints, steps, start, setup.config.checkpoint_every_steps)
+        log.info("replaying from %s", f"the checkpoint of step {step}" if step else "the new model")
+        opened = setup.open("train", input_fn, step)
         if not opened.resumable:
             raise OptionError("a plain iterable has no positions, so its batches cannot be read again.")
         if opened.is_program:
             raise OptionError("a tf.data program need not deliver its batches again; only infeed's datasets do.")
-        state, position = _state(session, setup, opened, begin, warm_start)
-        state = _advanced(session, setup, opened, state, position, range(begin, steps.start - 1))
-        position = opened.source.advance(position, steps.start - 1 - begin)
-        for step, loss, losses, record_ids in _observed(session, setup, opened, state, position, steps):
-            yield ReplayedStep(step, loss, losses, record_ids, begin)
+        begun = _advanced(session, opened, begin(session, opened, step, warm_start), steps.start - 1)
+        for replayed in _observed(session, opened, begun, steps):
+            yield replace(replayed, from_step=step)
 
 
-def _begin(checkpoints: CheckpointManager, steps: range, start: Start, every: int | None) -> int:
+def _first_step(checkpoints: CheckpointManager, steps: range, start: Start, every: int | None) -> int:
     """The step of the state to begin with. start: of the run of these steps."""
     kept = checkpoints.steps()
     for step in reversed(kept):  # another run may have saved a later one than this run began with
@@ -63,34 +62,22 @@ def _begin(checkpoints: CheckpointManager, steps: range, start: Start, every: in
     )
 
 
-def _state(
-    session: Session, setup: Setup, opened: Opened, step: int, warm_start: WarmStart
-) -> tuple[TrainState, object]:
-    if step == 0:
-        return new_state(session, setup, opened, warm_start), opened.source.start
-    saved, position = restored(session, setup, opened, step)
-    return saved.state, position
-
-
-def _advanced(
-    session: Session, setup: Setup, opened: Opened, state: TrainState, position: object, steps: range
-) -> TrainState:
-    """The state after these steps, computed by the program of training."""
-    if not steps:
-        return state
+def _advanced(session: Session, opened: Opened, begun: Begun, to: int) -> Begun:
+    """After the step `to`, computed by the program of training."""
+    if begun.step == to:
+        return begun
+    setup = session.setup
     every = [n for n in (setup.config.checkpoint_every_steps,) if n]
     k = setup.steps_per_dispatch(opened, every)
-    program = setup.program(training_step(setup), state, opened, k)
-    planned = Steps.planned(steps.start, steps.stop, k, Marks(every))
-    with setup.feeding(program, opened, position, planned, session.check) as feeder:
-        state, _ = run(state, steps.start, feeder, program, lambda _: None, session)
-    return state
+    program = setup.program(training_step(setup), begun.state, opened, k)
+    planned = Steps.planned(begun.step, to, k, Marks(every))
+    with session.feeding(program, opened, begun.position, planned) as feeder:
+        state, _ = run(begun.state, begun.step, feeder, program, lambda _: None, session)
+    return Begun(to, state, opened.source.advance(begun.position, to - begun.step))
 
 
-def _observed(
-    session: Session, setup: Setup, opened: Opened, state: TrainState, position: object, steps: range
-) -> Iterator[tuple[int, float, np.ndarray, np.ndarray | None]]:
-    """Step, loss, losses and record numbers of these steps."""
+def _observed(session: Session, opened: Opened, begun: Begun, steps: range) -> Iterator[ReplayedStep]:
+    setup, state = session.setup, begun.state
     program = setup.program(training_step(setup), state, opened, 1)
     losses_of = jax.jit(
         partial(record_losses, setup.task, accumulate=setup.config.accumulate, axes=setup.placement.axes),
@@ -98,12 +85,12 @@ def _observed(
         compiler_options=setup.placement.runs_once,
     )
     planned = Steps.planned(steps.start - 1, steps.stop - 1, 1)
-    with setup.feeding(program, opened, position, planned, session.check) as feeder:
+    with session.feeding(program, opened, begun.position, planned) as feeder:
         for chunk in feeder:
             (batch,) = chunk.batches
             losses = jax.device_get(losses_of(state, batch))  # before the step, which donates the state
             counted = np.asarray(jax.device_get(batch[MASK])) > 0
             record_ids = np.asarray(jax.device_get(batch[INDEX])) if INDEX in batch else None
             state, (scalars,) = program(state, chunk.batches, chunk.stacked)
-            scalars.pop(BAD_LEAF, None)
-            yield chunk.start + 1, float(scalars["loss"]), np.where(counted, losses, np.nan), record_ids
+            loss = float(scalars["loss"])
+            yield ReplayedStep(chunk.start + 1, loss, np.where(counted, losses, np.nan), record_ids, begun.step)

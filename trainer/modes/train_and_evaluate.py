@@ -6,51 +6,49 @@ from dataclasses import replace
 
 from pipeline.errors import OptionError
 from trainer.inputs import InputFn
-from trainer.modes.evaluated import Evaluated
+from trainer.modes.evaluate import FinishedEvaluation
 from trainer.modes.evaluation import Evaluation
 from trainer.modes.session import Session
 from trainer.results import EvalResult
-from trainer.setup import Setup
 from trainer.state import TrainState
 
-__all__ = ["Alternating", "check_name", "named_inputs"]
+__all__ = ["PeriodicEvaluations", "check_name", "named_inputs"]
 
 
-class Alternating:
+class PeriodicEvaluations:
     """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so far."""
 
     def __init__(
-        self, session: Session, setup: Setup, inputs: Mapping[str | None, InputFn], every_steps: int | None
+        self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None
     ) -> None:
-        self.opened = {name: setup.open("eval", input_fn) for name, input_fn in inputs.items()}
+        self.opened = {name: session.setup.open("eval", input_fn) for name, input_fn in inputs.items()}
         self.every_steps, self.results = every_steps, list[EvalResult]()
-        self._session, self._setup, self._inputs = session, setup, inputs
-        self._evaluations: dict[str | None, Evaluation] = {}
+        self._session, self._evaluations = session, dict[str | None, Evaluation]()
 
     def __call__(self, step: int, state: TrainState, stop: Callable[[str], None], /, *, final: bool) -> TrainState:
         """Returns the same state in other arrays: its own are donated. stop(why): ends the training after this. final:
         whether the training has ended."""
-        first = next(iter(self._inputs))
-        for name, input_fn in self._inputs.items():
-            given = (self._session, self._setup, self.opened[name], state, step, input_fn)
-            evaluation = self._evaluations[name] = Evaluation.of(self._evaluations.get(name), *given)
+        first = next(iter(self.opened))
+        for name, opened in self.opened.items():
+            evaluation = Evaluation.of(self._evaluations.get(name), self._session, opened, state, step)
+            self._evaluations[name] = evaluation
             result = replace(evaluation.epoch(), name=name)
-            evaluated = Evaluated(self._session, self._setup, evaluation.state, result, final=final)
+            finished = FinishedEvaluation(self._session, evaluation.state, result, final=final)
             self.results.append(result)
             self._session.ownership.fence()
-            evaluated.tell(name, stop)
+            finished.report(name, stop)
             if name == first:  # after the callbacks: a run that is killed in one of them makes up for this evaluation
-                evaluated.record()
-            state = evaluated.state
+                finished.record()
+            state = finished.state
         return state
 
     def make_up(self, start: int, end: int | None) -> None:
         """Evaluates the checkpoint that a run resumes from, if that was due and has not happened."""
-        due = (end is not None and start >= end) or (self.every_steps is not None and start % self.every_steps == 0)
-        if due and not self._session.checkpoints.was_evaluated(start):
-            like = self._setup.abstract_state(next(iter(self.opened.values())))
-            ends = end is not None and start >= end
-            self(start, self._session.checkpoints.restore(start, like).state, lambda _: None, final=ends)
+        ends, checkpoints = end is not None and start >= end, self._session.checkpoints
+        due = ends or (self.every_steps is not None and start % self.every_steps == 0)
+        if due and not checkpoints.was_evaluated(start):
+            like = self._session.setup.abstract_state(next(iter(self.opened.values())))
+            self(start, checkpoints.restore(start, like).state, lambda _: None, final=ends)
 
 
 def named_inputs(inputs: InputFn | Mapping[str, InputFn], name: str | None) -> Mapping[str | None, InputFn]:

@@ -2,7 +2,6 @@
 
 All hosts predict, and gather the model's arrays; host 0 does the rest, while the others wait for its result."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -27,8 +26,8 @@ from trainer.exporting.served_model import ServedModel, serve
 from trainer.exporting.verification import BATCH_SIZES
 from trainer.first_batches import FirstBatches
 from trainer.inputs import InputFn
-from trainer.modes.prediction import Prediction
-from trainer.modes.preflight import agree_on
+from trainer.modes.predict import Prediction
+from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session
 from trainer.results import ExportResult
 from trainer.setup import Opened, Setup
@@ -47,33 +46,28 @@ def export_checkpoint(
     """See Trainer.export."""
     if setup.config.fast_dev_run:
         raise OptionError("fast_dev_run writes nothing, so it cannot export. Leave it out.")
-    with open_session(setup.config) as session:
+    with open_session(setup) as session:
+        start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
         with session.preemption.leavable():
-            reading, step = session.reading(setup.config, step, checkpoint_path)
-            opened = setup.open("predict", input_fn)
-        facts = {"export": str(options), "checkpoint_path": checkpoint_path}
-        agree_on(session.watchdog, setup, [opened], step, step, **facts)
-        with session.preemption.leavable():
-            state = reading.state(setup, opened, step)
             workdir = find_elsewhere(checkpoint_path).workdir if checkpoint_path else setup.config.workdir
-            origin = Origin(step, workdir, reading.checkpoints.metrics(step))
-            return export(session, setup, opened, state, origin, input_fn, options, lambda _: None)
+            origin = Origin(start.step, workdir, start.checkpoints.metrics(start.step))
+            return export(session, start.opened, start.state, origin, options)
 
 
 def export(
     session: Session,
-    setup: Setup,
     opened: Opened,
     state: TrainState,
     origin: Origin,
-    input_fn: InputFn,
     options: ExportOptions,
-    continue_with: Callable[[TrainState], None],
+    *,
+    continue_with: Callable[[TrainState], None] = lambda _: None,
 ) -> ExportResult:
     """Exports a model of the state, whose arrays are donated: continue_with gets the same state in other arrays, before
     anything that can fail without harm to a training.
 
-    opened: of input_fn, in the mode predict. Raises an error of host 0 on every host."""
+    opened: in the mode predict. Raises an error of host 0 on every host."""
+    setup = session.setup
     model = options.model or setup.config.evaluated_models[0]
     if model == "ema" and not setup.config.averages:
         raise OptionError("model='ema', but the training averages no parameters. Set ema_decay, or export 'params'.")
@@ -83,12 +77,12 @@ def export(
         jax.eval_shape(predict_step(setup.task, options.keys), variables, spec)  # checks what predict_fn returns
         served = serve(setup.task, variables, spec, options.keys)
     labels = _checked_labels(options.labels or {}, served)
-    predicted, variables = _predicted(session, setup, opened, variables, served)
+    predicted, variables = _predicted(session, opened, variables, served)
     continue_with(with_model(state, model, variables))
     arrays = _gathered(variables)
 
     def make() -> ExportResult:
-        examples = Examples.first_of(setup, input_fn, served.arrays, RECORDS)
+        examples = Examples.first_of(setup, opened.input_fn, served.arrays, RECORDS)
         facts = replace(origin, model=model, fingerprint=opened.source.fingerprint)
         making = Making(options, served, labels, facts)
         return making(arrays, predicted, examples, session.check)
@@ -97,13 +91,13 @@ def export(
 
 
 def _predicted(
-    session: Session, setup: Setup, opened: Opened, variables: Variables, served: ServedModel
+    session: Session, opened: Opened, variables: Variables, served: ServedModel
 ) -> tuple[list[dict[str, Any]], Variables]:
     """The served predictions of the first records, on every host; and the same variables in other arrays."""
     batches = math.ceil(RECORDS / opened.global_batch)
     epoch = opened.source.steps_per_epoch
     first = FirstBatches(opened.source, 1 if epoch is None else min(batches, epoch), repeat=False)
-    prediction = Prediction(session, setup, replace(opened, source=first), variables, None, gather=True)
+    prediction = Prediction(session, replace(opened, source=first), variables, gather=True)
     records = [named_leaves(record) for record in prediction.records()]
     return [{name: record[name] for name in served.predictions} for record in records[:RECORDS]], prediction.variables
 
@@ -131,21 +125,22 @@ def _checked_labels(labels: Mapping[str, Labels], served: ServedModel) -> dict[s
 
 def _on_host_0(session: Session, make: Callable[[], ExportResult], arrays: Iterator[Any]) -> ExportResult:
     """What host 0 makes, on every host. An error of host 0 is one of every host, so that all can go on after it."""
-    watchdog = session.watchdog
-    store, key = watchdog.registry.store, watchdog.registry.key(f"exported/{next(session.numbers)}")
-    if jax.process_index() == 0:
+    failed: InfeedError | None = None
+
+    def made() -> dict[str, Any]:
+        nonlocal failed
         try:
-            result = make()
+            return asdict(make())
         except InfeedError as error:
+            failed = error
             _gather_rest(arrays)
-            store.put(key, json.dumps({"error": str(error)}))
-            raise
-        store.put(key, json.dumps(asdict(result)))
-        return result
-    _gather_rest(arrays)
-    told = json.loads(watchdog.wait(lambda: store.get(key), math.inf) or "")  # if host 0 ends, this is a HostError
+            return {"error": str(error)}
+
+    if session.exchange.index > 0:
+        _gather_rest(arrays)
+    told = session.exchange.from_host_0("exported", made)
     if "error" in told:
-        raise ExportError(told["error"])
+        raise failed or ExportError(told["error"])
     return ExportResult(**told)
 
 

@@ -1,0 +1,183 @@
+"""Evaluation of a checkpoint; and what becomes of any evaluation's result: reports, callbacks and their exports."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from pipeline.errors import EvaluationError, ExportError, OptionError, did_you_mean
+from pipeline.logs import logger
+from trainer.callbacks import EvaluationEnd
+from trainer.checkpointing.manager import WhichStep
+from trainer.events.progress import RecordsLine
+from trainer.events.reports import Reports
+from trainer.exact_epoch import OnRecords
+from trainer.exporting.options import ExportOptions
+from trainer.exporting.publishing import DESCRIPTION, EXTRA, Exports
+from trainer.inputs import InputFn
+from trainer.metrics.masking import PADDINGS
+from trainer.modes.evaluation import Evaluation
+from trainer.modes.predict import check_export
+from trainer.modes.restoring import restore
+from trainer.modes.session import Session, open_session
+from trainer.results import EvalResult, ExportResult
+from trainer.setup import Setup
+from trainer.state import TrainState
+from trainer.workdir import eval_directory
+
+__all__ = ["FinishedEvaluation", "compare_paddings", "evaluate", "measured"]
+
+log = logger("trainer")
+
+
+def evaluate(
+    setup: Setup,
+    input_fn: InputFn,
+    *,
+    name: str | None,
+    step: WhichStep | None,
+    checkpoint_path: str | None,
+    check_padding: bool,
+    on_records: OnRecords | None,
+) -> EvalResult:
+    """See Trainer.evaluate."""
+    with open_session(setup) as session:
+        given = "given" if on_records else "not given"
+        start = restore(
+            session, "eval", input_fn, step, checkpoint_path, check_padding=check_padding, on_records=given
+        )
+        with session.preemption.leavable():
+            evaluation = Evaluation(session, start.opened, start.state, start.step, on_records)
+        due = start.opened.source.num_records
+        due = due and due * len(setup.config.evaluated_models)
+        with RecordsLine("evaluated", due, shown=jax.process_index() == 0) as line:
+            result = evaluation.epoch(on_counted=line.add)
+        if check_padding:
+            compare_paddings(evaluation, result)
+        finished = FinishedEvaluation(session, evaluation.state, result, final=True)
+        finished.report(name)
+        if name is None and checkpoint_path is None:  # what keep_best uses
+            finished.record()
+    return result
+
+
+class FinishedEvaluation:
+    """The state and the result of an evaluation. An export donates the arrays: continue with `state`."""
+
+    def __init__(self, session: Session, state: TrainState, result: EvalResult, *, final: bool) -> None:
+        self.state, self._session, self._result, self._final = state, session, result, final
+
+    def record(self) -> None:
+        """Records the metrics of the checkpoint, for keep_best."""
+        self._session.checkpoints.record(self._result.step, self._result.metrics)
+
+    def report(self, name: str | None, stop: Callable[[str], None] = lambda _: None) -> None:
+        """Writes the result to <workdir>/eval_<name>, or to eval, and calls the callbacks."""
+        with Reports(self._session.setup.config, eval_directory(name)) as reports:
+            reports.scalars(self._result.step, self._result.metrics)
+            for callback in self._session.setup.callbacks:
+                callback.on_evaluation_end(EvaluationEnd(name, self._result, self._final, self._export, reports, stop))
+
+    def _export(
+        self,
+        path: str,
+        input_fn: InputFn,
+        *,
+        better: Literal["min", "max"] | None = None,
+        metric: str = "loss",
+        **options: Any,
+    ) -> ExportResult | None:
+        """See Export."""
+        from trainer.exporting.description import Origin  # loads TensorFlow, as what follows
+        from trainer.modes.export import export
+
+        session, setup, result = self._session, self._session.setup, self._result
+        check_export(setup, options.get("keys"))
+        if setup.config.fast_dev_run:
+            log.info("fast_dev_run: nothing is exported to %s", path)
+            return None
+        if better is not None and not self._is_better(path, metric, better):
+            return None
+        opened = setup.open("predict", input_fn)
+        origin = Origin(result.step, setup.config.workdir, result.metrics)
+        session.checkpoints.settle(wait=True)
+        return export(
+            session, opened, self.state, origin, ExportOptions(path, **options), continue_with=self._continue_with
+        )
+
+    def _continue_with(self, state: TrainState) -> None:
+        self.state = state
+
+    def _is_better(self, path: str, metric: str, better: Literal["min", "max"]) -> bool:
+        """Host 0 decides for all."""
+        if better not in ("min", "max"):
+            raise OptionError(f"better={better!r} is not one of min, max.")
+        if metric not in (metrics := self._result.metrics):
+            raise OptionError(f"metric={metric!r} is not a metric of the evaluation.{did_you_mean(metric, metrics)}")
+
+        def improved() -> bool:
+            before, value = measured(path, metric), metrics[metric]
+            above = value < before if better == "min" else value > before
+            return bool(math.isfinite(value) and (math.isnan(before) or above))
+
+        return self._session.exchange.from_host_0("better", improved)
+
+
+def measured(path: str, metric: str) -> float:
+    """This metric of the newest export in `path`; NaN if it is not known. ExportError if the export is damaged."""
+    exports = Exports(path)
+    newest = max(exports.numbers(), default=None)
+    try:
+        return math.nan if newest is None else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
+        raise ExportError(f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it.") from e
+
+
+def compare_paddings(evaluation: Evaluation, first: EvalResult) -> None:
+    """Runs the epoch again with every other kind of padding.
+
+    EvaluationError, naming a metric and both values, unless each has the bits of `first`, whose padding was zeros."""
+    if not evaluation.padding_rows:
+        log.warning(
+            "check_padding: the epoch has no row of padding, so nothing was checked. Choose an eval_batch_size that "
+            "does not divide %d.",
+            first.records,
+        )
+        return
+    for padding in range(1, len(PADDINGS)):
+        changed = _changed(first, evaluation.epoch(padding))
+        if not changed:
+            continue
+        # The bits may also differ with the same padding: some GPU kernels add in any order.
+        if unrelated := _changed(first, evaluation.epoch(0)):
+            raise EvaluationError(
+                f"check_padding: two epochs over the same padding differ, too: {unrelated}. This program is not "
+                "deterministic on these devices. Try again with XLA_FLAGS=--xla_gpu_deterministic_ops=true."
+            )
+        raise EvaluationError(
+            f"check_padding: with {PADDINGS[padding]} in place of {PADDINGS[0]} in rows of padding, {changed}. Some "
+            "computation mixes the rows of a batch, so padding affects rows that count. Exclude it there with "
+            "jnp.where(mask, x, 0), with mask = batch['_mask'] > 0 in the shape of x; x * mask lets NaN through."
+        )
+    log.info(
+        "check_padding: all metrics have the same bits, whatever is in the %d rows of padding: %s",
+        evaluation.padding_rows,
+        "; ".join(PADDINGS),
+    )
+
+
+def _changed(first: EvalResult, second: EvalResult) -> str:
+    """The metrics whose bits differ; "" if none do."""
+    numbers = [
+        f"{name} is {second.metrics[name]!r} and not {value!r}"
+        for name, value in first.metrics.items()
+        if value.hex() != second.metrics[name].hex()
+    ]
+    arrays = [
+        f"{name} differs in {np.sum(array != second.arrays[name])} of its {array.size} numbers"
+        for name, array in first.arrays.items()
+        if array.tobytes() != second.arrays[name].tobytes()
+    ]
+    return ", ".join(numbers + arrays)

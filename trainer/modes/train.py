@@ -1,0 +1,218 @@
+"""Training, from the newest checkpoint to the last step, or to the end of the input."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+
+import jax
+
+from pipeline.errors import OptionError
+from pipeline.logs import logger
+from trainer.config import TrainerConfig, check_positive_int
+from trainer.events.goodput import TimeSpent, first_began
+from trainer.events.profile import Profile
+from trainer.events.progress import StepSize
+from trainer.exits import ending
+from trainer.inputs import InputFn
+from trainer.loop.dispatch_plan import Marks, Steps
+from trainer.loop.dispatching import run
+from trainer.loop.flops import peak_tflops
+from trainer.loop.feed import Feeder
+from trainer.loop.program import Program
+from trainer.modes.preflight import agree_on
+from trainer.modes.recording import Recorder
+from trainer.modes.restoring import Begun, begin
+from trainer.modes.session import Session, open_session
+from trainer.modes.train_and_evaluate import PeriodicEvaluations
+from trainer.modes.train_loop import Pace, TrainLoop
+from trainer.modes.train_monitor import TrainMonitor
+from trainer.results import TrainResult
+from trainer.setup import Opened, Setup
+from trainer.step_functions import train_step
+from trainer.task import Step
+from trainer.warm_start.config import WarmStart
+
+__all__ = ["goal_of", "train", "training_step"]
+
+log = logger("trainer")
+
+
+def goal_of(steps: int | None, max_steps: int | None, config: TrainerConfig) -> Callable[[int], int | None]:
+    """Returns a function from the first step of a run to its last; to None if only the input ends it."""
+    if steps is not None and max_steps is not None:
+        raise OptionError(
+            f"steps={steps} and max_steps={max_steps} are both given. Give one: steps counts from the newest "
+            "checkpoint, max_steps from the very first run."
+        )
+    for name, value in (("steps", steps), ("max_steps", max_steps)):
+        if value is not None:
+            check_positive_int(name, value)
+    end = max_steps or config.max_steps or config.fast_dev_run
+    return lambda start: end if steps is None else start + steps
+
+
+def train(
+    setup: Setup,
+    input_fn: InputFn,
+    goal: Callable[[int], int | None],
+    warm_start: WarmStart,
+    *,
+    eval_inputs: Mapping[str | None, InputFn] | None = None,
+    eval_every_steps: int | None = None,
+) -> TrainResult:
+    """See Trainer.train and Trainer.train_and_evaluate. goal: see goal_of."""
+    config = setup.config
+    with open_session(setup, saves=not config.fast_dev_run) as session:
+        with session.preemption.leavable():
+            session.own()
+            start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
+            end = config.fast_dev_run or goal(start)
+            opened = setup.open("train", input_fn, start) if end is None or start < end else None
+            if opened and opened.source.endless and end is None:
+                raise OptionError(
+                    "no end is given, and the input never ends. Give steps or max_steps to train, or max_steps in the "
+                    "TrainerConfig."
+                )
+            evaluations = PeriodicEvaluations(session, eval_inputs, eval_every_steps) if eval_inputs else None
+        inputs = [*([opened] if opened else []), *(evaluations.opened.values() if evaluations else [])]
+        agree_on(session, inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start))
+        if evaluations and start:
+            evaluations.make_up(start, end)
+        if opened:
+            with session.preemption.leavable():
+                begun = _begin(session, opened, start, warm_start)
+            result = _train_steps(session, opened, begun, end, evaluations)
+        else:
+            how = "Raise it to continue; to train with other settings or another model, give another workdir"
+            log.warning("nothing to train: the checkpoint of step %d has reached max_steps=%d. %s", start, end, how)
+            result = TrainResult(start, start, state=None, metrics={}, speed=None, executables=0)
+        return replace(result, evaluations=tuple(evaluations.results)) if evaluations else result
+
+
+def _begin(session: Session, opened: Opened, start: int, warm_start: WarmStart) -> Begun:
+    if not opened.resumable:
+        (log.warning if start else log.info)(
+            "the input is a plain iterable, which has no position: a resumed run starts it from its beginning, unless "
+            "input_fn starts it at InputContext.start_step",
+        )
+    if start and warm_start.init_from:
+        log.info("init_from=%s is ignored: the work directory has a checkpoint", warm_start.init_from)
+    begun = begin(session, opened, start, warm_start)
+    if start:
+        changed = "; changed: " * bool(begun.changes) + ", ".join(begun.changes)
+        log.info("resuming from the checkpoint of step %d%s", start, changed)
+    return begun
+
+
+def _train_steps(
+    session: Session, opened: Opened, begun: Begun, end: int | None, evaluations: PeriodicEvaluations | None
+) -> TrainResult:
+    """Trains up to step `end`; None: to the end of the input. Raises an Ending, with all progress saved."""
+    config, start = session.setup.config, begun.step
+    records_time = jax.process_index() == 0 and not config.fast_dev_run
+    began = first_began(config.workdir, time.time()) if records_time else None
+    spent = TimeSpent(began, begun.productive_seconds)
+    with _open_loop(session, opened, begun, end, spent=spent, evaluations=evaluations) as (loop, feeder):
+        state, step = run(begun.state, start, feeder, loop.program, on_result=loop.observe, between=loop)
+        loop.recorder.end(loop.stopped)
+        session.checkpoints.settle(wait=True)
+    _say_end(loop, step)
+    return TrainResult(
+        start,
+        step,
+        state,
+        metrics=loop.monitor.last,
+        speed=loop.monitor.speed(step - start) if step > start else None,
+        executables=len(loop.program.executables),
+        stopped=loop.stopped.stop or None,
+        goodput=spent.goodput(loop.monitor.productive_seconds, time.time()),
+    )
+
+
+@contextmanager
+def _open_loop(
+    session: Session,
+    opened: Opened,
+    begun: Begun,
+    end: int | None,
+    *,
+    spent: TimeSpent,
+    evaluations: PeriodicEvaluations | None,
+) -> Iterator[tuple[TrainLoop, Feeder]]:
+    """The loop, with its program compiled, and the chunks to train on."""
+    setup, config, start = session.setup, session.setup.config, begun.step
+    profile = Profile(config, start, end)
+    every = [n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n]
+    marks = Marks(every, profile.stops)
+    pace = Pace(config.loop_seconds, partial(setup.steps_per_dispatch, opened, every)) if config.loop_seconds else None
+    k = 1 if pace else setup.steps_per_dispatch(opened, every)
+    program = setup.program(training_step(setup), begun.state, opened, k)
+    steps = Steps.timed(start, end, pace.steps, marks) if pace else Steps.planned(start, end, k, marks)
+    size = _step_size(setup, program)  # before the log line: tracing may fail
+    _say_beginning(setup, begun, end, f"{config.iterations_per_loop} of" if pace else k, program.scans)
+    with ExitStack() as stack:
+        recorder = stack.enter_context(Recorder(setup, opened.source, session.ownership.fence))
+        recorder.start(start, begun.position, begun.run)
+        if pace:
+            stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
+        late, ends = session.check_late, end is None
+        feeder = stack.enter_context(session.feeding(program, opened, begun.position, steps, late=late, ends=ends))
+        monitor = stack.enter_context(TrainMonitor(session, feeder, size, begun, end, hint=recorder.hint))
+        stack.enter_context(profile)
+        parts = {"program": program, "monitor": monitor, "recorder": recorder, "profile": profile, "spent": spent}
+        yield TrainLoop(session, opened, begun, end, pace=pace, evaluations=evaluations, **parts), feeder
+
+
+def training_step(setup: Setup) -> Step:
+    """The step function, as configured."""
+    config, placement = setup.config, setup.placement
+    return train_step(
+        setup.task,
+        config.on_nan,
+        accumulate=config.accumulate,
+        unroll=placement.on_cpu,
+        ema_decay=config.ema_decay,
+        axes=placement.axes,
+    )
+
+
+def _step_size(setup: Setup, program: Program) -> StepSize:
+    devices = setup.placement.mesh.devices
+    peak = setup.config.peak_tflops or peak_tflops(devices.flat[0])
+    flops = setup.task.flops or program.flops() or None
+    return StepSize(setup.config.global_batch_size, flops, peak and peak * devices.size)
+
+
+def _say_beginning(setup: Setup, begun: Begun, end: int | None, length: object, scans: bool) -> None:
+    devices = setup.placement.mesh.size
+    on = f"{devices} {jax.default_backend()} {'device' if devices == 1 else 'devices'}"
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(begun.state.variables.params))
+    log.info(
+        "training steps %d to %s: %s parameters, batch %d on %s, %s steps per dispatch%s",
+        begun.step,
+        "the end of the input" if end is None else end,
+        f"{parameters:,}",
+        setup.config.global_batch_size,
+        on,
+        length,
+        " in one program" if scans else "",
+    )
+
+
+def _say_end(loop: TrainLoop, step: int) -> None:
+    """Logs how training ended. Raises an Ending if it was preempted."""
+    config, source, stopped = loop.session.setup.config, loop.opened.source, loop.stopped
+    if bad := source.quarantine:
+        log.warning("training: %d bad records on this host (%s)", len(bad), source.on_error)
+    saved = step and not config.fast_dev_run
+    if stopped.stop:
+        how, end = "which is saved" if saved else "and nothing is saved", loop.end or "an input without a known end"
+        log.warning("%s: training ends at step %d of %s, %s", stopped.stop, step, end, how)
+    elif loop.end is None:
+        log.info("the input ended at step %d", step)
+    if stopped.preempted:
+        done = f"step {step} is saved, and the same command resumes from there"
+        done = done if saved else "there was nothing to save: run the same command again"
+        raise ending(f"{stopped.stop}; {done}", stopped.interrupted, together=True)
