@@ -93,7 +93,7 @@ class Actions:
 
     def set_pace(self, pace: Pace) -> None:
         """Makes later dispatches as long as the hosts agree on."""
-        k = pace.agree(self.session.watchdog, f"pace/{self.start}", self.setup.config.stall_seconds)
+        k = pace.agree(self.session.exchange, self.setup.config.stall_seconds)
         log.info("%d steps per dispatch, for %s", k, self.setup.config.iterations_per_loop)
         with self.monitor.away():
             self.program.lengthen(k)

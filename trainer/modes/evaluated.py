@@ -1,11 +1,8 @@
 """A model that was just evaluated: where its result is reported, and how callbacks export it."""
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any, Literal
-
-import jax
 
 from pipeline.errors import ExportError, OptionError, did_you_mean
 from pipeline.logs import logger
@@ -88,10 +85,10 @@ class Evaluated:
             raise OptionError(f"better={better!r} is not one of min, max.")
         if metric not in (metrics := self._result.metrics):
             raise OptionError(f"metric={metric!r} is not a metric of the evaluation.{did_you_mean(metric, metrics)}")
-        watchdog = self._session.watchdog
-        store, key = watchdog.registry.store, watchdog.registry.key(f"better/{next(self._session.numbers)}")
-        if jax.process_index() == 0:
+
+        def improved() -> bool:
             before, value = measured(path, metric), metrics[metric]
-            improved = value < before if better == "min" else value > before
-            store.put(key, json.dumps(math.isfinite(value) and (math.isnan(before) or improved)))
-        return json.loads(watchdog.wait(lambda: store.get(key), math.inf) or "false")
+            above = value < before if better == "min" else value > before
+            return bool(math.isfinite(value) and (math.isnan(before) or above))
+
+        return self._session.exchange.from_host_0("better", improved)

@@ -2,7 +2,6 @@
 
 Host 0 looks for new checkpoints and tells the other hosts, so all evaluate the same one. Only results are written."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -63,7 +62,7 @@ def evaluate(
             opened = setup.open("eval", input_fn)
         facts = {"check_padding": check_padding, "checkpoint_path": checkpoint_path}
         facts["on_records"] = "given" if on_records else "not given"
-        agree_on(session.watchdog, setup, [opened], step, step, **facts)
+        agree_on(session.exchange, setup, [opened], step, step, **facts)
         with session.preemption.leavable():
             state = reading.state(setup, opened, step)
             evaluation = Evaluation(session, setup, opened, state, step, input_fn, on_records)
@@ -100,7 +99,7 @@ def _results(setup: Setup, input_fn: InputFn, name: str | None, waits: Waits) ->
             with open_session(setup.config) as session:
                 with session.preemption.leavable():
                     opened = setup.open("eval", input_fn)
-                agree_on(session.watchdog, setup, [opened], step, step)
+                agree_on(session.exchange, setup, [opened], step, step)
                 with session.preemption.leavable():
                     state = session.checkpoints.restore(step, setup.abstract_state(opened)).state
                 evaluation = Evaluation.of(evaluation, session, setup, opened, state, step, input_fn)
@@ -122,20 +121,13 @@ def _results(setup: Setup, input_fn: InputFn, name: str | None, waits: Waits) ->
 
 def _next_step(session: Session, last: int | None, waits: Waits) -> int | None:
     """The newest checkpoint's step, on every host, once it is newer than `last`; None on a timeout."""
-    watchdog = session.watchdog
-    store, here, key = watchdog.registry.store, watchdog.registry.key("looking"), watchdog.registry.key("next step")
-    if store.index > 0:
-        if watchdog.wait(lambda: store.get(here), waits.stall_seconds) is None:
-            raise HostError(
-                f"host 0 of {store.count} did not start to look for the next checkpoint within "
-                f"{waits.stall_seconds:g} s (stall_seconds). Iterate in the same way on every host."
-            )
-        word = watchdog.wait(lambda: store.get(key), float("inf"))  # if host 0 dies, that is a HostError
-        return json.loads(word or "null")
-    store.put(here, "")
-    step = watchdog.wait(_look_out(session, last, waits.poll_seconds), waits.timeout_seconds)
-    store.put(key, json.dumps(step))
-    return step
+    exchange, look = session.exchange, _look_out(session, last, waits.poll_seconds)
+    late = (
+        f"start to look for the next checkpoint within {waits.stall_seconds:g} s (stall_seconds). "
+        "Iterate in the same way on every host."
+    )
+    exchange.from_host_0("looking", lambda: True, waits.stall_seconds, late)
+    return exchange.from_host_0("next step", lambda: session.watchdog.wait(look, waits.timeout_seconds))
 
 
 def _look_out(session: Session, last: int | None, poll_seconds: float) -> Callable[[], int | None]:

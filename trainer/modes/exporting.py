@@ -2,7 +2,6 @@
 
 All hosts predict, and gather the model's arrays; host 0 does the rest, while the others wait for its result."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -52,7 +51,7 @@ def export_checkpoint(
             reading, step = session.reading(setup.config, step, checkpoint_path)
             opened = setup.open("predict", input_fn)
         facts = {"export": str(options), "checkpoint_path": checkpoint_path}
-        agree_on(session.watchdog, setup, [opened], step, step, **facts)
+        agree_on(session.exchange, setup, [opened], step, step, **facts)
         with session.preemption.leavable():
             state = reading.state(setup, opened, step)
             workdir = find_elsewhere(checkpoint_path).workdir if checkpoint_path else setup.config.workdir
@@ -131,21 +130,22 @@ def _checked_labels(labels: Mapping[str, Labels], served: ServedModel) -> dict[s
 
 def _on_host_0(session: Session, make: Callable[[], ExportResult], arrays: Iterator[Any]) -> ExportResult:
     """What host 0 makes, on every host. An error of host 0 is one of every host, so that all can go on after it."""
-    watchdog = session.watchdog
-    store, key = watchdog.registry.store, watchdog.registry.key(f"exported/{next(session.numbers)}")
-    if jax.process_index() == 0:
+    failed: InfeedError | None = None
+
+    def made() -> dict[str, Any]:
+        nonlocal failed
         try:
-            result = make()
+            return asdict(make())
         except InfeedError as error:
+            failed = error
             _gather_rest(arrays)
-            store.put(key, json.dumps({"error": str(error)}))
-            raise
-        store.put(key, json.dumps(asdict(result)))
-        return result
-    _gather_rest(arrays)
-    told = json.loads(watchdog.wait(lambda: store.get(key), math.inf) or "")  # if host 0 ends, this is a HostError
+            return {"error": str(error)}
+
+    if session.exchange.index > 0:
+        _gather_rest(arrays)
+    told = session.exchange.from_host_0("exported", made)
     if "error" in told:
-        raise ExportError(told["error"])
+        raise failed or ExportError(told["error"])
     return ExportResult(**told)
 
 

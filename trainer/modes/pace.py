@@ -4,8 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pipeline.errors import HostError
-from trainer.cluster.host_watchdog import HostWatchdog
+from trainer.cluster.exchange import Exchange
 
 __all__ = ["Pace"]
 
@@ -33,20 +32,16 @@ class Pace:
         if not self._settled.is_set():
             self._observed_at.append(self._clock())
 
-    def agree(self, watchdog: HostWatchdog, key: str, seconds: float) -> int:
+    def agree(self, exchange: Exchange, seconds: float) -> int:
         """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
-        store, key = watchdog.registry.store, watchdog.registry.key(key)
-        if store.index == 0:
-            steps = 1
-            if len(self._observed_at) > 1:  # the first step includes one-time costs
-                step_seconds = (self._observed_at[-1] - self._observed_at[0]) / (len(self._observed_at) - 1)
-                steps = self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))
-            store.put(key, str(steps))
-            return steps
-        told = watchdog.wait(lambda: store.get(key), seconds)
-        if told is None:
-            raise HostError(f"host 0 of {store.count} did not report within {seconds:g} s how long a step takes.")
-        return int(told)
+        late = f"report within {seconds:g} s how long a step takes."
+        return exchange.from_host_0("pace", self._measured, seconds, late)
+
+    def _measured(self) -> int:
+        if len(self._observed_at) < 2:  # the first step includes one-time costs
+            return 1
+        step_seconds = (self._observed_at[-1] - self._observed_at[0]) / (len(self._observed_at) - 1)
+        return self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))
 
     def settle(self, steps: int) -> None:
         """Lets the feeder continue."""

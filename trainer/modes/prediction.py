@@ -2,7 +2,7 @@
 
 All hosts make the same number of dispatches: the sums that prove the epoch are over all hosts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,6 @@ import numpy as np
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
 from trainer.checkpointing.manager import WhichStep
-from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.ema import model_of
 from trainer.inputs import MASK, InputFn
 from trainer.loop.dispatch_plan import Steps
@@ -62,7 +61,7 @@ def predictions(
                 reading, step = session.reading(setup.config, step, checkpoint_path)
                 opened = setup.open("predict", input_fn)
             facts = {"keys": keys, "gather": gather, "checkpoint_path": checkpoint_path}
-            agree_on(session.watchdog, setup, [opened], step, step, **facts)
+            agree_on(session.exchange, setup, [opened], step, step, **facts)
             with session.preemption.leavable():
                 state = reading.state(setup, opened, step)
                 variables = model_of(state, setup.config.evaluated_models[0])
@@ -121,9 +120,9 @@ class Prediction:
                         yield from self._read(*pending)
                     pending = (chunk, given)
             except GeneratorExit:
-                self._stop_together(session.watchdog, feeder)
+                self._stop_together(feeder)
                 raise
-            self._say(session.watchdog)
+            session.exchange.tell("dispatches", self._dispatches)  # for hosts that stop early
             last = self._read(*pending) if pending else iter(())
             returned = f"{self._given} predictions were returned before this was known: do not use them"
             self._epoch.check("prediction", returned)
@@ -153,29 +152,18 @@ class Prediction:
             self._given += 1
             yield tree.unflatten([leaf[row] for leaf in leaves])
 
-    def _say(self, watchdog: HostWatchdog) -> str:
-        """Announces how many dispatches this host has made, its final number; returns the directory of these keys."""
-        registry = watchdog.registry
-        registry.store.put(registry.key(f"dispatches/{registry.store.index}"), str(self._dispatches))
-        return registry.key("dispatches")
-
-    def _stop_together(self, watchdog: HostWatchdog, feeder: Feeder) -> None:
+    def _stop_together(self, feeder: Feeder) -> None:
         """Makes the dispatches that other hosts have already made: they would wait for them forever."""
-        registry, directory = watchdog.registry, self._say(watchdog)
-
-        def everyone() -> Mapping[int, str] | None:
-            said = registry.store.by_host(directory)
-            return said if len(said) == registry.store.count else None
-
-        said = watchdog.wait(everyone, registry.silence_seconds)
-        if said is None:
+        exchange, seconds = self._session.exchange, self._session.watchdog.silence_seconds
+        made = exchange.gather("dispatches", self._dispatches, seconds)
+        if len(made) < exchange.count:
             raise HostError(
                 f"it stopped iterating over its predictions after {self._dispatches} dispatches, but other hosts "
-                f"continued for {registry.silence_seconds:g} s (half of host_timeout_seconds). Iterate in the same way "
+                f"continued for {seconds:g} s (half of host_timeout_seconds). Iterate in the same way "
                 "on every host; if an error stopped this one, see its log."
             )
         given = []
-        for _ in range(max(map(int, said.values())) - self._dispatches):
+        for _ in range(max(made.values()) - self._dispatches):
             given.append(self._dispatch(next(feeder)))
         jax.block_until_ready(given)
 

@@ -2,7 +2,6 @@
 
 One small exchange: every host publishes its facts, host 0 compares them, all hosts read its verdict."""
 
-import json
 import secrets
 import time
 import zlib
@@ -16,8 +15,8 @@ from pipeline.errors import HostError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.batch_spec import named_leaves, path_name
+from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_registry import poll
-from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.setup import Opened, Setup
 from trainer.workdir import claim, make_mark
 
@@ -29,36 +28,32 @@ PER_HOST = ("workdir", "compilation_cache_dir")  # a shared disk may be mounted 
 
 
 def agree_on(
-    watchdog: HostWatchdog, setup: Setup, inputs: Sequence[Opened], start: int, end: int | None, **others: Any
+    exchange: Exchange, setup: Setup, inputs: Sequence[Opened], start: int, end: int | None, **others: Any
 ) -> None:
     """Once per call: returns when all hosts are about to do the same, as `agree`. others: arguments of the call."""
 
     def facts() -> dict[str, Any]:
         return facts_of(setup, inputs, start, end) | others
 
-    if watchdog.registry.store.index == 0 and not setup.config.fast_dev_run:
+    if exchange.index == 0 and not setup.config.fast_dev_run:
         claim(str(setup.config.workdir))
-    agree(watchdog, facts, setup.config.workdir, setup.config.stall_seconds)
+    agree(exchange, facts, setup.config.workdir, setup.config.stall_seconds)
 
 
-def agree(watchdog: HostWatchdog, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:
+def agree(exchange: Exchange, facts: Callable[[], Mapping[str, Any]], workdir: str, seconds: float) -> None:
     """Returns when all hosts are here with the same facts and see the same, writable work directory.
 
     StorageError if it is not writable. HostError, on every host, naming the first fact that differs and the hosts of
     each value; the hosts that are missing after this time; or the failure of another host."""
-    store = watchdog.registry.store
-    with _mark(workdir) if store.index == 0 else nullcontext() as name:
-        if store.count == 1:
+    count = exchange.count
+    with _mark(workdir) if exchange.index == 0 else nullcontext("") as name:
+        if count == 1:
             return
-        if name:
-            store.put(watchdog.registry.key("mark"), name)
         # The others wait longer: host 0 determines which hosts are missing.
-        mark = watchdog.wait(lambda: store.get(watchdog.registry.key("mark")), 2 * seconds)
-        verdict = mark and _exchanged(watchdog, {"workdir": _whose(workdir, mark), **facts()}, seconds)
-    if verdict is None:
-        verdict = f"host 0 of {store.count} did not start the same call within {2 * seconds:g} s."
-    if verdict:
-        raise HostError(verdict)
+        mark = exchange.from_host_0("mark", lambda: name, 2 * seconds)
+        told = {"workdir": _whose(workdir, mark), **facts()}
+        if problem := exchange.agree("facts", told, lambda known: _problem(known, count, seconds), seconds):
+            raise HostError(problem)
 
 
 @contextmanager
@@ -78,24 +73,15 @@ def _whose(workdir: str, mark: str) -> str:
     return "host 0's" if seen else f"another directory ({workdir}; give one that all hosts share)"
 
 
-def _exchanged(watchdog: HostWatchdog, facts: Mapping[str, Any], seconds: float) -> str | None:
-    """The problem that host 0 finds, "" for none; None if host 0 does not answer."""
-    registry, store = watchdog.registry, watchdog.registry.store
-    store.put(registry.key(f"facts/{store.index}"), json.dumps(facts))
-    if store.index == 0:
-        watchdog.wait(lambda: len(store.by_host(registry.key("facts"))) == store.count or None, seconds)
-        store.put(registry.key("verdict"), _verdict(store.by_host(registry.key("facts")), store.count, seconds))
-    return watchdog.wait(lambda: store.get(registry.key("verdict")), 2 * seconds)
-
-
-def _verdict(facts: Mapping[int, str], count: int, seconds: float) -> str:
+def _problem(facts: Mapping[int, Mapping[str, Any]], count: int, seconds: float) -> str:
+    """What is wrong with the facts of these hosts, which told them in time; "" for nothing."""
     missing = sorted(set(range(count)) - facts.keys())
     if missing:
         return (
             f"{_named(missing)} of {count} did not start the same call within {seconds:g} s (stall_seconds). Its input "
             "may be stalled, or it runs another program: see its log."
         )
-    differs = difference([json.loads(facts[host]) for host in range(count)])
+    differs = difference([facts[host] for host in range(count)])
     if differs is None:
         return ""
     return f"the hosts do not agree: {differs} Start the same command on every host, on the same data."

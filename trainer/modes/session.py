@@ -1,24 +1,22 @@
 """The session around one train, evaluate or predict: what monitors it, what it saves, whether it must end."""
 
-import itertools
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import CheckpointError, HostError
+from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.fenced import check_directory, remove_unfinished
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
-from trainer.cluster.common_end import CommonEnd
+from trainer.cluster.exchange import CommonEnd, Exchange
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
-from trainer.cluster.store import open_store
 from trainer.config import TrainerConfig
 from trainer.exits import ending
 from trainer.ownership.process import Process
@@ -39,8 +37,11 @@ class Session:
     decisions: SharedDecisions
     checkpoints: CheckpointManager
     ownership: Ownership
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-    """For keys of exchanges that a session may have several of: all hosts take them in the same order."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """How the hosts of the session talk to each other."""
+        return self.watchdog.exchange
 
     def check(self) -> None:
         """Raises an Ending if this process was asked to end, or the error of another host. For waits, not in a loop."""
@@ -55,17 +56,15 @@ class Session:
         and that this one would replace or remove; on the other hosts, a HostError with that failure."""
         if config.fast_dev_run:
             return
-        watchdog, workdir, limit = self.watchdog, str(config.workdir), 2 * config.stall_seconds
-        store, key = watchdog.registry.store, watchdog.registry.key("owned")
-        if store.index == 0:
+        workdir = str(config.workdir)
+
+        def take() -> None:
             claim(workdir)
             check_directory(workdir)
-            if lost := self.ownership.take(lambda seconds: watchdog.wait(lambda: None, seconds)):
+            if lost := self.ownership.take(lambda seconds: self.watchdog.wait(lambda: None, seconds)):
                 _shut_out(workdir, lost)
-            if store.count > 1:
-                store.put(key, "")
-        elif watchdog.wait(lambda: store.get(key), limit) is None:
-            raise HostError(f"host 0 of {store.count} did not start the same call within {limit:g} s.")
+
+        self.exchange.from_host_0("owned", take, 2 * config.stall_seconds)
 
     def reading(
         self, config: TrainerConfig, step: WhichStep | None, checkpoint_path: str | None = None
@@ -100,7 +99,7 @@ class Session:
         """For an input that ends at an unknown step: how far that of all hosts reaches. For a program that every host
         runs completely: whether it delivers the same everywhere. Otherwise None."""
         needed = ends or opened.is_program
-        return CommonEnd(self.watchdog.registry, next(self.numbers)) if needed else None
+        return self.exchange.common_end() if needed else None
 
     def due(self, _: int, ended: bool = False) -> bool:
         """See Between. Raises an Ending, on all hosts before the same dispatch."""
@@ -117,19 +116,18 @@ class Session:
 @contextmanager
 def open_session(config: TrainerConfig, saves: bool = False) -> Iterator[Session]:
     """The session of a call. saves: whether a preemption finds progress to save."""
-    store = open_store()
     ownership = Ownership(config.workdir)
     checkpoints = CheckpointManager(config, ownership.fence)
     # Report a failure before anything waits for the other hosts, as closing the checkpoints does.
     with (
-        Preemption(store, saves) as preemption,
-        HostWatchdog(store, config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
+        Preemption(saves) as preemption,
+        HostWatchdog(config.host_timeout_seconds, checkpoints.saving, preemption.check) as watchdog,
         ownership,  # until the last checkpoint is written
         checkpoints,
         watchdog.reporting(),
     ):
-        preemption.within(watchdog.registry)
-        yield Session(watchdog, preemption, SharedDecisions(watchdog.registry, preemption), checkpoints, ownership)
+        preemption.within(watchdog.exchange)
+        yield Session(watchdog, preemption, SharedDecisions(watchdog.exchange, preemption), checkpoints, ownership)
         preemption.check()  # a request after the end of the loop; nothing is lost
 
 

@@ -58,7 +58,7 @@ def train(
             evaluating = alternating(session) if alternating else None
         inputs = [*([opened] if opened else []), *(evaluating.opened.values() if evaluating else [])]
         facts = {"eval_every_steps": evaluating and evaluating.every_steps, "warm_start": str(warm_start)}
-        agree_on(session.watchdog, setup, inputs, start, end, **facts)
+        agree_on(session.exchange, setup, inputs, start, end, **facts)
         if evaluating and start:
             evaluating.make_up(start, end)
         if opened:

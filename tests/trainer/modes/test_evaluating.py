@@ -203,12 +203,12 @@ def test_waits_of_no_time_are_refused(follower, vector_input):
 
 @contextmanager
 def call_of(store, config):
-    with HostWatchdog(store, 20.0) as watchdog:
-        preemption = Preemption(store)
+    with HostWatchdog(20.0, store=store) as watchdog:
+        preemption = Preemption(store=store)
         yield Session(
             watchdog,
             preemption,
-            SharedDecisions(watchdog.registry, preemption),
+            SharedDecisions(watchdog.exchange, preemption),
             CheckpointManager(config),
             Ownership(config.workdir),
         )

@@ -28,10 +28,10 @@ def outcomes(config, monkeypatch):
 
         def outcome(index):
             view = store.view(index, count)
-            preemption, ownership = Preemption(view), Ownership(settings.workdir)
+            preemption, ownership = Preemption(store=view), Ownership(settings.workdir)
             try:
-                with HostWatchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
-                    decisions = SharedDecisions(watchdog.registry, preemption)
+                with HostWatchdog(2.0, store=view) as watchdog, ownership, watchdog.reporting():
+                    decisions = SharedDecisions(watchdog.exchange, preemption)
                     Session(watchdog, preemption, decisions, CheckpointManager(settings), ownership).own(settings)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
