@@ -46,6 +46,12 @@ def test_only_one_module_spells_the_names_of_files_in_a_work_directory():
     assert [place.partition(":")[0] for place in spelled] == ["trainer/workdir.py"] * (len(names) - 2), spelled
 
 
+def test_hosts_talk_through_the_exchange_only():
+    outside = [path for path in (ROOT / "trainer").rglob("*.py") if path.parent.name != "cluster"]
+    seen = [str(path) for path in outside if re.search(r"cluster\.store|open_store|\.registry\b", path.read_text())]
+    assert seen == [], "use watchdog.exchange instead of the store behind it"
+
+
 def test_every_link_leads_to_a_page():
     for page in re.findall(r"\]\(([^)]+)\)", PAGE):
         assert (ROOT / page).exists(), page

@@ -1,7 +1,7 @@
 """A task with its settings, devices and callbacks, which train, evaluate and predict share. Opens their inputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,8 +16,7 @@ from trainer.first_batches import first_batches
 from trainer.history.segments import Command
 from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, TfDataset, as_function, as_input
 from trainer.interruptible import Check
-from trainer.loop.dispatch_plan import Steps, steps_that_fit
-from trainer.loop.feed import Chunks, Feeder, InputEnd
+from trainer.loop.dispatch_plan import steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement
 from trainer.state import TrainState, abstract_state, init_state
@@ -131,9 +130,7 @@ class Setup:
             )
         return opened
 
-    def _checked(
-        self, mode: Mode, source: CompleteInput, batch: int, host_batch: int, input_fn: InputFn
-    ) -> Opened:
+    def _checked(self, mode: Mode, source: CompleteInput, batch: int, host_batch: int, input_fn: InputFn) -> Opened:
         if (given := getattr(source, "global_batch", batch)) != batch:
             raise InputError(
                 f"the input has global_batch={given}, the trainer {batch} ({mode}). Give both in an input_fn: "

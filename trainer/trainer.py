@@ -185,9 +185,7 @@ class Trainer:
         Raises EvaluationError, before the last records, unless each expected one came exactly once, and whatever
         evaluate raises."""
         check_predict(self._setup.task, keys)
-        return predict(
-            self._setup, input_fn, keys=keys, step=step, checkpoint_path=checkpoint_path, gather=gather
-        )
+        return predict(self._setup, input_fn, keys=keys, step=step, checkpoint_path=checkpoint_path, gather=gather)
 
     def replay(self, input_fn: InputFn, *, step: int, to: int | None = None) -> Iterator[ReplayedStep]:
         """Computes the training steps `step` to `to` (default: only this one) again, with the loss of each record.

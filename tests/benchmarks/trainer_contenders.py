@@ -25,6 +25,7 @@ from trainer.inputs import InputContext
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import DispatchResult, run
 from trainer.mesh import Placement
+from trainer.modes.session import open_session
 from trainer.setup import Setup
 from trainer.state import TrainState
 from trainer.step_functions import train_step
@@ -119,7 +120,8 @@ def our_loop(work: Work, mark: Marks, directory: Path, steps: int) -> None:
     def look(found: DispatchResult) -> None:
         mark(found.start + found.length)
 
-    with job.feeding(program, opened, 0, Steps.planned(0, steps, work.k)) as feeder:
+    planned = Steps.planned(0, steps, work.k)
+    with open_session(job) as session, session.feeding(program, opened, 0, planned) as feeder:
         run(state, 0, feeder, program, look)
 
 

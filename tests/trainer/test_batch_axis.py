@@ -15,8 +15,8 @@ from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.exporter import Exporter
 from trainer.mesh import Placement
-from trainer.modes.beginning import training_step
 from trainer.modes.preflight import facts_of
+from trainer.modes.train import training_step
 from trainer.setup import Setup
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from pipeline.errors import HostError, InfeedError, OptionError
+from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_registry import POLL_SECONDS, Failure, HostRegistry, poll
 from trainer.cluster.pulse import count_calls
 from trainer.cluster.service import HEARTBEAT_SECONDS
@@ -35,22 +36,25 @@ class HostWatchdog:
 
     timeout_seconds: from a host's death to the end of the others; a host may be silent for half of it. busy: whether a
     checkpoint is being written, which may still be finished in that time. heed: called in every wait, and may raise.
-    alone: whether this is the run's only process."""
+    alone: whether this is the run's only process. exchange: how its hosts talk to each other. store: of the run."""
 
     def __init__(
         self,
-        store: Store,
         timeout_seconds: float,
         busy: Callable[[], bool] = lambda: False,
         heed: Callable[[], None] = lambda: None,
+        *,
+        store: Store | None = None,
     ) -> None:
+        store = store or open_store()
         if store.count > 1 and timeout_seconds >= HEARTBEAT_SECONDS:
             raise OptionError(
                 f"host_timeout_seconds={timeout_seconds} must be below {HEARTBEAT_SECONDS} on several hosts, "
                 "because JAX aborts them after that time."
             )
         self.registry, self._busy, self._heed = HostRegistry(store, timeout_seconds), busy, heed
-        self.alone = store.count == 1
+        self.exchange, self.alone = Exchange(self.registry, self.wait), store.count == 1
+        self.silence_seconds = self.registry.silence_seconds
         self._raising, self._left = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trainer-watchdog", daemon=True)
 
@@ -171,5 +175,5 @@ def telling_others() -> Iterator[None]:
         store = open_store()
         if store.count == 1 or is_apart() or hasattr(error, TOLD):
             raise
-        with HostWatchdog(store, TELL_SECONDS) as watchdog, watchdog.reporting():
+        with HostWatchdog(TELL_SECONDS, store=store) as watchdog, watchdog.reporting():
             raise

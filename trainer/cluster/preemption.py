@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from trainer.cluster.host_registry import HostRegistry
-from trainer.cluster.store import Store
+from trainer.cluster.exchange import Exchange
+from trainer.cluster.store import Store, open_store
 from trainer.exits import Interrupted, Preempted
 from trainer.interrupts import FirstOne, Interrupts
 
@@ -36,10 +36,10 @@ class Preemption:
     """Listens for SIGTERM and SIGINT during a call of the trainer, as a context manager.
 
     Only in the main thread, where Python delivers signals, and only if the program has no handler of its own.
-    saves: whether the call has anything to save."""
+    saves: whether the call has anything to save. store: of the run."""
 
-    def __init__(self, store: Store, saves: bool = False) -> None:
-        self._store = store
+    def __init__(self, saves: bool = False, *, store: Store | None = None) -> None:
+        self._store = store or open_store()
         self._listening = False
         self._call = ""
         words, self._why = (SAVING, SAVED) if saves else (STOPPING, UNSAVED)
@@ -69,9 +69,9 @@ class Preemption:
         if self._store.count > 1:  # a thread, because the main thread may be inside the store
             threading.Thread(target=self._store.put, args=(f"{KEY}/{self._store.index}", what), daemon=True).start()
 
-    def within(self, registry: HostRegistry) -> None:
+    def within(self, exchange: Exchange) -> None:
         """Sets the session; call it before the first poll."""
-        self._call = registry.key("interrupted")
+        self._call = exchange.key("interrupted")
         if self._interrupts.heard:
             self._tell(self._call)
 

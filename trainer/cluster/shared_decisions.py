@@ -5,11 +5,10 @@ n. Host 0 writes the decision to the store before it dispatches, and no other ho
 must first have read the result of dispatch n, a sum over all hosts including host 0. So no host waits, and a poll costs
 one request."""
 
-import json
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trainer.cluster.host_registry import HostRegistry
+from trainer.cluster.exchange import Exchange
 from trainer.cluster.preemption import Preemption
 
 __all__ = ["Decision", "SharedDecisions"]
@@ -33,25 +32,25 @@ NOTHING = Decision()
 class SharedDecisions:
     """The polls of one session, over all its loops."""
 
-    def __init__(self, registry: HostRegistry, preemption: Preemption) -> None:
-        self._registry, self._preemption = registry, preemption
+    def __init__(self, exchange: Exchange, preemption: Preemption) -> None:
+        self._exchange, self._preemption = exchange, preemption
         self._number = 0
         self._due: dict[int, Decision] = {}
 
     def poll(self, decide: Callable[[], Decision] = lambda: NOTHING) -> Decision:
         """What to do now. decide: asked only on host 0, for what to do soon apart from a preemption."""
-        number, store = self._number, self._registry.store
+        number, exchange = self._number, self._exchange
         self._number += 1
-        if store.index == 0:
+        if exchange.index == 0:
             request = self._preemption.anywhere()
             decision = request and Decision(True, request.where, True, request.interrupted)
             # While a decision is pending, the clock would ask for the same again.
             decision = decision or (NOTHING if self._due else decide())
             if decision != NOTHING:
-                at = number + (MARGIN if store.count > 1 else 0)
+                at = number + (MARGIN if exchange.count > 1 else 0)
                 self._due[at] = decision
-                if store.count > 1:
-                    store.put(self._registry.key(f"decided/{at}"), json.dumps(decision))
+                if exchange.count > 1:
+                    exchange.post(f"decided/{at}", decision)
             return self._due.pop(number, NOTHING)
-        found = store.get(self._registry.key(f"decided/{number}"))
-        return NOTHING if found is None else Decision(*json.loads(found))
+        found = exchange.posted(f"decided/{number}")
+        return NOTHING if found is None else Decision(*found)

@@ -45,9 +45,7 @@ def evaluate(
     """See Trainer.evaluate."""
     with open_session(setup) as session:
         given = "given" if on_records else "not given"
-        start = restore(
-            session, "eval", input_fn, step, checkpoint_path, check_padding=check_padding, on_records=given
-        )
+        start = restore(session, "eval", input_fn, step, checkpoint_path, check_padding=check_padding, on_records=given)
         with session.preemption.leavable():
             evaluation = Evaluation(session, start.opened, start.state, start.step, on_records)
         due = start.opened.source.num_records

@@ -18,8 +18,8 @@ from trainer.batch_spec import named_leaves, path_name
 from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_registry import poll
 from trainer.modes.session import Session
-from trainer.setup import Opened, Setup
 from trainer.ownership.claim import claim, make_mark
+from trainer.setup import Opened, Setup
 
 __all__ = ["agree", "agree_on", "difference", "facts_of"]
 

@@ -33,7 +33,7 @@ __all__ = ["Session", "open_session"]
 OWN_BOUND_SECONDS = 1.0  # an input with its own bound raises a better error, so it should come first
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Session:
     """The session's parts. It is also the Between of loops that save nothing: it ends them when they are preempted."""
 
@@ -144,7 +144,14 @@ def open_session(setup: Setup, saves: bool = False) -> Iterator[Session]:
     ):
         preemption.within(watchdog.exchange)
         decisions = SharedDecisions(watchdog.exchange, preemption)
-        yield Session(setup, watchdog, preemption, decisions, checkpoints=checkpoints, ownership=ownership)
+        yield Session(
+            setup=setup,
+            watchdog=watchdog,
+            preemption=preemption,
+            decisions=decisions,
+            checkpoints=checkpoints,
+            ownership=ownership,
+        )
         preemption.check()  # a request after the end of the loop; nothing is lost
 
 

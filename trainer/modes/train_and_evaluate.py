@@ -18,9 +18,7 @@ __all__ = ["PeriodicEvaluations", "check_name", "named_inputs"]
 class PeriodicEvaluations:
     """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so far."""
 
-    def __init__(
-        self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None
-    ) -> None:
+    def __init__(self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None) -> None:
         self.opened = {name: session.setup.open("eval", input_fn) for name, input_fn in inputs.items()}
         self.every_steps, self.results = every_steps, list[EvalResult]()
         self._session, self._evaluations = session, dict[str | None, Evaluation]()

@@ -11,6 +11,7 @@ from pipeline.logs import logger
 from pipeline.storage.storage import join
 from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd
 from trainer.checkpointing.manager import Saved
+from trainer.cluster.exchange import Exchange
 from trainer.cluster.shared_decisions import Decision
 from trainer.config import seconds_of
 from trainer.events.goodput import TimeSpent
@@ -55,8 +56,12 @@ class Pace:
         if not self._settled.is_set():
             self._observed_at.append(self._clock())
 
-    def measured(self) -> int:
-        """The number of steps that this host has measured."""
+    def agree(self, exchange: Exchange, seconds: float) -> int:
+        """The number that host 0 has measured; HostError on another host that does not get it within `seconds`."""
+        late = f"report within {seconds:g} s how long a step takes."
+        return exchange.from_host_0("pace", self._measured, seconds, late)
+
+    def _measured(self) -> int:
         if len(self._observed_at) < 2:  # the first step includes one-time costs
             return 1
         step_seconds = (self._observed_at[-1] - self._observed_at[0]) / (len(self._observed_at) - 1)
@@ -187,7 +192,7 @@ class TrainLoop:
     def _set_pace(self, pace: Pace) -> None:
         """Makes later dispatches as long as the hosts agree on."""
         config = self.session.setup.config
-        k = self.session.exchange.from_host_0("pace", pace.measured, config.stall_seconds)
+        k = pace.agree(self.session.exchange, config.stall_seconds)
         log.info("%d steps per dispatch, for %s", k, config.iterations_per_loop)
         with self.monitor.away():
             self.program.lengthen(k)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.cluster.host_registry import HostRegistry
+from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.preemption import Request
 from trainer.cluster.shared_decisions import Decision, SharedDecisions
 from trainer.cluster.store import LocalStore
@@ -22,7 +22,8 @@ class NoSignal:
 
 def polls_of(count, preemption=None):
     store = LocalStore()
-    return [SharedDecisions(HostRegistry(store.view(i, count), 10.0), preemption or NoSignal()) for i in range(count)]
+    hosts = [HostWatchdog(10.0, store=store.view(i, count)) for i in range(count)]
+    return [SharedDecisions(host.exchange, preemption or NoSignal()) for host in hosts]
 
 
 def allowed(made, host):

@@ -23,7 +23,7 @@ from trainer.exporting.making import Making
 from trainer.exporting.options import ExportOptions
 from trainer.exporting.serving_process import Requests, answer
 from trainer.exporting.verification import BATCH_SIZES, served
-from trainer.modes import exporting
+from trainer.modes import export as exporting
 from trainer.trainer import Trainer
 
 VOCABULARY = b"a\nb\xff\n" * 10_000

@@ -19,7 +19,8 @@ from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy
-from trainer.modes.evaluation import Evaluation, compare_paddings
+from trainer.modes.evaluate import compare_paddings
+from trainer.modes.evaluation import Evaluation
 from trainer.modes.session import open_session
 from trainer.setup import Setup
 from trainer.state import TrainState
@@ -139,9 +140,9 @@ def evaluation_of(stack, input_fn, devices, k):
     task = Task(lambda *_: Variables(()), loss_fn, optax.sgd(1), {name: row[0] for name, row in METRICS.items()})
     config = TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=k)
     setup = Setup(task, config, Placement.of(jax.devices()[:devices]))
-    session = stack.enter_context(open_session(config))
+    session = stack.enter_context(open_session(setup))
     state = TrainState(jnp.int32(0), Variables(()), (), jnp.zeros(2, jnp.uint32))
-    return Evaluation(session, setup, setup.open("eval", input_fn), state, 0, input_fn)
+    return Evaluation(session, setup.open("eval", input_fn), state, 0)
 
 
 @pytest.fixture(scope="module")

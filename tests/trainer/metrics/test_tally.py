@@ -12,7 +12,8 @@ import pytest
 from pipeline.errors import EvaluationError, InputError, OptionError
 from trainer.metrics.classes import Accuracy, ConfusionMatrix
 from trainer.metrics.tally import computed, counted, empty_tallies
-from trainer.modes.evaluation import Evaluation, compare_paddings
+from trainer.modes.evaluate import compare_paddings
+from trainer.modes.evaluation import Evaluation
 from trainer.modes.session import open_session
 from trainer.task import Metric
 from trainer.trainer import Trainer
@@ -100,9 +101,10 @@ def evaluation(dense_task, vector_input, config):
 
         def make(**metrics):
             trainer = Trainer(replace(dense_task, metrics=metrics), config(iterations_per_loop=3))
-            session, setup = stack.enter_context(open_session(trainer.config)), trainer._setup
+            setup = trainer._setup
+            session = stack.enter_context(open_session(setup))
             opened = setup.open("eval", vector_input)
-            return Evaluation(session, setup, opened, setup.fresh_state(opened, session.check), 0, vector_input)
+            return Evaluation(session, opened, setup.fresh_state(opened, session.check), 0)
 
         yield make
 

@@ -97,9 +97,9 @@ def evaluated(make_input, packing, batch, devices, totals=None):
     config = TrainerConfig(workdir="unused", global_batch_size=batch, iterations_per_loop=1)
     setup = Setup(task, config, Placement.of(jax.devices()[:devices]))
     with ExitStack() as stack:
-        session = stack.enter_context(open_session(config))
+        session = stack.enter_context(open_session(setup))
         state = TrainState(jnp.int32(0), Variables(()), (), jnp.zeros(2, jnp.uint32))
-        return Evaluation(session, setup, setup.open("eval", input_fn), state, 0, input_fn).epoch()
+        return Evaluation(session, setup.open("eval", input_fn), state, 0).epoch()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -25,8 +26,8 @@ from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
-from trainer.modes import evaluating
-from trainer.modes.evaluating import Waits
+from trainer.modes import evaluate_continuously as evaluating
+from trainer.modes.evaluate_continuously import Waits
 from trainer.modes.session import Session
 from trainer.ownership.taking import Ownership
 from trainer.trainer import Trainer
@@ -203,14 +204,15 @@ def test_waits_of_no_time_are_refused(follower, vector_input):
 
 @contextmanager
 def call_of(store, config):
-    with HostWatchdog(store, 20.0) as watchdog:
-        preemption = Preemption(store)
+    with HostWatchdog(20.0, store=store) as watchdog:
+        preemption = Preemption(store=store)
         yield Session(
-            watchdog,
-            preemption,
-            SharedDecisions(watchdog.registry, preemption),
-            CheckpointManager(config),
-            Ownership(config.workdir),
+            setup=SimpleNamespace(config=config),
+            watchdog=watchdog,
+            preemption=preemption,
+            decisions=SharedDecisions(watchdog.exchange, preemption),
+            checkpoints=CheckpointManager(config),
+            ownership=Ownership(config.workdir),
         )
 
 

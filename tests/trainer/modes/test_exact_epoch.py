@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import EvaluationError
-from trainer.modes.exact_epoch import ExactEpoch
+from trainer.exact_epoch import ExactEpoch
 from trainer.step_functions import BAD_ROWS, CRC_SUM, RECORDS
 
 EXPLAINED = "The proof is described in ARCHITECTURE.md, How an evaluation is proven."

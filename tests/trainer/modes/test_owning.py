@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,11 +30,18 @@ def outcomes(config, monkeypatch):
 
         def outcome(index):
             view = store.view(index, count)
-            preemption, ownership = Preemption(view), Ownership(settings.workdir)
+            preemption, ownership = Preemption(store=view), Ownership(settings.workdir)
             try:
-                with HostWatchdog(view, 2.0) as watchdog, ownership, watchdog.reporting():
-                    decisions = SharedDecisions(watchdog.registry, preemption)
-                    Session(watchdog, preemption, decisions, CheckpointManager(settings), ownership).own(settings)
+                with HostWatchdog(2.0, store=view) as watchdog, ownership, watchdog.reporting():
+                    decisions = SharedDecisions(watchdog.exchange, preemption)
+                    Session(
+                        setup=SimpleNamespace(config=settings),
+                        watchdog=watchdog,
+                        preemption=preemption,
+                        decisions=decisions,
+                        checkpoints=CheckpointManager(settings),
+                        ownership=ownership,
+                    ).own()
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
 

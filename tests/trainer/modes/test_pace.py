@@ -12,10 +12,8 @@ from trainer.cluster.preemption import Preemption
 from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.loop.dispatch_plan import MEASURED_STEPS, Marks, timed_plan
-from trainer.modes.between_dispatches import BetweenDispatches, StopRequest
-from trainer.modes.pace import Pace
-from trainer.modes.session import Session
-from trainer.ownership.taking import Ownership
+from trainer.modes.restoring import Begun
+from trainer.modes.train_loop import Pace, TrainLoop
 from trainer.trainer import Trainer
 
 
@@ -25,8 +23,8 @@ def test_as_many_steps_as_the_time_holds_are_found_without_the_first(most, steps
     pace = Pace(10.0, lambda steps: min(steps, most), clock=lambda: next(times))
     for _ in range(10):
         pace.observe()
-    with HostWatchdog(LocalStore(), 10.0) as watchdog:
-        assert pace.agree(watchdog, "pace", 1.0) == steps
+    with HostWatchdog(10.0, store=LocalStore()) as watchdog:
+        assert pace.agree(watchdog.exchange, 1.0) == steps
     pace.settle(40)
     pace.observe()  # no more than the first are measured
     assert pace.steps() == 40
@@ -39,8 +37,8 @@ def test_all_hosts_take_the_number_of_host_0():
         pace = Pace(10.0, lambda steps: steps, clock=lambda: next(clocks[host]))
         pace.observe()
         pace.observe()
-        with HostWatchdog(store.view(host, 2), 20.0) as watchdog:
-            return pace.agree(watchdog, "pace", 10.0)
+        with HostWatchdog(20.0, store=store.view(host, 2)) as watchdog:
+            return pace.agree(watchdog.exchange, 10.0)
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(agreed, (0, 1))) == [10, 10]
@@ -48,8 +46,8 @@ def test_all_hosts_take_the_number_of_host_0():
 
 def test_a_host_that_is_told_nothing_ends():
     text = "host 0 of 2 did not report within 0.2 s how long a step takes"
-    with HostWatchdog(LocalStore().view(1, 2), 20.0) as watchdog, pytest.raises(HostError, match=text):
-        Pace(10.0, lambda steps: steps).agree(watchdog, "pace", 0.2)
+    with HostWatchdog(20.0, store=LocalStore().view(1, 2)) as watchdog, pytest.raises(HostError, match=text):
+        Pace(10.0, lambda steps: steps).agree(watchdog.exchange, 0.2)
 
 
 def test_a_timed_plan_measures_single_steps_then_stands_on_a_grid_from_there():
@@ -83,24 +81,25 @@ def test_when_the_time_is_over_training_ends_saved_and_goes_on_later(dense_task,
 )
 def test_checkpoints_by_the_clock_are_so_far_apart_as_it_says(config, every, tick, expected):
     now, saved = 0.0, []
-    store = LocalStore()
-    with Preemption(store) as preemption, HostWatchdog(store, 10.0) as watchdog:
-        decisions = SharedDecisions(watchdog.registry, preemption)
-        actions = SimpleNamespace(
-            session=Session(watchdog, preemption, decisions, CheckpointManager(config()), Ownership(config().workdir)),
-            setup=SimpleNamespace(config=config(checkpoint_every_steps=None, **every)),
-            start=0,
-            evaluating=None,
-            pace=None,
-            stop_request=StopRequest(),
-            profile=SimpleNamespace(stops=(), at=lambda step: None),
-            save=lambda step, state: saved.append(step),
+
+    class Loop(TrainLoop):
+        def _save(self, step, state):
+            saved.append(step)
+
+    store, settings = LocalStore(), config(checkpoint_every_steps=None, **every)
+    with Preemption(store=store) as preemption, HostWatchdog(10.0, store=store) as watchdog:
+        session = SimpleNamespace(
+            setup=SimpleNamespace(config=settings),
+            decisions=SharedDecisions(watchdog.exchange, preemption),
+            checkpoints=SimpleNamespace(settle=lambda: None),
         )
-        between = BetweenDispatches(actions, 100, clock=lambda: now)
+        profile = SimpleNamespace(stops=(), at=lambda step: None)
+        parts = dict.fromkeys(["program", "monitor", "recorder", "spent"]) | {"profile": profile}
+        loop = Loop(session, None, Begun(0, None, None), 100, clock=lambda: now, **parts)
         for step in range(1, 36):
             now += tick
-            if between.due(step, False):
-                between.act(step, None)
+            if loop.due(step, False):
+                loop.act(step, None)
     assert saved == expected
 
 

@@ -33,10 +33,10 @@ def outcomes(tmp_path):
 
         def outcome(index):
             try:
-                with HostWatchdog(store.view(index, len(facts)), 2.0) as watchdog, watchdog.reporting():
+                with HostWatchdog(2.0, store=store.view(index, len(facts))) as watchdog, watchdog.reporting():
                     if isinstance(facts[index], Exception):
                         raise facts[index]
-                    agree(watchdog, lambda: facts[index], str(tmp_path / workdir.format(index)), seconds)
+                    agree(watchdog.exchange, lambda: facts[index], str(tmp_path / workdir.format(index)), seconds)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
 
@@ -131,26 +131,26 @@ def test_the_facts_tell_another_model_optimizer_and_mesh(dense_task, vector_inpu
 
 def test_alone_a_watchdog_starts_no_thread_and_compares_nothing(tmp_path):
     before = threading.active_count()
-    with HostWatchdog(LocalStore(), 1.0) as watchdog, watchdog.reporting():
-        agree(watchdog, lambda: pytest.fail("facts were gathered"), str(tmp_path), 1.0)
+    with HostWatchdog(1.0, store=LocalStore()) as watchdog, watchdog.reporting():
+        agree(watchdog.exchange, lambda: pytest.fail("facts were gathered"), str(tmp_path), 1.0)
         assert threading.active_count() == before
     with (
         pytest.raises(InputError, match="as it was"),
-        HostWatchdog(LocalStore(), 1.0) as watchdog,
+        HostWatchdog(1.0, store=LocalStore()) as watchdog,
         watchdog.reporting(),
     ):
         raise InputError("as it was")
 
 
 def test_a_time_out_of_hosts_after_which_jax_would_abort_is_refused_on_several_hosts():
-    HostWatchdog(LocalStore(), 900.0)
+    HostWatchdog(900.0, store=LocalStore())
     with pytest.raises(OptionError, match=r"host_timeout_seconds=900.0 must be below 900 on .* JAX aborts"):
-        HostWatchdog(LocalStore().view(0, 2), 900.0)
+        HostWatchdog(900.0, store=LocalStore().view(0, 2))
 
 
 def test_a_watchdog_leaves_no_thread():
     store = LocalStore()
-    with HostWatchdog(store.view(1, 2), 1.0):
+    with HostWatchdog(1.0, store=store.view(1, 2)):
         assert any(thread.name == "trainer-watchdog" for thread in threading.enumerate())
     assert not any(thread.name == "trainer-watchdog" for thread in threading.enumerate())
 
@@ -159,7 +159,7 @@ def test_the_echo_of_a_dead_host_becomes_its_failure():
     store = LocalStore()
 
     def echoing():
-        with HostWatchdog(store.view(0, 2), 3.0) as watchdog, watchdog.reporting():
+        with HostWatchdog(3.0, store=store.view(0, 2)) as watchdog, watchdog.reporting():
             threading.Timer(0.3, watchdog.registry.report, ("its machine is gone", 1)).start()
             raise ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")
 

@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import FingerprintError
 from trainer.checkpointing.manager import Saved
 from trainer.config import TrainerConfig
-from trainer.modes.beginning import resumed_position
+from trainer.modes.restoring import resumed_position
 
 NO_STATE: Any = None
 

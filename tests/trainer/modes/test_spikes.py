@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainer.history.hints import hint_of
-from trainer.modes.training_monitor import LossSpikes
+from trainer.modes.train_monitor import LossSpikes
 
 
 @pytest.fixture

@@ -1,0 +1,187 @@
+"""What hosts tell each other, and how far the inputs of all reach, with threads for hosts over one store."""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep import examples
+
+from pipeline.errors import ExportError, HostError, InputError
+from trainer.cluster.host_watchdog import HostWatchdog
+from trainer.cluster.store import LocalStore
+
+
+def exchanges_of(count):
+    store = LocalStore()
+    return [HostWatchdog(5.0, store=store.view(i, count)).exchange for i in range(count)]
+
+
+def on_all(count, exchanged):
+    """What `exchanged(exchange)` returns on each of `count` hosts."""
+    with ThreadPoolExecutor(count) as pool:
+        return [*pool.map(exchanged, exchanges_of(count))]
+
+
+@pytest.mark.parametrize("value", [None, False, 0, "", {"loss": 0.5}, [1, "é"]])
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_host_gets_what_host_0_makes_and_only_host_0_makes_it(count, value):
+    makers = []
+
+    def exchanged(exchange):
+        return exchange.from_host_0("value", lambda: makers.append(exchange.index) or value, 10.0)
+
+    assert on_all(count, exchanged) == [value] * count
+    assert makers == [0]
+
+
+def test_exchanges_of_one_name_are_told_apart():
+    def exchanged(exchange):
+        return [exchange.from_host_0("value", lambda number=number: number, 10.0) for number in range(20)]
+
+    assert on_all(3, exchanged) == [[*range(20)]] * 3
+
+
+@pytest.mark.parametrize(
+    ("late", "text"),
+    [(None, r"start the same call within 0\.1 s\."), ("report within 0.1 s.", r"report within 0\.1 s\.")],
+)
+def test_a_host_that_waits_for_host_0_in_vain_says_for_what(late, text):
+    _, other = exchanges_of(2)
+    with pytest.raises(HostError, match=f"^host 0 of 2 did not {text}$"):
+        other.from_host_0("value", lambda: 1, 0.1, late)
+
+
+def test_an_error_of_host_0_ends_the_wait_of_the_others(monkeypatch):
+    monkeypatch.setattr("trainer.cluster.host_watchdog.break_apart", lambda *_: None)
+    store = LocalStore()
+
+    def make():
+        raise ExportError("the disk is full")
+
+    def outcome(index):
+        try:
+            with HostWatchdog(2.0, store=store.view(index, 2)) as watchdog, watchdog.reporting():
+                watchdog.exchange.from_host_0("value", make)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [*pool.map(outcome, range(2))]
+    assert found == ["ExportError: the disk is full", "HostError: host 0 of 2 failed: the disk is full"]
+
+
+def test_values_of_all_hosts_are_gathered_in_the_order_of_hosts():
+    found = on_all(12, lambda exchange: [*exchange.gather("place", exchange.index**2, 10.0).items()])
+    assert found == [[(host, host**2) for host in range(12)]] * 12
+
+
+def test_what_only_some_hosts_tell_in_time_is_gathered_from_those():
+    first, _, third = exchanges_of(3)
+    third.tell("place", "c")
+    assert first.gather("place", "a", 0.1) == {0: "a", 2: "c"}
+
+
+def test_host_0_judges_the_values_of_all():
+    def exchanged(exchange):
+        return exchange.agree("seed", exchange.index, lambda told: f"of {exchange.index}: {sum(told.values())}", 10.0)
+
+    assert on_all(4, exchanged) == ["of 0: 6"] * 4
+
+
+def test_a_posted_value_is_read_without_waiting():
+    first, second = exchanges_of(2)
+    assert second.posted("decided/3") is None
+    first.post("decided/3", [True, "enough"])
+    assert second.posted("decided/3") == [True, "enough"]
+
+
+def test_calls_do_not_hear_each_other():
+    store = LocalStore()
+    first, _ = (HostWatchdog(5.0, store=store.view(0, 2)).exchange for _ in range(2))
+    _, second = (HostWatchdog(5.0, store=store.view(1, 2)).exchange for _ in range(2))
+    first.from_host_0("value", lambda: 1)
+    with pytest.raises(HostError, match="did not start the same call"):
+        second.from_host_0("value", lambda: 2, 0.1)
+
+
+def hosts_of(count):
+    return [exchange.common_end() for exchange in exchanges_of(count)]
+
+
+def steps_of(common, batches, lengths):
+    """How many steps a host trains that has `batches`, asking as the feeder does."""
+    step = 0
+    for length in lengths:
+        read = min(step + length, batches)
+        agreed = common(read, read < step + length)
+        if agreed < step + length:
+            return agreed
+        step = agreed
+    return step
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    batches=st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    lengths=st.lists(st.integers(1, 7), min_size=31, max_size=31),
+)
+def test_all_hosts_train_as_many_steps_as_the_shortest_input_has(batches, lengths):
+    hosts = hosts_of(len(batches))
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        steps = [*pool.map(lambda host, count: steps_of(host, count, lengths), hosts, batches)]
+    assert steps == [min(batches)] * len(batches)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=6),
+    count=st.integers(2, 4),
+    change=st.integers(1, 50),
+    data=st.data(),
+)
+def test_hosts_that_deliver_other_batches_all_end_with_an_error_at_the_dispatch_where_they_differ(
+    lengths, count, change, data
+):
+    hosts, changed = hosts_of(count), data.draw(st.integers(0, count - 1))
+    ends = [*itertools.accumulate(lengths)]
+
+    def asked(host):
+        for step in ends:
+            digest = step if host != changed or step < change else -1
+            try:
+                assert hosts[host](step, False, digest) == step
+            except InputError as error:
+                return step, str(error)
+        return None, None
+
+    with ThreadPoolExecutor(count) as pool:
+        found = [*pool.map(asked, range(count))]
+    expected = next((step for step in ends if step >= change), None)
+    assert {step for step, _ in found} == {expected}
+    if expected:
+        assert all(f"different batches up to step {expected}, but each must deliver the same" in e for _, e in found)
+
+
+def test_hosts_whose_programs_end_apart_end_with_an_error():
+    first, second = hosts_of(2)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(first, 7, True, 1)
+        with pytest.raises(InputError, match="up to step 8"):
+            second(8, False, 2)
+        with pytest.raises(InputError, match="up to step 7"):
+            waiting.result()
+
+
+def test_closing_ends_the_wait_for_a_host_that_never_asks():
+    common, _ = hosts_of(2)
+    waiting = threading.Thread(target=common, args=(3, False))
+    waiting.start()
+    while not common.waiting:
+        pass
+    common.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert not common.waiting
