@@ -13,10 +13,9 @@ from pipeline.storage.storage import join
 from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.fenced import check_directory, remove_unfinished
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.exchange import CommonEnd, Exchange
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.preemption import Preemption
-from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.config import TrainerConfig
 from trainer.exits import ending
 from trainer.ownership.process import Process

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainer.checkpointing.manager import CheckpointManager
+from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.preemption import Preemption
-from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.modes.session import Session
 from trainer.ownership.lease import Times
