@@ -93,7 +93,6 @@ def _of_user(error: Exception) -> list[str] | None:
 
 
 def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> None:
-    from trainer.cluster.devices import check, choose
     from trainer.cluster.distributed import join
     from trainer.command.flags import parsed
     from trainer.command.loading import recipe_class
@@ -102,9 +101,9 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
     alone = distributed.coordinator_address is None
     if alone:  # one of several hosts may fail alone, and has to tell the others
         _check(recipe)
-    choose(devices)
+    devices.choose()
     join(distributed)
-    check(devices)
+    devices.check()
     from trainer.cluster.host_watchdog import telling_others
 
     with telling_others():

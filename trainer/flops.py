@@ -110,14 +110,14 @@ def _parsed(argv: Sequence[str] | None) -> Namespace:
 
 def _device(platform: Any, number: int) -> tuple[Any, int]:
     """The device of this number, and how many there are. Raises OptionError."""
-    from trainer.cluster.devices import Devices, check, choose
+    from trainer.cluster.distributed import Devices
 
     devices = Devices(platform=platform)
     try:
-        choose(devices)
+        devices.choose()
     except ModuleNotFoundError as error:
         raise OptionError(f"{error}. Install what training needs: {how_to_install('train')}.") from error
-    check(devices)
+    devices.check()
     import jax
 
     found = jax.local_devices()

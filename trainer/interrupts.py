@@ -1,4 +1,7 @@
-"""SIGINT (Ctrl-C), received by a thread: Python runs no handler while the main thread is inside C. Stdlib only."""
+"""How the main thread is interrupted inside a long call into C, in which Python runs no signal handler. Stdlib only.
+
+A thread receives SIGINT (Ctrl-C), and `interruptible` runs a long call, such as a compilation, in another thread, so
+that the main thread can leave it."""
 
 import contextlib
 import os
@@ -7,15 +10,22 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from enum import Enum, auto
 from types import FrameType
+from typing import TypeVar
 
 from pipeline.ctrl_c import EXIT_INTERRUPTED, leave
+from trainer.exits import leave_at_exit
 
-__all__ = ["FirstOne", "Interrupts"]
+__all__ = ["Check", "FirstOne", "Interrupts", "interruptible"]
+
+T = TypeVar("T")
+Check = Callable[[], None]
 
 ANSWER_SECONDS = 5.0
 LEAVE_SECONDS = 1.0  # the thread may be stuck in a write to stderr
+POLL_SECONDS = 0.1  # between two checks of an interruptible call
 END, HANDLED = 0, 255  # bytes for the pipe; no signal has these numbers
 
 
@@ -164,3 +174,29 @@ def _imports(frame: FrameType | None) -> bool:
 
 _LISTENER = _Listener()
 os.register_at_fork(after_in_child=_LISTENER.forget)
+
+
+def interruptible(function: Callable[[], T], check: Check) -> T:
+    """Runs `function` in a thread and returns its value. check: called meanwhile; it may raise.
+
+    If it raises, the thread keeps running, as nothing can stop it. `trainer.exits.end` does not wait for it. A program
+    that ends otherwise does, because an interpreter that shuts down during a compilation aborts (exit code 134)."""
+    outcome = Future[T]()
+
+    def work() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=work, name="trainer-compiling", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+            check()
+    except BaseException as error:
+        if thread.is_alive():
+            leave_at_exit(error, thread)
+        raise
+    return outcome.result()

@@ -15,7 +15,7 @@ from trainer.config import PARAMS, TrainerConfig
 from trainer.first_batches import first_batches
 from trainer.history.segments import Command
 from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, TfDataset, as_function, as_input
-from trainer.interruptible import Check
+from trainer.interrupts import Check
 from trainer.loop.dispatch_plan import steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh import Placement

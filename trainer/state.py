@@ -9,7 +9,7 @@ import optax
 
 from pipeline.errors import InputError
 from trainer.batch_spec import path_name
-from trainer.interruptible import interruptible
+from trainer.interrupts import interruptible
 from trainer.mesh import Placement
 from trainer.task import Task, Variables, kind_of
 

@@ -15,7 +15,7 @@ import fork_server
 
 from converters import digits_raw, imagenet_to_gcs
 from pipeline.errors import OptionError
-from trainer.cluster.ports import check_port
+from trainer.cluster.service import check_port
 
 ROOT = Path(__file__).parents[2]
 BOUND = 12  # host_timeout_seconds

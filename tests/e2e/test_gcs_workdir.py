@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_gcs.server import Stall, Status
 
-from trainer.cluster.preemption import SAVING
+from trainer.cluster.decisions import SAVING
 
 pytestmark = pytest.mark.long
 

@@ -1,18 +1,19 @@
-"""How the processes of a run find each other, by flags of the command line. Used before anything else of jax."""
+"""What a process computes on and how it finds the others of its run, by flags. Used before anything else of jax."""
 
 import ipaddress
+import os
 import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.errors import OptionError
-from trainer.cluster.ports import check_host, split
-from trainer.cluster.service import HEARTBEAT_SECONDS, in_own_process
+from pipeline.installing import how_to_install
+from trainer.cluster.service import HEARTBEAT_SECONDS, check_host, in_own_process, split
 from trainer.exits import EXIT_USER_ERROR, leave
 
-__all__ = ["Distributed", "join"]
+__all__ = ["Devices", "Distributed", "join"]
 
 AUTO = "auto"
 JAX_GRACE_SECONDS = 60
@@ -66,7 +67,7 @@ def join(settings: Distributed) -> None:
         check_host(settings.coordinator_address)
     import jax  # takes a second, for which --help need not wait
 
-    from trainer.cluster.pulse import keep_beating
+    from trainer.cluster.heartbeats import start_heartbeats
 
     # On its own timeout, which is later, JAX aborts the process with a C++ stack trace.
     timer = threading.Timer(settings.connect_seconds, _give_up, (settings,))
@@ -91,7 +92,7 @@ def join(settings: Distributed) -> None:
         ) from error
     finally:
         timer.cancel()
-    keep_beating()
+    start_heartbeats()
 
 
 def _give_up(settings: Distributed) -> None:
@@ -115,3 +116,46 @@ def _is_loopback(address: str) -> bool:
     with suppress(ValueError):
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """Which devices this process uses. The program is the same on all kinds."""
+
+    platform: Literal["cpu", "cuda", "tpu"] | None = None
+    """Where to compute. Default: the best platform that JAX finds."""
+    num_devices: int | None = None
+    """On the CPU: how many devices to simulate, for example to rehearse a run on that many."""
+
+    def __post_init__(self) -> None:
+        if self.num_devices is not None and self.platform != "cpu":
+            raise OptionError(
+                f"num_devices={self.num_devices} is given with platform={self.platform}. Only platform=cpu can "
+                "simulate any number of devices; other platforms use all their devices. Give --platform cpu, too."
+            )
+        if self.num_devices is not None and self.num_devices < 1:
+            raise OptionError(f"num_devices={self.num_devices} must be an int above 0.")
+
+    def choose(self) -> None:
+        """Configures JAX; call it before JAX is used for the first time."""
+        import jax  # takes a second, for which --help need not wait
+
+        if self.platform is not None:
+            jax.config.update("jax_platforms", self.platform)
+        if self.num_devices is not None:
+            jax.config.update("jax_num_cpu_devices", self.num_devices)
+
+    def check(self) -> None:
+        """Raises OptionError if there are no such devices. Call it after `join`: JAX looks for devices here."""
+        import jax
+
+        try:
+            jax.devices()
+        except (RuntimeError, AssertionError) as error:  # it asserts if it finds no GPU
+            reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0] or "JAX finds no NVIDIA GPU"
+            platform = self.platform or f"{os.environ.get('JAX_PLATFORMS')} (of JAX_PLATFORMS)"
+            extras = [name for name in ("cuda", "tpu") if name in platform] or ["cuda", "tpu"]
+            raise OptionError(
+                f"platform={platform} is not available on this machine: {reason.rstrip('.')}. Choose --platform cpu, "
+                f"or install what it needs: {' or '.join(map(how_to_install, extras))}."
+            ) from error

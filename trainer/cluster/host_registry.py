@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from pipeline.errors import HostError
-from trainer.cluster.pulse import LOOKS, Signs
+from trainer.cluster.heartbeats import LOOKS, SilentHosts
 from trainer.cluster.store import Store, StoreError
 from trainer.exits import Ending, ending
 
@@ -46,7 +46,7 @@ class HostRegistry:
         self.store, self.timeout_seconds = store, timeout_seconds
         self.silence_seconds = timeout_seconds / 2
         self.look_seconds = self.silence_seconds / LOOKS
-        self._signs = Signs(store, self.silence_seconds)
+        self._silent_hosts = SilentHosts(store, self.silence_seconds)
         self._silent: set[int] = set()
         self._lost: Failure | None = None
         mine = f"calls/{store.index}"
@@ -94,7 +94,7 @@ class HostRegistry:
         if self._lost:
             return
         try:
-            self._silent = self._signs.silent() - self._hear("left").keys()
+            self._silent = self._silent_hosts.look() - self._hear("left").keys()
         except StoreError:
             return  # `failure` reports it
         if self._silent:

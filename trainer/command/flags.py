@@ -12,8 +12,7 @@ from typing import Any
 import tyro
 
 from pipeline.errors import InfeedError, OptionError
-from trainer.cluster.devices import Devices
-from trainer.cluster.distributed import Distributed
+from trainer.cluster.distributed import Devices, Distributed
 from trainer.command.flag_help import end_of_help, join_lines
 from trainer.recipe import Recipe
 

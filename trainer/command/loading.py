@@ -13,8 +13,7 @@ from typing import Any
 from pipeline.errors import OptionError, did_you_mean
 from pipeline.tools.program import program
 from pipeline.user_frames import keeps_all_frames
-from trainer.cluster.devices import Devices
-from trainer.cluster.distributed import Distributed
+from trainer.cluster.distributed import Devices, Distributed
 from trainer.config import TrainerConfig
 from trainer.pages.config import Pages
 from trainer.recipe import DataRecipe, Recipe

@@ -88,7 +88,6 @@ def _recipe(workdir: str, start: Start, data_dir: str | None, run_recipe: bool) 
             "the losses are not known: the run was started by a program of its own, not with a recipe. In that "
             "program, Trainer.replay computes them."
         )
-    from trainer.cluster.devices import check, choose
 
     if not (run_recipe or is_ours(command.recipe)):
         raise OptionError(_not_run(command))
@@ -97,8 +96,8 @@ def _recipe(workdir: str, start: Start, data_dir: str | None, run_recipe: bool) 
     options = ["--mode=train", *command.options]
     kind = recipe_class(command.recipe, RECIPES)
     recipe, devices, _ = parsed(kind, options, f"{program('trainer')} {command.recipe}")
-    choose(devices)
-    check(devices)
+    devices.choose()
+    devices.check()
     # A cache of compiled programs is code, too, and written.
     kept = {"workdir": workdir, "compilation_cache_dir": None}
     settings = replace(recipe.trainer, restore_step=None, profile_steps=None, **kept)

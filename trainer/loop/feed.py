@@ -15,7 +15,7 @@ from pipeline.background import Background
 from pipeline.errors import InputError, StallError
 from pipeline.logs import logger
 from trainer.batch_spec import check_batch
-from trainer.interruptible import Check
+from trainer.interrupts import Check
 from trainer.loop.program import Program
 
 __all__ = ["Chunk", "Chunks", "Feeder", "InputEnd"]

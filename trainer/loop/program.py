@@ -7,7 +7,7 @@ import jax
 from jax import lax
 
 from trainer.config import LoopMode
-from trainer.interruptible import Check, interruptible
+from trainer.interrupts import Check, interruptible
 from trainer.loop.flops import flops, inner_jaxprs
 from trainer.mesh import Placement
 from trainer.task import Step

@@ -11,7 +11,7 @@ import jax
 
 from pipeline.errors import InfeedError
 from trainer.checkpointing.contents import versions
-from trainer.cluster.shared_decisions import Decision
+from trainer.cluster.decisions import Decision
 from trainer.exits import Interrupted, Preempted
 from trainer.history.hints import Hint, hint_of, no_hint
 from trainer.history.segments import BadRecords, End, Line, Start, append

@@ -13,12 +13,11 @@ from pipeline.storage.storage import join
 from trainer.checkpointing.elsewhere import find_elsewhere
 from trainer.checkpointing.fenced import check_directory, remove_unfinished
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.preemption import Preemption
-from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.exits import ending
-from trainer.interruptible import Check
+from trainer.interrupts import Check
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program

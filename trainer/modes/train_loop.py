@@ -11,8 +11,8 @@ from pipeline.logs import logger
 from pipeline.storage.storage import join
 from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd
 from trainer.checkpointing.manager import Saved
+from trainer.cluster.decisions import Decision
 from trainer.cluster.exchange import Exchange
-from trainer.cluster.shared_decisions import Decision
 from trainer.config import seconds_of
 from trainer.events.goodput import TimeSpent
 from trainer.events.profile import Profile

@@ -7,13 +7,14 @@ import sys
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.cluster.devices import Devices
+from trainer.cluster.distributed import Devices
 
 PROGRAM = """
 import jax
-from trainer.cluster.devices import Devices, check, choose
-choose(devices := Devices(platform=%r, num_devices=%r))
-check(devices)
+from trainer.cluster.distributed import Devices
+devices = Devices(platform=%r, num_devices=%r)
+devices.choose()
+devices.check()
 print(jax.default_backend(), jax.device_count())
 """
 

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipeline.errors import HostError
+from trainer.cluster.heartbeats import SilentHosts
 from trainer.cluster.host_registry import Failure, HostRegistry, poll
-from trainer.cluster.pulse import Signs
 from trainer.cluster.store import LocalStore, StoreError
 
 
@@ -69,7 +69,7 @@ def test_when_host_0_is_silent_the_others_end_apart_without_its_verdict():
     hosts = rolls(3, timeout_seconds=60.0)
     beating(hosts, 0)
     for registry in hosts[1:]:
-        registry._signs = Signs(registry.store, 0.5)
+        registry._silent_hosts = SilentHosts(registry.store, 0.5)
         registry.left("raised")
     begun = time.monotonic()
     assert in_threads([registry.ended_together for registry in hosts[1:]]) == [False, False]

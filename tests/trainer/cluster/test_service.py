@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.cluster.ports import check_port
+from trainer.cluster.service import check_port
 
 # A connection is all that the service sees of a host; JAX's own are in tests/e2e.
 PROCESS_0 = """

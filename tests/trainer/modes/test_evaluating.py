@@ -19,10 +19,9 @@ import pytest
 
 from pipeline.errors import CheckpointError, HostError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster import preemption
+from trainer.cluster import decisions
+from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.preemption import Preemption
-from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.config import TrainerConfig
 from trainer.exits import Preempted
@@ -243,4 +242,4 @@ def test_sigterm_is_heard_while_the_next_checkpoint_is_waited_for(follower, vect
             next(follower.evaluate_continuously(vector_input, timeout_seconds=30, poll_seconds=20))
     finally:
         timer.join()
-        preemption._requested.clear()
+        decisions._requested.clear()

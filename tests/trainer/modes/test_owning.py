@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.checkpointing.manager import CheckpointManager
+from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.preemption import Preemption
-from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.events.writer import EventWriter
 from trainer.modes.session import Session

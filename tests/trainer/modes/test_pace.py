@@ -7,9 +7,8 @@ import pytest
 
 from pipeline.errors import HostError
 from trainer.checkpointing.manager import CheckpointManager
+from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.preemption import Preemption
-from trainer.cluster.shared_decisions import SharedDecisions
 from trainer.cluster.store import LocalStore
 from trainer.loop.dispatch_plan import MEASURED_STEPS, Marks, timed_plan
 from trainer.modes.restoring import Begun

@@ -14,11 +14,11 @@ import pytest
 from trainer import interrupts
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.cluster import preemption
+from trainer.cluster import decisions
 from trainer.config import TrainerConfig
 from trainer.exits import EXIT_PREEMPTED, Preempted
 from trainer.history.segments import read_history
-from trainer.interruptible import interruptible
+from trainer.interrupts import interruptible
 from trainer.trainer import Trainer
 
 STEPS = 40
@@ -30,12 +30,12 @@ def _fresh_process():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
     yield
     signal.signal(signal.SIGINT, before)
-    preemption._requested.clear()  # a process that goes on after it was preempted is only found in tests
+    decisions._requested.clear()  # a process that goes on after it was preempted is only found in tests
 
 
 def ask_to_end(number):
     """Returns once the process has heard it, which it does between two instructions of its main thread."""
-    heard = interrupts._LISTENER.entered[-1]._heard if number == signal.SIGINT else preemption._requested
+    heard = interrupts._LISTENER.entered[-1]._heard if number == signal.SIGINT else decisions._requested
     os.kill(os.getpid(), number)
     assert heard.wait(20)
 
@@ -79,7 +79,7 @@ def slow_compiler(monkeypatch):
     def slowed(function, check):
         return interruptible(lambda: (slow.is_set() and left.wait(20), function())[1], check)
 
-    monkeypatch.setattr("trainer.interruptible.leave_at_exit", lambda *_: left.set())
+    monkeypatch.setattr("trainer.interrupts.leave_at_exit", lambda *_: left.set())
     monkeypatch.setattr("trainer.loop.program.interruptible", slowed)
     return slow
 
@@ -135,10 +135,10 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     if number == signal.SIGTERM:
         assert isinstance(ended.value, SystemExit)
         assert ended.value.code == EXIT_PREEMPTED == 75
-        preemption._requested.clear()
+        decisions._requested.clear()
     else:  # the program may catch it, and go on with other calls
         assert isinstance(ended.value, KeyboardInterrupt)
-        assert capfd.readouterr().err.count(f"{preemption.SAVING}\n") == 1
+        assert capfd.readouterr().err.count(f"{decisions.SAVING}\n") == 1
     assert handlers() == before
     slow_compiler.clear()
 
@@ -214,7 +214,7 @@ def test_a_signal_is_heard_while_a_late_input_is_waited_for(
             list(trainer.predict(stalling)) if where == "predict" else trainer.evaluate(stalling)
     assert time.monotonic() - began < 20
     let_go.set()
-    preemption._requested.clear()
+    decisions._requested.clear()
     saved, nothing = "saved, and the same command resumes from there", "nothing to save: run the same command again"
     assert str(ended.value).endswith(saved if where == "train" else nothing)
     if where == "train":
@@ -223,7 +223,7 @@ def test_a_signal_is_heard_while_a_late_input_is_waited_for(
 
 
 def test_a_process_that_was_asked_to_end_begins_nothing_new(dense_task, vector_input, config):
-    preemption._requested.set()
+    decisions._requested.set()
     with pytest.raises(Preempted):
         Trainer(dense_task, config()).train(vector_input, max_steps=STEPS)
     assert CheckpointManager(config()).steps() == []
@@ -257,7 +257,7 @@ def test_a_long_call_can_be_left_and_what_it_raises_comes_through():
 
     left = []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Preempted, match="now"):
-        patch.setattr("trainer.interruptible.leave_at_exit", lambda error, *_: left.append(error))
+        patch.setattr("trainer.interrupts.leave_at_exit", lambda error, *_: left.append(error))
         interruptible(lambda: release.wait(30), check)
     assert [str(error) for error in left] == ["now"]
     release.set()

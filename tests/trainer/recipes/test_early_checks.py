@@ -50,7 +50,9 @@ def refused(capsys, tmp_path, monkeypatch):
     """refused(arguments): the one line on stderr of a command that fails before it comes to JAX."""
 
     def run(*arguments):
-        monkeypatch.setattr("trainer.cluster.devices.choose", lambda devices: pytest.fail("it was not refused early"))
+        monkeypatch.setattr(
+            "trainer.cluster.distributed.Devices.choose", lambda devices: pytest.fail("it was not refused early")
+        )
         workdir = () if "--workdir" in arguments else ("--workdir", str(tmp_path / "work"))
         assert main([*arguments, *workdir]) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -1,11 +1,12 @@
-"""SIGTERM and SIGINT as requests: the trainer saves at the next opportunity, and ends the process or the call.
+"""What host 0 decides and all hosts carry out before the same dispatch: to save by the clock, to stop, to be preempted.
 
-SIGTERM is for the process: after it, every later call ends immediately. SIGINT, as of Ctrl-C, is for the call that
-receives it: it raises KeyboardInterrupt, and a program that catches that may make another call."""
+SIGTERM and SIGINT are requests: the trainer saves at the next opportunity, and ends the process or the call. SIGTERM is
+for the process: after it, every later call ends immediately. SIGINT, as of Ctrl-C, is for the call that receives it: it
+raises KeyboardInterrupt, and a program that catches that may make another call."""
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -14,9 +15,10 @@ from trainer.cluster.store import Store, open_store
 from trainer.exits import Interrupted, Preempted
 from trainer.interrupts import FirstOne, Interrupts
 
-__all__ = ["Preemption", "Request"]
+__all__ = ["Decision", "Preemption", "Request", "SharedDecisions"]
 
 KEY = "preempted"  # of the run. A host's value: "" for SIGTERM, for SIGINT the session that received it
+MARGIN = 2  # polls
 SAVING = "interrupted: saving the run; a second interrupt (Ctrl-C) ends the process without saving"
 STOPPING = "interrupted: stopping; a second interrupt (Ctrl-C) ends the process"
 SAVED = "all progress is saved, and the same command resumes from there"
@@ -106,3 +108,48 @@ class Preemption:
         if _requested.is_set():
             raise Preempted(f"SIGTERM; {self._why}")
         self._interrupts.check()
+
+
+class Decision(NamedTuple):
+    """What to do before a dispatch. stop: why the loop ends here, "" if it continues; preempted: the process ends, too,
+    by SIGINT if interrupted."""
+
+    save: bool = False
+    stop: str = ""
+    preempted: bool = False
+    interrupted: bool = False
+
+
+NOTHING = Decision()
+
+
+class SharedDecisions:
+    """The polls of one session, over all its loops.
+
+    Every host counts its polls, one before each dispatch. All hosts carry out at poll n + 2 what host 0 decides at its
+    poll n. Host 0 posts the decision before it dispatches, and no other host gets to poll n + 2 earlier: that host must
+    first have read the result of dispatch n, a sum over all hosts including host 0. So no host waits, and a poll costs
+    one request."""
+
+    def __init__(self, exchange: Exchange, preemption: Preemption) -> None:
+        self._exchange, self._preemption = exchange, preemption
+        self._number = 0
+        self._due: dict[int, Decision] = {}
+
+    def poll(self, decide: Callable[[], Decision] = lambda: NOTHING) -> Decision:
+        """What to do now. decide: asked only on host 0, for what to do soon apart from a preemption."""
+        number, exchange = self._number, self._exchange
+        self._number += 1
+        if exchange.index == 0:
+            request = self._preemption.anywhere()
+            decision = request and Decision(True, request.where, True, request.interrupted)
+            # While a decision is pending, the clock would ask for the same again.
+            decision = decision or (NOTHING if self._due else decide())
+            if decision != NOTHING:
+                at = number + (MARGIN if exchange.count > 1 else 0)
+                self._due[at] = decision
+                if exchange.count > 1:
+                    exchange.post(f"decided/{at}", decision)
+            return self._due.pop(number, NOTHING)
+        found = exchange.posted(f"decided/{number}")
+        return NOTHING if found is None else Decision(*found)

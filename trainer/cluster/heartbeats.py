@@ -1,6 +1,6 @@
 """Heartbeats: every process of a run sends them from the moment it joins, and notices which hosts send none.
 
-During a call of the trainer the host watchdog acts on a silent host. Between calls the Pulse does."""
+During a call of the trainer the host watchdog acts on a silent host. Between calls the Heartbeats do."""
 
 import atexit
 import itertools
@@ -11,7 +11,7 @@ import time
 from trainer.cluster.store import Store, StoreError, joined_store
 from trainer.exits import EXIT_HOST_FAILED, leave
 
-__all__ = ["LOOKS", "Pulse", "Signs", "count_calls", "keep_beating"]
+__all__ = ["LOOKS", "Heartbeats", "SilentHosts", "count_calls", "start_heartbeats"]
 
 BEAT_SECONDS = 0.5
 LOOKS = 8  # per time that a host may be silent; all hosts look, and a thousand of them ask one service
@@ -20,7 +20,7 @@ FAREWELL_SECONDS = 300.0  # as long as JAX waits for the others at the end of a 
 TIMED_OUT = "DEADLINE_EXCEEDED"
 
 
-class Signs:
+class SilentHosts:
     """Which hosts are silent, by this host's clock."""
 
     def __init__(self, store: Store, silence_seconds: float) -> None:
@@ -28,7 +28,7 @@ class Signs:
         self._heard: dict[int, tuple[str, float]] = {}
         self._looked = time.monotonic()
 
-    def silent(self) -> set[int]:
+    def look(self) -> set[int]:
         """The other hosts without a heartbeat for this time, except those that never joined. Raises StoreError."""
         beats, now = self._store.by_host("beat"), time.monotonic()
         # While this process was suspended, it noticed no heartbeats.
@@ -44,24 +44,24 @@ class Signs:
         }
 
 
-class Pulse:
+class Heartbeats:
     """The thread that sends this process's heartbeats. calls: of the trainer, open now; each has a host watchdog."""
 
     def __init__(self, store: Store) -> None:
         self.calls = 0
         self._store, self._stopped = store, threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="trainer-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="trainer-heartbeats", daemon=True)
         self._thread.start()
         atexit.register(self.farewell)
 
     def _beat(self) -> None:
-        signs = Signs(self._store, SILENCE_SECONDS)
+        silent_hosts = SilentHosts(self._store, SILENCE_SECONDS)
         every = round(SILENCE_SECONDS / BEAT_SECONDS / LOOKS)
         for number in itertools.count():
             try:
                 self._store.reach(SILENCE_SECONDS)
                 self._store.put(f"beat/{self._store.index}", str(number))
-                if number % every == 0 and (silent := signs.silent()):
+                if number % every == 0 and (silent := silent_hosts.look()):
                     self._end(min(silent), f"it sent no heartbeat for {SILENCE_SECONDS:g} s.")
             except StoreError as error:
                 if not str(error).startswith(TIMED_OUT):
@@ -93,18 +93,18 @@ class Pulse:
         self._thread.join()
 
 
-_pulse: Pulse | None = None
+_heartbeats: Heartbeats | None = None
 
 
-def keep_beating() -> Pulse | None:
-    """The Pulse of this process, started if necessary; None if the process has not joined others."""
-    global _pulse
-    if _pulse is None and (store := joined_store()) is not None:
-        _pulse = Pulse(store)
-    return _pulse
+def start_heartbeats() -> Heartbeats | None:
+    """Those of this process, started if necessary; None if the process has not joined others."""
+    global _heartbeats
+    if _heartbeats is None and (store := joined_store()) is not None:
+        _heartbeats = Heartbeats(store)
+    return _heartbeats
 
 
 def count_calls(change: int) -> None:
-    """1 as a call of the trainer starts, -1 as it ends: in between, its host watchdog acts and the Pulse does not."""
-    if pulse := keep_beating():
-        pulse.calls += change
+    """1 as a call of the trainer starts, -1 as it ends: in between, its host watchdog acts, and they do not."""
+    if heartbeats := start_heartbeats():
+        heartbeats.calls += change

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.cluster.decisions import Decision, Request, SharedDecisions
 from trainer.cluster.host_watchdog import HostWatchdog
-from trainer.cluster.preemption import Request
-from trainer.cluster.shared_decisions import Decision, SharedDecisions
 from trainer.cluster.store import LocalStore
 
 SAVE, STOP = Decision(save=True), Decision(True, "enough")
