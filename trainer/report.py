@@ -23,7 +23,7 @@ from pipeline.sizes import format_bytes
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.program import program
 from trainer.pages.run import run_page
-from trainer.pages.run_files import Run, bytes_to_read, names_of, read_run
+from trainer.pages.run_files import TrainingRun, bytes_to_read, names_of, read_run
 from trainer.pages.run_tables import results
 
 __all__ = ["EXAMPLES", "main"]
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(console, f"{args.html}: {format_bytes(size)}, {len(runs)} run{'s' * (len(runs) > 1)}")
 
 
-def _read(workdirs: Sequence[str]) -> list[Run]:
+def _read(workdirs: Sequence[str]) -> list[TrainingRun]:
     names = names_of(workdirs)
     with byte_bar(Console(stderr=True)) as bar:
         task = bar.add_task("reading", total=sum(map(bytes_to_read, workdirs)))
@@ -62,7 +62,7 @@ def _read(workdirs: Sequence[str]) -> list[Run]:
         ]
 
 
-def _table(runs: Sequence[Run]) -> Table:
+def _table(runs: Sequence[TrainingRun]) -> Table:
     shown = results(runs)
     table = Table(*(Column(Text(name), overflow="fold") for name in shown.columns), box=None, pad_edge=False)
     for row in shown.rows:
