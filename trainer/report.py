@@ -34,7 +34,7 @@ MOST_RUNS = 16  # lines of a chart that can still be told apart
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
-    parser = Parser("trainer.report", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints", "trainer.rewind"))
+    parser = Parser("trainer.report", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints", "trainer.seen"))
     parser.add_argument("workdirs", metavar="WORKDIR", nargs="+", help="a work directory, local or gs://bucket/dir")
     parser.add_argument("--html", metavar="FILE", help="write a page: a file, local or gs://")
     args = parser.parse_args(argv)

@@ -18,7 +18,7 @@ from trainer.config import OnNan
 from trainer.events.progress import ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
 from trainer.events.sinks import Fence
-from trainer.history.hints import Hint, no_hint
+from trainer.history.segments import Hint, no_hint
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.mesh import Placement
