@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pipeline.ctrl_c import leave_at_once
 from pipeline.errors import OptionError, did_you_mean
-from pipeline.tools.program import COMMANDS, Command, ends_when_not_read, started_by_infeed
+from pipeline.tools.program import COMMANDS, OLD_COMMANDS, Command, ends_when_not_read, started_by_infeed
 
 __all__ = ["main"]
 
@@ -50,7 +50,8 @@ def _run(arguments: Sequence[str]) -> int:
     elif words in ([_CONVERT], [_CONVERT, "-h"], [_CONVERT, "--help"]):
         print(_help_of_convert())
     else:
-        _run_module(_find(" ".join(words)).module, rest)
+        name = " ".join(words)
+        _run_module(OLD_COMMANDS.get(name) or _find(name).module, rest)
     return 0
 
 

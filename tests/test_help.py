@@ -24,7 +24,7 @@ from trainer.__main__ import main as trainer_main
 
 PURPOSES = {command.words: command.purpose for group in COMMANDS.values() for command in group}
 SYNSETS = ["n01440764", "n01443537", "n01484850"]  # of ILSVRC2012
-NEED_A_TRAINING = ("train", "checkpoints", "report", "rewind")
+NEED_A_TRAINING = ("train", "checkpoints", "report", "seen")
 IN = f"import os, sys\nos.chdir(sys.argv.pop(1))\n{SCRIPT}"
 NOT_READ = """
 import os, sys, warnings
@@ -142,7 +142,7 @@ def examples_of(shown):
 
 
 @pytest.mark.parametrize(
-    "words", [words for words in PURPOSES if words not in ("train", "checkpoints", "report", "rewind")]
+    "words", [words for words in PURPOSES if words not in ("train", "checkpoints", "report", "seen")]
 )
 def test_the_help_of_a_command_says_its_purpose_first_and_both_of_its_examples_work(infeed, work, words):
     status, shown, _ = infeed(*words.split(), "--help")
@@ -195,6 +195,15 @@ def test_the_help_of_the_trainer_and_of_its_tools_ends_with_examples_that_ci_run
         shown = infeed(words, "--help")[1]
         assert shown.split("\n\n")[1] == PURPOSES[words]
         assert examples_of(shown)[0][0][:3] == ["infeed", words, "model"]
+
+
+def test_a_command_works_under_its_old_name_with_a_warning(infeed, tmp_path):
+    told = infeed("seen", str(tmp_path), "--step=3")
+    status, shown, failed = infeed("rewind", str(tmp_path), "--step=3")
+    warning, _, failed = failed.partition("\n")
+    assert warning == "warning: this is now infeed seen; its old name, rewind, will be removed."
+    assert (status, shown, failed) == told
+    assert "has no segments.jsonl" in failed
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

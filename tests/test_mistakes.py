@@ -87,8 +87,8 @@ COMMAND_LINES = {
     "train images --data-dir shards --workdir file --max-steps 1": r"A file has this name; choose another place",
     "train digits --data-dir texts --workdir work": r"no feature 'image/encoded'.* use the images recipe",
     "checkpoints nowhere": r"nowhere",
-    "rewind nowhere --step 3": r"nowhere has no segments\.jsonl, so no step can be traced\. .* give the --workdir of",
-    "rewind nowhere --step three": r"invalid int value: 'three'\. See infeed rewind --help",
+    "seen nowhere --step 3": r"nowhere has no segments\.jsonl, so no step can be traced\. .* give the --workdir of",
+    "seen nowhere --step three": r"invalid int value: 'three'\. See infeed seen --help",
 }
 
 
@@ -123,6 +123,10 @@ IN_PYTHON = {
     "a metric named as a column of metrics.jsonl": (
         lambda: task(metrics={"step": lambda *_: None}),
         r"'step'.* reserved; choose another",
+    ),
+    "a metric named as another column": (
+        lambda: task(metrics={"time": lambda *_: None}),
+        r"'time'.* reserved; choose another",
     ),
     "a metric": (lambda: task(metrics={"accuracy": 1}), r"Allowed: a function\(outputs, batch\)"),
 }

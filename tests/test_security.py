@@ -171,8 +171,8 @@ def looked(theirs, trained, tmp_path_factory):
         "verify eps": ["eps", "--decode"],
         "checkpoints": ["work"],
         "report": ["work", f"--html={out}/report.html"],
-        "rewind": ["work", "--step=3", f"--html={out}/step.html"],
-        "rewind mine": [mine, "--step=3", "--losses"],
+        "seen": ["work", "--step=3", f"--html={out}/step.html"],
+        "seen mine": [mine, "--step=3", "--losses"],
         "convert tfds": ["--dataset=evil", "--data_dir=tfds", f"--output={out}/tfds"],
     }
     words = [[*key.removesuffix(" eps").removesuffix(" mine").split(), *options] for key, options in commands.items()]
@@ -199,7 +199,7 @@ def looked(theirs, trained, tmp_path_factory):
 def test_commands_that_look_at_files_execute_nothing_in_them_and_start_no_process(theirs, looked):
     found, _ = looked
     assert not theirs.marks()
-    expected = dict.fromkeys(found.codes, 0) | {"verify eps": 1, "rewind mine": 2, "convert tfds": 2}
+    expected = dict.fromkeys(found.codes, 0) | {"verify eps": 1, "seen mine": 2, "convert tfds": 2}
     assert found.codes == expected, found.printed
     assert not [place for place in found.path if place.startswith(str(theirs.directory))]
     assert not {what for what in found.all("started") if "fc-list" not in what}
@@ -230,7 +230,7 @@ def test_a_conversion_and_a_training_import_nothing_from_the_current_directory(t
 
 
 @says(
-    "| `rewind` | infeed only; with `--losses` also its own recipes",
+    "| `seen` | infeed only; with `--losses` also its own recipes",
     "- work directories, with everything that their history names.",
     "Of the options in the history, those that would write a file or run code have no effect",
     "- checkpoints: infeed's own,",
@@ -247,7 +247,7 @@ def test_a_replay_neither_runs_nor_writes_what_the_options_in_the_history_name(t
     ]
     before = theirs.files()
     paths = [str(theirs.directory / work) for work in works]
-    found = forked([["rewind", path, "--step=3", "--losses"] for path in paths], here=True)
+    found = forked([["seen", path, "--step=3", "--losses"] for path in paths], here=True)
     assert found.codes == [0, 0, 2, 2], found.printed
     assert found.printed.count("bit-identical to metrics.jsonl") == 2
     assert "names the class 'evilmod.X'. TFDS would import evilmod" in found.printed
@@ -259,7 +259,7 @@ def test_a_replay_neither_runs_nor_writes_what_the_options_in_the_history_name(t
 
 
 @says(
-    "| `rewind --losses --run-recipe` | the recipe that the history names",
+    "| `seen --losses --run-recipe` | the recipe that the history names",
     "If the run's recipe is not one of infeed's, the command prints the module and the file",
     "The same holds for the directory of a run with `--run-recipe`.",
 )
@@ -270,7 +270,7 @@ def test_another_recipe_runs_only_when_asked_for_and_replaces_no_module(theirs, 
         f"{theirs.directory}/mine.py and run its code. If you trust it, give --run-recipe."
     )
     assert told in looked[0].printed.splitlines()
-    found = forked([["rewind", str(theirs.directory / "of_mine"), "--step=3", "--losses", "--run-recipe"]], here=True)
+    found = forked([["seen", str(theirs.directory / "of_mine"), "--step=3", "--losses", "--run-recipe"]], here=True)
     assert "mine has no class 'Config'" in found.printed
     assert theirs.marks() == {"mine"}
     assert found.path.index(str(theirs.directory)) == len(found.path) - 1

@@ -109,7 +109,7 @@ class CompleteInput(Input, Protocol):
     rows of records that are due. quarantine: the bad records that this host has read so far. verify_command: the
     command that lists damaged records; None if there is none. totals: sums over all records due that the dataset
     states, such as num_bytes of text; an evaluation compares what metrics add up under these names. provenance: how the
-    batches came about, as JSON, for trainer.rewind: see DatasetInput; None if that is not known."""
+    batches came about, as JSON, for trainer.seen: see DatasetInput; None if that is not known."""
 
     @property
     def endless(self) -> bool: ...  # noqa: D102

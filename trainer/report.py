@@ -23,7 +23,7 @@ from pipeline.sizes import format_bytes
 from pipeline.tools.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.tools.program import program
 from trainer.pages.run import run_page
-from trainer.pages.run_files import Run, bytes_to_read, names_of, read_run
+from trainer.pages.run_files import TrainingRun, bytes_to_read, names_of, read_run
 from trainer.pages.run_tables import results
 
 __all__ = ["EXAMPLES", "main"]
@@ -34,7 +34,7 @@ MOST_RUNS = 16  # lines of a chart that can still be told apart
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
-    parser = Parser("trainer.report", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints", "trainer.rewind"))
+    parser = Parser("trainer.report", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints", "trainer.seen"))
     parser.add_argument("workdirs", metavar="WORKDIR", nargs="+", help="a work directory, local or gs://bucket/dir")
     parser.add_argument("--html", metavar="FILE", help="write a page: a file, local or gs://")
     args = parser.parse_args(argv)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(console, f"{args.html}: {format_bytes(size)}, {len(runs)} run{'s' * (len(runs) > 1)}")
 
 
-def _read(workdirs: Sequence[str]) -> list[Run]:
+def _read(workdirs: Sequence[str]) -> list[TrainingRun]:
     names = names_of(workdirs)
     with byte_bar(Console(stderr=True)) as bar:
         task = bar.add_task("reading", total=sum(map(bytes_to_read, workdirs)))
@@ -62,7 +62,7 @@ def _read(workdirs: Sequence[str]) -> list[Run]:
         ]
 
 
-def _table(runs: Sequence[Run]) -> Table:
+def _table(runs: Sequence[TrainingRun]) -> Table:
     shown = results(runs)
     table = Table(*(Column(Text(name), overflow="fold") for name in shown.columns), box=None, pad_edge=False)
     for row in shown.rows:

@@ -37,7 +37,7 @@ __all__ = [
 Batch = Mapping[str, Any]
 """An array, or a tree of them, per key; [b, ...] with a row per record."""
 _OF_RESULTS = ("records", "masked", "num_records", "crc", "expected_crc", "seconds", "name", "proven", "split")
-RESERVED = ("loss", "grad_norm", "step", *_OF_RESULTS, "checkpoint_path")  # in metrics.jsonl and eval_result.json
+RESERVED = ("loss", "grad_norm", "step", "time", *_OF_RESULTS, "checkpoint_path")  # of our JSON files
 
 
 class Variables(NamedTuple):

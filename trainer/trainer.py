@@ -46,7 +46,7 @@ class Trainer:
     own handlers of these signals are kept, and outside of the main thread none are installed.
 
     warm_start: the arrays that a training begins with if the work directory has no checkpoint.
-    command: the recipe and options that segments.jsonl names, so that trainer.rewind can replay steps."""
+    command: the recipe and options that segments.jsonl names, so that trainer.seen can replay steps."""
 
     def __init__(
         self,

@@ -13,7 +13,6 @@ __all__ = [
     "CLASSES",
     "EVALUATIONS",
     "EVAL_RESULT",
-    "EVENTS",
     "METRICS",
     "OWNERS",
     "PREDICTIONS",
@@ -43,7 +42,7 @@ PREDICTIONS = "predictions.jsonl"
 TRAIN, _EVAL = "train", "eval"
 METRICS = "metrics.jsonl"
 """In the directories of events: the scalars as lines of JSON; in a bucket in parts metrics.jsonl.000000, ..."""
-EVENTS = "events.out.tfevents."
+_EVENTS = "events.out.tfevents."
 """How the names of event files begin."""
 _number, _TOKEN = itertools.count(), secrets.token_hex(4)
 
@@ -67,12 +66,12 @@ def eval_name(directory: str) -> str | None:
 def event_file(seconds: float) -> str:
     """A new name for an event file of this process. seconds: time.time()."""
     # Two writers that start in the same second need different files; in containers, host name and pid may be equal.
-    return f"{EVENTS}{int(seconds):010d}.{_process(os.uname().nodename, os.getpid())}.{_TOKEN}.{next(_number)}"
+    return f"{_EVENTS}{int(seconds):010d}.{_process(os.uname().nodename, os.getpid())}.{_TOKEN}.{next(_number)}"
 
 
 def is_event_file(name: str, host: str, pid: int) -> bool:
     """Whether it is an event file of that process."""
-    return name.startswith(EVENTS) and f".{_process(host, pid)}." in name
+    return name.startswith(_EVENTS) and f".{_process(host, pid)}." in name
 
 
 def _process(host: str, pid: int) -> str:

@@ -102,7 +102,7 @@ class DatasetInput:
     @property
     def provenance(self) -> Mapping[str, Any] | None:
         """Where the batches of training come from, as JSON: their order, where the records are, and how bad ones are
-        treated. `python -m trainer.rewind` names the records of any step with it. None for an evaluation."""
+        treated. `python -m trainer.seen` names the records of any step with it. None for an evaluation."""
         if isinstance(self._order, EvalOrder):
             return None
         return {

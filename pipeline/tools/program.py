@@ -13,6 +13,7 @@ from dataclasses import dataclass
 __all__ = [
     "COMMANDS",
     "EXIT_NOT_READ",
+    "OLD_COMMANDS",
     "Command",
     "as_started",
     "command_of",
@@ -64,13 +65,15 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         Command("train", "trainer", "Runs a recipe: trains, evaluates or predicts."),
         Command("checkpoints", "trainer.checkpoints", "Lists the checkpoints of a work directory."),
         Command("report", "trainer.report", "Shows a training, or compares several, on a page."),
-        Command("rewind", "trainer.rewind", "Lists the records that a training step saw."),
+        Command("seen", "trainer.seen", "Lists the records that a training step saw."),
         Command("flops", "trainer.flops", "Measures the speed of a device: FLOPs, memory, transfers."),
     ),
     "Try infeed": (
         Command("digits", "converters.digits_raw", "Writes real handwritten digits as raw data of ImageNet."),
     ),
 }
+OLD_COMMANDS: Mapping[str, str] = {"rewind": "trainer.rewind"}
+"""Words -> module: what commands were called before. They still work for one version, with a warning."""
 _MODULES = {command.module for group in COMMANDS.values() for command in group}
 _MODULE = re.compile(r"python -m (\w+(?:\.\w+)*)")
 

@@ -161,9 +161,9 @@ def resumed() -> None:
 
 def readers(run: str) -> tuple[list[Callable[[], object]], ...]:
     """Of the history of a work directory; of its results; of its checkpoints."""
-    step, rewind = (run, "--step=5"), "trainer.rewind"
+    step, seen = (run, "--step=5"), "trainer.seen"
     return (
-        [command(rewind, *step), command(rewind, *step, "--jsonl"), page(rewind, *step)],
+        [command(seen, *step), command(seen, *step, "--jsonl"), page(seen, *step)],
         [command("trainer.report", run), page("trainer.report", run)],
         [command("trainer.checkpoints", run, "--json"), command("trainer.checkpoints", run)],
     )
@@ -427,7 +427,7 @@ def _import_all() -> None:
     from beam_jobs import graph
 
     graph.pipeline_of = Stages  # conversions without Beam
-    names = ("trainer.trainer", "trainer.__main__", "trainer.report", "trainer.rewind", "trainer.checkpoints")
+    names = ("trainer.trainer", "trainer.__main__", "trainer.report", "trainer.seen", "trainer.checkpoints")
     names += ("pipeline.verify", "pipeline.describe", "pipeline.datasets", "trainer.checkpointing.manager", "optax")
     names += ("trainer.warm_start.weights", "tokenizers", "jinja2")
     for name in (*names, "matplotlib.figure", "tensorflow_datasets", "converters.tfds_to_gcs"):

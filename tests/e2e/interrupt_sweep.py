@@ -94,7 +94,7 @@ class Sweep:
         assert [end.code for end in ends] == [0] * self.hosts, ends
         lines = [json.loads(line) for line in (workdir / "train/metrics.jsonl").read_text().splitlines()]
         for line in lines:
-            for name in [name for name in line if name.startswith("speed/")]:
+            for name in [name for name in line if name == "time" or name.startswith("speed/")]:
                 del line[name]
         page = json.loads((workdir / f"checkpoints/{STEPS}/contents/metadata").read_text())
         evaluated = json.loads((workdir / "eval_result.json").read_text())

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from damage import flip_payload_bits
 
-from trainer.history.rows import seen_steps
+from trainer.history.seen_records import seen_steps
 from trainer.history.segments import read_history
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -65,7 +65,7 @@ def test_two_hosts_train_past_damage_on_the_records_that_one_trains_on(runs):
     assert two[0]["last step"]["place"] == one["last step"]["place"]
 
 
-def test_rewind_names_the_records_that_one_host_or_two_trained_on(runs):
+def test_the_records_are_named_that_one_host_or_two_trained_on(runs):
     one, _, _, workdirs = runs
     for workdir in workdirs:
         steps = seen_steps(read_history(workdir), workdir, range(1, 31))

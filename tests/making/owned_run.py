@@ -81,8 +81,8 @@ def published(workdir):
 
 
 def unhurried(numbers):
-    """Without speeds."""
-    return {name: value for name, value in numbers.items() if not name.startswith("speed/")}
+    """Without times and speeds."""
+    return {name: value for name, value in numbers.items() if name != "time" and not name.startswith("speed/")}
 
 
 def points_of(data):

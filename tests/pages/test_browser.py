@@ -18,7 +18,7 @@ from pipeline.pages.page import Page, Pictures, Section, Table, write_page
 from pipeline.pages.thumbnails import thumbnail_of_array
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
-from trainer import report, rewind
+from trainer import report, seen
 from trainer.history.segments import Start, append
 from trainer.pages.evaluation import About, evaluation_page
 from trainer.pages.look import LookedAt, look_page
@@ -40,7 +40,7 @@ def text(directory, _):
     describe.main([text_with_markup(directory / "data"), f"--html={directory}/page.html"])
 
 
-def run_rewind(directory, data):
+def run_seen(directory, data):
     source = train_dataset(data, global_batch=4, keys=["label"])
     start = Start(
         0,
@@ -55,7 +55,7 @@ def run_rewind(directory, data):
     append(str(directory), start)
     (directory / "train").mkdir()
     (directory / "train/metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 0.5}) + "\n")
-    rewind.main([str(directory), "--step=1", "--to=2", f"--html={directory}/page.html"])
+    seen.main([str(directory), "--step=1", "--to=2", f"--html={directory}/page.html"])
 
 
 def evaluation(directory, data):
@@ -91,7 +91,7 @@ PAGES = {
     "training": training,
     "dataset": dataset,
     "text": text,
-    "rewind": run_rewind,
+    "seen": run_seen,
     "evaluation": evaluation,
     "look": look,
 }

@@ -77,7 +77,7 @@ def test_the_results_are_those_of_the_files(runs):
 
 def test_a_restart_is_marked_where_it_was_and_the_failed_process_has_its_reason(runs):
     run = read_run(runs[0], "a")
-    assert [(attempt.after, attempt.reached, attempt.how) for attempt in run.attempts] == [
+    assert [(attempt.start.step, attempt.reached, attempt.how) for attempt in run.attempts] == [
         (0, 16, "stopped"),
         (10, 20, "finished"),
     ]
@@ -90,6 +90,8 @@ def test_a_restart_is_marked_where_it_was_and_the_failed_process_has_its_reason(
     for chart in (over_steps, over_time):
         assert "Triangles: checkpoints." in chart.note
     assert "the disk is on fire" in page.html()
+    (processes,) = (block for block in sections_of(page)["Processes and checkpoints"] if block.title == "Processes")
+    assert [row[1:3] for row in processes.rows] == [("0", "16"), ("10 (6 steps lost)", "20")]
 
 
 def test_times_ascend_and_lie_between_start_and_end(runs):
@@ -99,8 +101,8 @@ def test_times_ascend_and_lie_between_start_and_end(runs):
     (start,) = run.attempts
     ends = [line for line in read_history(runs[1]).lines if isinstance(line, End)]
     until = datetime.fromisoformat(ends[0].time).replace(tzinfo=UTC).timestamp()
-    assert (np.diff(times.times) >= 0).all()
-    assert start.began <= times.times[0] <= times.times[-1] <= until + 1
+    assert (np.diff(times.values) >= 0).all()
+    assert start.began <= times.values[0] <= times.values[-1] <= until + 1
 
 
 def test_of_two_runs_only_the_settings_that_differ_are_listed(runs):
@@ -118,6 +120,18 @@ def test_without_a_history_the_page_says_so(runs, tmp_path):
         "has no segments.jsonl: an older version of infeed trained there"
         in run_page([read_run(str(copy), "old")]).html()
     )
+
+
+def test_a_run_of_an_older_version_is_shown_over_steps_only_and_the_page_says_so(runs, tmp_path):
+    copy = shutil.copytree(runs[1], tmp_path / "old")
+    for name in ("train", "eval"):
+        if (file := copy / name / "metrics.jsonl").exists():
+            lines = [{key: value for key, value in line.items() if key != "time"} for line in lines_of(copy, name)]
+            file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = run_page([read_run(str(copy), "old")])
+    assert [chart.title for chart in sections_of(page)["Loss"]] == ["loss, over steps"]
+    assert "has steps of an older version of infeed, whose metrics.jsonl has no times." in page.html()
+    assert "whose metrics.jsonl has no times" not in run_page([read_run(runs[1], "b")]).html()
 
 
 def test_values_that_are_not_finite_are_named_and_names_are_escaped(runs, tmp_path):

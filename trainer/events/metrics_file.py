@@ -9,7 +9,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,9 @@ PART = re.compile(re.escape(METRICS) + r"\.(\d{6,})")
 
 
 class MetricsFile:
-    """Appends a line per step to the metrics.jsonl of a directory: {"step": 7, "loss": 0.25, ...}.
+    """Appends a line per step to the metrics.jsonl of a directory: {"step": 7, "time": 1790164800.125, "loss": 0.25}.
 
+    time: when the line was made, in seconds since 1970. A training makes the lines of a dispatch together.
     Numbers have nine digits, enough for any float32. JSON has no non-finite numbers, so these are the strings "NaN",
     "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript parse.
 
@@ -38,17 +40,24 @@ class MetricsFile:
     removed, and so is an incomplete last line. None: only an incomplete last line is removed, and others may append at
     the same time. fence: called before lines become visible; see Reports."""
 
-    def __init__(self, directory: str, after: int | None = None, fence: Fence = unfenced) -> None:
-        self._sink = _open(directory, after, fence)
+    def __init__(
+        self,
+        directory: str,
+        after: int | None = None,
+        fence: Fence = unfenced,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._sink, self._clock = _open(directory, after, fence), clock
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes all `values` of a step as one line."""
-        self._sink.write(_line(step, tuple(values), tuple(values.values())).encode())
+        self._sink.write(_line(step, self._clock(), tuple(values), tuple(values.values())).encode())
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
         """Writes a line per step first, first + 1, ...; `columns` has the values of each name, [steps]."""
         names, rows = tuple(columns), zip(*(column.tolist() for column in columns.values()), strict=True)
-        self._sink.write("".join([_line(step, names, row) for step, row in enumerate(rows, first)]).encode())
+        now = self._clock()
+        self._sink.write("".join([_line(step, now, names, row) for step, row in enumerate(rows, first)]).encode())
 
     def flush(self, now: bool = False) -> None:
         """Makes the lines visible to readers; in a bucket only at intervals, unless `now`."""
@@ -59,16 +68,17 @@ class MetricsFile:
         self._sink.close()
 
 
-def _line(step: int, names: tuple[str, ...], values: tuple[float, ...]) -> str:
+def _line(step: int, now: float, names: tuple[str, ...], values: tuple[float, ...]) -> str:
     if math.isfinite(sum(values)):
-        return _template(names) % (step, *values)  # a third of the time of json.dumps
-    return json.dumps({"step": step} | dict(zip(names, map(_finite, values), strict=True))) + "\n"
+        return _template(names) % (step, now, *values)  # a third of the time of json.dumps
+    numbers = dict(zip(names, map(_finite, values), strict=True))
+    return json.dumps({"step": step, "time": round(now, 3)} | numbers) + "\n"
 
 
 @functools.lru_cache(maxsize=64)
 def _template(names: tuple[str, ...]) -> str:
     fields = "".join(f", {json.dumps(name)}: ".replace("%", "%%") + "%.9g" for name in names)
-    return '{"step": %d' + fields + "}\n"
+    return '{"step": %d, "time": %.3f' + fields + "}\n"
 
 
 def _finite(value: float) -> float | str:

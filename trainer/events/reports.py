@@ -53,9 +53,12 @@ class Reports:
 
         Training writes all of a step in one line; a callback's scalars are a separate line. Evaluating a step again
         adds another line: the last one counts. Both have the float32 nearest to a value. Raises OptionError for a
-        scalar named "step"."""
-        if "step" in values:
-            raise OptionError("a scalar is named 'step', which is reserved: it is the step. Choose another name.")
+        scalar named "step" or "time"."""
+        for name in ("step", "time"):
+            if name in values:
+                raise OptionError(
+                    f"a scalar is named {name!r}, which is reserved: it is the {name}. Choose another name."
+                )
         if self.writes:
             with self._naming(), np.errstate(over="ignore"):
                 # Of nine digits of a float64, the nearest float32 may be another.

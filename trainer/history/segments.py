@@ -3,7 +3,8 @@
 Nothing is written per step: from a start, the records of every later step can be computed. Needs neither JAX nor
 TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -16,6 +17,7 @@ from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from pipeline.tools.program import program
 from trainer.workdir import SEGMENTS
 
 __all__ = [
@@ -23,11 +25,14 @@ __all__ = [
     "BadRecords",
     "Command",
     "End",
+    "Hint",
     "History",
-    "Line",
+    "HistoryLine",
     "Segment",
     "Start",
     "append",
+    "hint_of",
+    "no_hint",
     "read_history",
 ]
 
@@ -80,8 +85,8 @@ class End:
     reason: str
 
 
-Line = Start | BadRecords | End
-KINDS: Mapping[str, type[Line]] = {"start": Start, "bad records": BadRecords, "end": End}
+HistoryLine = Start | BadRecords | End
+KINDS: Mapping[str, type[HistoryLine]] = {"start": Start, "bad records": BadRecords, "end": End}
 NAMES = {kind: name for name, kind in KINDS.items()}
 
 
@@ -109,7 +114,7 @@ class Segment:
 class History:
     """The lines of a work directory, in the order written."""
 
-    lines: Sequence[Line] = field(default_factory=tuple)
+    lines: Sequence[HistoryLine] = field(default_factory=tuple)
 
     @property
     def starts(self) -> list[Start]:
@@ -161,7 +166,7 @@ class History:
         return {int(number): reason for line in known for number, reason in line.records.items()}
 
 
-def append(workdir: str, line: Line) -> None:
+def append(workdir: str, line: HistoryLine) -> None:
     """Adds a line. Hosts may do so at the same time. Raises StorageError."""
     text = sealed_line({"kind": NAMES[type(line)]} | asdict(line))
     path = join(str(workdir), SEGMENTS)
@@ -183,7 +188,7 @@ def read_history(workdir: str) -> History:
 REMEDY = "The file is damaged: remove the line, and the rest can be used."
 
 
-def _line(file: JsonFile, text: bytes) -> Line:
+def _line(file: JsonFile, text: bytes) -> HistoryLine:
     page, _ = unsealed(file, text)
     kind = KINDS.get(page.pop("kind", ""))
     if kind is None:
@@ -194,3 +199,24 @@ def _line(file: JsonFile, text: bytes) -> Line:
         return line
     except (msgspec.ValidationError, ValueError) as e:  # ValueError: no time, or a lone surrogate in a key
         raise file.misfit(f"{e}.") from e
+
+
+Hint = Callable[[int], str]
+"""A step -> the end of a sentence, and one that names a command; "" if no command can help."""
+
+
+def no_hint(step: int) -> str:
+    """For runs that leave no history."""
+    del step
+    return ""
+
+
+def hint_of(workdir: str, by_loss: bool = True) -> Hint:
+    """Names the command for steps of the runs in a work directory. by_loss: whether it can compute losses."""
+    order, losses = (" by loss", " --losses") if by_loss else ("", "")
+    command = f"{program('trainer.seen')} {shlex.quote(workdir)}"
+
+    def hint(step: int) -> str:
+        return f". To list its records{order}, run: {command} --step {step}{losses}"
+
+    return hint

@@ -13,8 +13,7 @@ from pipeline.errors import InfeedError
 from trainer.checkpointing.contents import versions
 from trainer.cluster.decisions import Decision
 from trainer.exits import Interrupted, Preempted
-from trainer.history.hints import Hint, hint_of, no_hint
-from trainer.history.segments import BadRecords, End, Line, Start, append
+from trainer.history.segments import BadRecords, End, Hint, HistoryLine, Start, append, hint_of, no_hint
 from trainer.inputs import CompleteInput
 from trainer.setup import Setup
 
@@ -74,7 +73,7 @@ class Recorder(AbstractContextManager):
     def _end(self, reason: str) -> None:
         self._write(End(self._step, _now(), reason[:MOST_REASON]))
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: HistoryLine) -> None:
         if self._workdir is not None and jax.process_index() == 0:
             self._fence()
             append(self._workdir, line)

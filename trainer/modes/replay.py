@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.logs import logger
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.history.seen import segment_of_all
+from trainer.history.seen_batches import segment_of_all
 from trainer.history.segments import Start, read_history
 from trainer.inputs import INDEX, MASK, InputFn
 from trainer.loop.dispatch_plan import Marks, Steps

@@ -16,7 +16,7 @@ from trainer.checked import LOSS, checked_names, finder_of_broken
 from trainer.config import OnNan
 from trainer.events.progress import ProgressLine, Speed, StepSize
 from trainer.events.reports import Reports
-from trainer.history.hints import Hint, no_hint
+from trainer.history.segments import Hint, no_hint
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
 from trainer.mesh import Placement

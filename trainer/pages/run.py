@@ -8,14 +8,14 @@ from pipeline.tools.program import program
 from trainer.history.segments import Command
 from trainer.pages import run_tables
 from trainer.pages.run_charts import SPEEDS, charts
-from trainer.pages.run_files import Run
+from trainer.pages.run_files import TrainingRun
 from trainer.pages.run_times import Clock
 from trainer.workdir import SEGMENTS
 
 __all__ = ["run_page"]
 
 
-def run_page(runs: Sequence[Run], made_by: str = "") -> Page:
+def run_page(runs: Sequence[TrainingRun], made_by: str = "") -> Page:
     """The page. made_by: the command that wrote it."""
     clock = Clock.of_runs(runs)
     names = _names(runs)
@@ -46,28 +46,29 @@ def run_page(runs: Sequence[Run], made_by: str = "") -> Page:
     return Page(title, _lead(runs), sections, made_by)
 
 
-def _lead(runs: Sequence[Run]) -> str:
+def _lead(runs: Sequence[TrainingRun]) -> str:
     if len(runs) > 1:
         return "; ".join(f"{run.name}: {run.workdir}, {run.last_step:,} steps" for run in runs) + "."
     return f"{runs[0].workdir}: {runs[0].last_step:,} steps of training."
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _names(runs: Sequence[TrainingRun]) -> list[str]:
     """Of the scalars other than the speed: those that are evaluated first."""
     evaluated = (name for run in runs for each in run.evaluations.values() for name in each.columns)
     trained = (name for run in runs for name in run.train.columns)
     return [name for name in dict.fromkeys([*evaluated, *trained]) if name not in SPEEDS]
 
 
-def _notes(runs: Sequence[Run]) -> list[Block]:
+def _notes(runs: Sequence[TrainingRun]) -> list[Block]:
     """What the work directories leave unknown."""
     found: list[Block] = []
     if without := [run.workdir for run in runs if not run.history.starts]:
         told = "an older version of infeed trained there, or the file was not copied. Settings and versions come from "
         told += "the newest checkpoint, if there is one. How processes started and ended is unknown."
         found.append(Note(f"{_have(without)} no {SEGMENTS}: {told}", warning=True))
-    if without := [run.workdir for run in runs if run.train.columns and not len(run.train.times.steps)]:
-        found.append(Note(f"{_have(without)} no TensorBoard events, so no values over time are known.", warning=True))
+    if without := [run.workdir for run in runs if any(each.untimed for each in (run.train, *run.evaluations.values()))]:
+        told = "steps of an older version of infeed, whose metrics.jsonl has no times. They are shown over steps only."
+        found.append(Note(f"{_have(without)} {told}", warning=True))
     for run in runs:
         if damaged := [step for step, page in run.checkpoints.items() if "damage" in page]:
             found.append(
@@ -80,7 +81,7 @@ def _have(workdirs: Sequence[str]) -> str:
     return f"{', '.join(workdirs)} {'have' if len(workdirs) > 1 else 'has'}"
 
 
-def _course(run: Run) -> list[Block]:
+def _course(run: TrainingRun) -> list[Block]:
     found: list[Block] = []
     if run.command is not None:
         note = "An earlier process may have had other options." if len(run.history.starts) > 1 else ""

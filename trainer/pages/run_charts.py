@@ -8,8 +8,8 @@ import numpy as np
 
 from pipeline.pages.charts import Line, lines
 from pipeline.pages.page import Block, Note
-from trainer.events.columns import Column
-from trainer.pages.run_files import Run, Scalars
+from trainer.events.metrics_lines import Column
+from trainer.pages.run_files import Scalars, TrainingRun
 from trainer.pages.run_times import Clock
 
 __all__ = ["SPEEDS", "Drawn", "charts"]
@@ -34,14 +34,14 @@ class Drawn:
     """A line to draw: the scalars of a run, named in the legend."""
 
     label: str
-    run: Run
+    run: TrainingRun
     scalars: Scalars
     column: Column
     trained: bool
 
 
 def charts(
-    runs: Sequence[Run],
+    runs: Sequence[TrainingRun],
     wanted: Mapping[str, Sequence[str]],
     clock: Clock,
     most_lines: int = MOST_LINES,
@@ -69,7 +69,7 @@ def charts(
     return blocks
 
 
-def _groups(runs: Sequence[Run], name: str) -> Iterator[tuple[str, list[Drawn]]]:
+def _groups(runs: Sequence[TrainingRun], name: str) -> Iterator[tuple[str, list[Drawn]]]:
     """(title, lines) of the charts of a scalar: of one run, a chart with all its evaluations; of several, one chart
     for the training and for each evaluation, with a line per run."""
     title = SPEEDS.get(name, name)
@@ -83,7 +83,7 @@ def _groups(runs: Sequence[Run], name: str) -> Iterator[tuple[str, list[Drawn]]]
             yield (f"{title}, {source}" if source and name not in SPEEDS else title), drawn
 
 
-def _of_source(runs: Sequence[Run], name: str, source: str) -> Iterator[Drawn]:
+def _of_source(runs: Sequence[TrainingRun], name: str, source: str) -> Iterator[Drawn]:
     for run in runs:
         scalars = run.train if source == TRAINING else run.evaluations.get(source)
         if scalars is not None and name in scalars.columns:
@@ -113,7 +113,7 @@ def _over_steps(drawn: Drawn) -> Line:
 
 def _over_time(drawn: Drawn, clock: Clock) -> Line | None:
     """None if the times are not known. Between two processes the line has a gap."""
-    x, y = clock.of(drawn.run, drawn.scalars.times.of(drawn.column.steps)), drawn.column.values
+    x, y = clock.of(drawn.run, drawn.scalars.times.at(drawn.column.steps)), drawn.column.values
     known = np.isfinite(x)
     if not known.any():
         return None

@@ -1,9 +1,14 @@
-"""What the files of a work directory tell about its training. Needs neither JAX nor TensorFlow."""
+"""What the files of a work directory tell about its training: scalars, checkpoints, and the processes that trained one
+after the other. Needs neither JAX nor TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.typed_json import JsonFile
@@ -12,29 +17,51 @@ from pipeline.storage.storage import Storage, in_parallel, join
 from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 from trainer.checkpointing.retention import Evaluations, Metrics
-from trainer.events.columns import Column, read_columns
-from trainer.events.event_times import EventTimes, read_event_times
-from trainer.events.growing_files import Progress, ignored, matching
-from trainer.history.segments import Command, History, read_history
-from trainer.pages.attempts import Attempt, attempts_of
-from trainer.workdir import EVAL_RESULT, EVENTS, METRICS, SEGMENTS, TRAIN, TRAIN_RESULT, eval_name
+from trainer.events.metrics_lines import Column, Progress, ignored, metrics_bytes, read_columns
+from trainer.history.segments import Command, End, History, Start, read_history
+from trainer.workdir import EVAL_RESULT, METRICS, SEGMENTS, TRAIN, TRAIN_RESULT, eval_name
 
-__all__ = ["EVALUATION", "Run", "Scalars", "bytes_to_read", "names_of", "read_run"]
+__all__ = ["EVALUATION", "Attempt", "Scalars", "TrainingRun", "attempts_of", "bytes_to_read", "names_of", "read_run"]
 
+How = Literal["finished", "preempted", "interrupted", "stopped", "killed", "no end recorded"]
+PREEMPTED, INTERRUPTED = ("preempted: ", "SIGTERM"), ("SIGINT",)
 EVALUATION = "evaluation"
 """The title of the evaluation without a name."""
 
 
 @dataclass(frozen=True)
 class Scalars:
-    """What <workdir>/train, eval or eval_<name> has: name -> column, and when the steps were reported."""
+    """What <workdir>/train, eval or eval_<name> has: name -> column, and when the steps were reported, as time.time();
+    older versions wrote no times."""
 
     columns: Mapping[str, Column]
-    times: EventTimes
+    times: Column
+
+    @property
+    def untimed(self) -> bool:
+        """Whether there are steps without a time."""
+        return any(np.isnan(self.times.at(column.steps)).any() for column in self.columns.values())
 
 
 @dataclass(frozen=True)
-class Run:
+class Attempt:
+    """A process that trained from the state after a step, from and until these times, as time.time().
+
+    reached: the last step that it is known to have trained. ended: when it ended; for a killed one, when it wrote the
+    last points that were not trained again; None if not known. how: killed, if another process came later and this one
+    left no end; the last process without one has "no end recorded": it runs, or was killed. reason: the history's, ""
+    if there is none."""
+
+    start: Start
+    began: float
+    reached: int
+    ended: float | None
+    how: How
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
     """A work directory. name: distinguishes it from the others. evaluations: by the title of each.
 
     attempts: the processes that trained, the earliest first. checkpoints: step -> contents; of a damaged one, the
@@ -54,7 +81,8 @@ class Run:
     @property
     def began(self) -> float | None:
         """When training began, as time.time(); None if not known."""
-        return self.attempts[0].began if self.attempts else None
+        known = [attempt.began for attempt in self.attempts[:1]] + self.train.times.values[:1].tolist()
+        return min(known, default=None)
 
     @property
     def last_step(self) -> int:
@@ -92,11 +120,10 @@ class Run:
 
 def bytes_to_read(workdir: str) -> int:
     """The size of the files whose length grows with the training."""
-    directories = [join(workdir, name) for name in (TRAIN, *_evaluations(workdir))]
-    return sum(sum(matching(directory, prefix).values()) for directory in directories for prefix in (METRICS, EVENTS))
+    return sum(metrics_bytes(join(workdir, name)) for name in (TRAIN, *_evaluations(workdir)))
 
 
-def read_run(workdir: str, name: str, progress: Progress = ignored) -> Run:
+def read_run(workdir: str, name: str, progress: Progress = ignored) -> TrainingRun:
     """Reads a work directory. Raises OptionError if it has no training, CheckpointError if a file is damaged."""
     storage = open_storage(workdir)
     if not storage.remote and not Path(workdir).is_dir():
@@ -108,18 +135,49 @@ def read_run(workdir: str, name: str, progress: Progress = ignored) -> Run:
             f"{workdir} has no training: neither {SEGMENTS} nor {TRAIN}/{METRICS} nor checkpoints. Give the --workdir "
             "of a training."
         )
-    return Run(
-        workdir,
-        name,
-        history,
-        train,
-        {_title(each): _scalars(join(workdir, each), progress) for each in _evaluations(workdir)},
-        attempts_of(history, train.times.processes),
-        dict(zip(steps, in_parallel(lambda step: _contents(storage, workdir, step), steps), strict=True)),
-        Evaluations(workdir).read(),
-        _result(storage, workdir, EVAL_RESULT),
-        _result(storage, workdir, TRAIN_RESULT),
+    return TrainingRun(
+        workdir=workdir,
+        name=name,
+        history=history,
+        train=train,
+        evaluations={_title(each): _scalars(join(workdir, each), progress) for each in _evaluations(workdir)},
+        attempts=list(attempts_of(history, train.times)),
+        checkpoints=dict(zip(steps, in_parallel(lambda step: _contents(storage, workdir, step), steps), strict=True)),
+        measured=Evaluations(workdir).read(),
+        eval_result=_result(storage, workdir, EVAL_RESULT),
+        train_result=_result(storage, workdir, TRAIN_RESULT),
     )
+
+
+def attempts_of(history: History, times: Column) -> Iterator[Attempt]:
+    """The earliest first. times: of the points, which tell how far a process came that left no end."""
+    lines = [line for line in history.lines if isinstance(line, Start | End)]
+    for line, following in pairwise([*lines, None]):
+        if not isinstance(line, Start):
+            continue
+        began = _seconds(line.time)
+        if isinstance(following, End):
+            how, ended = _how(following.reason), _seconds(following.time)
+            yield Attempt(line, began, following.step, ended, how, following.reason)
+            continue
+        until = float("inf") if following is None else _seconds(following.time)
+        own = (times.steps > line.step) & (times.values >= began) & (times.values < until)
+        reached, ended = (max(times.steps[own]), max(times.values[own])) if own.any() else (line.step, None)
+        if following is not None and line.run and following.parent == line.run:
+            reached = max(reached, following.step)  # it saved that
+        yield Attempt(line, began, int(reached), ended, "killed" if following else "no end recorded")
+
+
+def _how(reason: str) -> How:
+    if reason == "finished":
+        return "finished"
+    if reason.startswith(PREEMPTED):
+        return "interrupted" if "SIGINT" in reason else "preempted"
+    return "interrupted" if reason.startswith(INTERRUPTED) else "stopped"
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
 
 
 def names_of(workdirs: Sequence[str]) -> list[str]:
@@ -151,7 +209,9 @@ def _title(directory: str) -> str:
 
 
 def _scalars(directory: str, progress: Progress) -> Scalars:
-    return Scalars(read_columns(directory, progress), read_event_times(directory, progress))
+    columns = read_columns(directory, progress)
+    times = columns.pop("time", None) or Column(np.array([], np.int64), np.array([]))
+    return Scalars(columns, times)
 
 
 def _contents(storage: Storage, workdir: str, step: int) -> Mapping[str, Any]:

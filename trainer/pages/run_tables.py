@@ -7,9 +7,10 @@ from typing import Any
 
 from pipeline.pages.page import Table
 from trainer.checkpointing.contents import changes
-from trainer.events.columns import Column
+from trainer.events.metrics_lines import Column
+from trainer.history.segments import Start
 from trainer.pages.run_charts import SPEEDS
-from trainer.pages.run_files import EVALUATION, Run
+from trainer.pages.run_files import EVALUATION, TrainingRun
 from trainer.pages.run_times import duration, utc
 
 __all__ = ["bad_records", "checkpoints", "differing", "processes", "results", "settings", "versions"]
@@ -29,13 +30,13 @@ INTERNAL = ("crc", "expected_crc", "name", "seconds", "checkpoint_path")
 GOODPUT = {"goodput": "goodput", "productive_seconds": "productive seconds"}
 
 
-def results(runs: Sequence[Run]) -> Table:
+def results(runs: Sequence[TrainingRun]) -> Table:
     """The newest values, a column per run."""
     found = [dict(_results(run)) for run in runs]
     return _beside(runs, found)
 
 
-def _results(run: Run) -> Iterator[tuple[str, Value]]:
+def _results(run: TrainingRun) -> Iterator[tuple[str, Value]]:
     newest, recorded = run.attempts[-1] if run.attempts else None, bool(run.history.starts)
     yield "state", "not recorded" if newest is None else _state(newest.how, newest.reason)
     yield "last step", run.last_step
@@ -59,13 +60,13 @@ def _results(run: Run) -> Iterator[tuple[str, Value]]:
     yield "devices", run.history.starts[-1].devices if recorded else None
 
 
-def _is_newest(run: Run) -> bool:
+def _is_newest(run: TrainingRun) -> bool:
     """Whether train_result.json is of the newest training: a training writes it when it has finished."""
     finished = bool(run.attempts) and run.attempts[-1].how == "finished"
     return run.train_result.get("step", run.last_step if finished else None) == run.last_step
 
 
-def _evaluated(run: Run) -> Iterator[tuple[str, Value]]:
+def _evaluated(run: TrainingRun) -> Iterator[tuple[str, Value]]:
     """Entries of eval_result.json that metrics.jsonl lacks; all, named apart, if they are of another checkpoint."""
     told, known = run.eval_result, run.evaluations[EVALUATION].columns if EVALUATION in run.evaluations else {}
     newest = max((int(column.steps[-1]) for column in known.values()), default=None)
@@ -90,35 +91,36 @@ def _state(how: str, reason: str) -> str:
     return f"{how}: {reason}" if reason and reason != how else how
 
 
-def processes(run: Run) -> Table:
+def processes(run: TrainingRun) -> Table:
     """A row for each process that trained."""
     rows = []
     before = None
     for attempt in run.attempts:
-        after = f"{attempt.after:,}"
-        if before is not None and before.reached > attempt.after:
-            after += f" ({before.reached - attempt.after:,} steps lost)"
+        step = attempt.start.step
+        after = f"{step:,}"
+        if before is not None and before.reached > step:
+            after += f" ({before.reached - step:,} steps lost)"
         changed = _changed(before and before.start, attempt.start)
         ended = utc(attempt.ended)
         rows.append(
             (utc(attempt.began), after, f"{attempt.reached:,}", ended, _state(attempt.how, attempt.reason), changed)
         )
         before = attempt
-    note = "Times are UTC. For a process that was killed, step and time are those of the last points that it wrote."
+    note = "Times are UTC. For a process that was killed, step and time are those of its last points that still count."
     return _shortened(
         ("began", "after step", "reached step", "ended", "how", "changed"), rows, "Processes", note, "newest"
     )
 
 
-def _changed(before: Any, now: Any) -> str:
-    if before is None or now is None:
+def _changed(before: Start | None, now: Start) -> str:
+    if before is None:
         return ""
     found = changes(before.settings, now.settings) + changes(before.versions, now.versions)
     found += changes({"devices": before.devices}, {"devices": now.devices})
     return "; ".join(found)
 
 
-def checkpoints(run: Run) -> Table:
+def checkpoints(run: TrainingRun) -> Table:
     """A row for each checkpoint that still exists."""
     names = list(dict.fromkeys(name for measured in run.measured.values() for name in measured))
     rows = []
@@ -131,37 +133,37 @@ def checkpoints(run: Run) -> Table:
     return _shortened(columns, rows, "Checkpoints", "", "newest")
 
 
-def settings(run: Run) -> Table:
+def settings(run: TrainingRun) -> Table:
     """All settings of the newest process."""
     return Table(("setting", "value"), [(name, _text(value)) for name, value in _settings(run).items()], "All settings")
 
 
-def differing(runs: Sequence[Run]) -> Table:
+def differing(runs: Sequence[TrainingRun]) -> Table:
     """The settings, options, data, devices and versions that are not the same in all runs; a column per run."""
     table = _beside(runs, [{**_settings(run), **run.versions, **_devices(run)} for run in runs])
     note = "An empty cell: not set, or not recorded."
     return replace(table, rows=[row for row in table.rows if len({*row[1:]}) > 1], note=note)
 
 
-def versions(runs: Sequence[Run]) -> Table:
+def versions(runs: Sequence[TrainingRun]) -> Table:
     """Of the newest process of each run."""
     return _beside(runs, [run.versions for run in runs])
 
 
-def bad_records(run: Run) -> Table:
+def bad_records(run: TrainingRun) -> Table:
     """The records that were left out."""
     rows = [(number, reason) for number, reason in sorted(run.bad_records.items())]
     return _shortened(("record", "reason"), rows, "", "Record numbers are positions in the input.", "last")
 
 
-def _beside(runs: Sequence[Run], told: Sequence[Mapping[str, Value]]) -> Table:
+def _beside(runs: Sequence[TrainingRun], told: Sequence[Mapping[str, Value]]) -> Table:
     """A column per run, a row for each name that one of them has a value of."""
     names = dict.fromkeys(name for each in told for name, value in each.items() if value is not None)
     rows = [(name, *(_text(each.get(name)) for each in told)) for name in names]
     return Table(("", *(run.name for run in runs)), rows)
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: TrainingRun) -> dict[str, Any]:
     """The TrainerConfig's without the work directory, the other options of the command, and the data."""
     settings = {name: value for name, value in run.settings.items() if name != "workdir"}
     if run.command is not None:
@@ -192,7 +194,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     return {name: value or "yes" for name, value in found.items()}
 
 
-def _devices(run: Run) -> Mapping[str, str]:
+def _devices(run: TrainingRun) -> Mapping[str, str]:
     return {"devices": run.history.starts[-1].devices} if run.history.starts else {}
 
 

@@ -7,14 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from trainer.pages.attempts import How
-from trainer.pages.run_files import Run
+from trainer.pages.run_files import How, TrainingRun
 
 __all__ = ["Clock", "duration", "utc"]
 
 UNITS = {"days": 86_400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
-ENDS: Mapping[How, str] = {"preempted": "preempted", "interrupted": "interrupted", "killed": "killed"}
-
+ENDS = ("preempted", "interrupted", "killed")
 AFTER: Mapping[How, str] = {"preempted": "a preemption", "interrupted": "an interrupt", "killed": "being killed"}
 
 
@@ -25,22 +23,22 @@ class Clock:
     unit: str
 
     @classmethod
-    def of_runs(cls, runs: Sequence[Run]) -> "Clock":
+    def of_runs(cls, runs: Sequence[TrainingRun]) -> "Clock":
         """In the largest unit that fits into the longest run at least twice."""
         longest = max((_seconds(run) for run in runs), default=0.0)
         return cls(next((unit for unit, seconds in UNITS.items() if longest >= 2 * seconds), "seconds"))
 
-    def of(self, run: Run, times: np.ndarray) -> np.ndarray:
+    def of(self, run: TrainingRun, times: np.ndarray) -> np.ndarray:
         """These times, as of time.time(), since the run began; NaN if that is not known."""
         return (times - (np.nan if run.began is None else run.began)) / UNITS[self.unit]
 
-    def parts(self, run: Run, x: np.ndarray, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    def parts(self, run: TrainingRun, x: np.ndarray, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """The points of each process: nothing was trained between them."""
         resumed = self.of(run, np.array([attempt.began for attempt in run.attempts[1:]]))
         cuts = np.searchsorted(x, resumed)
         return [part for part in zip(np.split(x, cuts), np.split(y, cuts), strict=True) if len(part[0])]
 
-    def marks(self, run: Run) -> dict[str, list[float]]:
+    def marks(self, run: TrainingRun) -> dict[str, list[float]]:
         """What happened -> when."""
         found: dict[str, list[float]] = {}
         for attempt in run.attempts[:-1]:
@@ -51,7 +49,7 @@ class Clock:
         found["resumed"] = [attempt.began for attempt in run.attempts[1:]]
         return {what: self.of(run, np.array(times)).tolist() for what, times in found.items() if times}
 
-    def saved(self, run: Run) -> list[float]:
+    def saved(self, run: TrainingRun) -> list[float]:
         """When the checkpoints were saved."""
         times = [
             datetime.fromisoformat(page["time"]).timestamp() for page in run.checkpoints.values() if "time" in page
@@ -59,28 +57,28 @@ class Clock:
         return sorted(self.of(run, np.array(times)).tolist())
 
     @staticmethod
-    def resumed_steps(run: Run) -> dict[str, list[float]]:
+    def resumed_steps(run: TrainingRun) -> dict[str, list[float]]:
         """What happened -> after which steps a process resumed."""
         found: dict[str, list[float]] = {}
         for before, after in pairwise(run.attempts):
             what = f"resumed after {AFTER[before.how]}" if before.how in AFTER else "resumed"
-            found.setdefault(what, []).append(after.after)
+            found.setdefault(what, []).append(after.start.step)
         return found
 
 
 def _ended(how: How) -> str:
-    return ENDS.get(how, "ended")
+    return how if how in ENDS else "ended"
 
 
-def _seconds(run: Run) -> float:
+def _seconds(run: TrainingRun) -> float:
     """From the beginning of a run to the last that is known of it."""
     if run.began is None:
         return 0.0
     ends = [attempt.ended or attempt.began for attempt in run.attempts]
-    return max([*ends, *run.train.times.times[-1:].tolist()]) - run.began
+    return max([*ends, *run.train.times.values[-1:].tolist()]) - run.began
 
 
-def duration(run: Run) -> str:
+def duration(run: TrainingRun) -> str:
     """How long a run has taken so far, with the time between its processes: 1:02:03."""
     return str(timedelta(seconds=round(_seconds(run))))
 

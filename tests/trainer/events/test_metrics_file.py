@@ -12,6 +12,8 @@ from pipeline.storage.schemes import open_storage
 from trainer.events.metrics_file import MetricsFile
 from trainer.events.metrics_lines import metrics_lines
 
+NOW = 1_790_164_800.125
+
 
 def test_a_line_that_is_not_utf_8_is_skipped(tmp_path):
     write(tmp_path, [1]).close()
@@ -36,21 +38,21 @@ def lines_of(path):
 
 
 def write(directory, steps, after=None):
-    file = MetricsFile(str(directory), after)
+    file = MetricsFile(str(directory), after, clock=lambda: NOW)
     for step in steps:
         file.scalars(step, {"loss": step / 8})
     return file
 
 
 def test_numbers_that_are_not_finite_are_strings_and_float_reads_them(tmp_path):
-    file = MetricsFile(str(tmp_path))
+    file = MetricsFile(str(tmp_path), clock=lambda: NOW)
     file.scalars(1, {"a%": float("nan"), "b": float("inf"), "c": -float("inf"), "d": 0.5})
     file.scalars(2, {"a%": 1.0, 'b"': 1e300})
     file.close()
     first, second = lines_of(tmp_path / "metrics.jsonl")
-    assert first == {"step": 1, "a%": "NaN", "b": "Infinity", "c": "-Infinity", "d": 0.5}
+    assert first == {"step": 1, "time": NOW, "a%": "NaN", "b": "Infinity", "c": "-Infinity", "d": 0.5}
     assert [str(float(first[name])) for name in ("a%", "b", "c")] == ["nan", "inf", "-inf"]
-    assert second == {"step": 2, "a%": 1.0, 'b"': 1e300}
+    assert second == {"step": 2, "time": NOW, "a%": 1.0, 'b"': 1e300}
 
 
 @pytest.mark.parametrize(("after", "kept"), [(None, 4), (9, 4), (3, 3), (0, 0)])
@@ -99,8 +101,8 @@ def test_half_a_line_is_left_alone_while_another_evaluation_may_be_writing_it(tm
     other.close()
     assert (tmp_path / "metrics.jsonl").read_bytes().splitlines()[0] == b'{"step": 0, "lo'
     assert sorted((tmp_path / "metrics.jsonl").read_bytes().splitlines()[1:]) == [
-        b'{"step": 1, "loss": 0.125}',
-        b'{"step": 2, "loss": 0.25}',
+        b'{"step": 1, "time": 1790164800.125, "loss": 0.125}',
+        b'{"step": 2, "time": 1790164800.125, "loss": 0.25}',
     ]
 
 

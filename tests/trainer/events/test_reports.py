@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -31,20 +32,28 @@ def shown(events_in):
 
 def bits(point):
     """Of all that came from a device; speeds are doubles, which are rounded in more than one way."""
-    return {name: struct.pack("f", value) for name, value in point.items() if not name.startswith("speed/")}
+    return {
+        name: struct.pack("f", value)
+        for name, value in point.items()
+        if name != "time" and not name.startswith("speed/")
+    }
 
 
-def test_a_scalar_named_as_the_step_is_refused_on_every_host(config):
+@pytest.mark.parametrize("name", ["step", "time"])
+def test_a_scalar_named_as_the_step_or_the_time_is_refused_on_every_host(config, name):
     for settings in (config(), config(fast_dev_run=1)):
-        with Reports(settings, "train") as reports, pytest.raises(OptionError, match=r"'step', .* Choose another name"):
-            reports.scalars(1, {"lr": 0.1, "step": 7.0})
+        with (
+            Reports(settings, "train") as reports,
+            pytest.raises(OptionError, match=rf"'{name}', .* Choose another name"),
+        ):
+            reports.scalars(1, {"lr": 0.1, name: 7.0})
 
 
 def test_every_step_and_every_evaluation_is_one_point_and_one_line_with_all_its_numbers(
     dense_task, vector_input, config, shown
 ):
     settings = config(iterations_per_loop=6, log_every=10)
-    trainer = Trainer(dense_task, settings)
+    trainer, began = Trainer(dense_task, settings), time.time() - 0.001
     result = trainer.train(vector_input, steps=20)
     events, points, lines = shown(f"{settings.workdir}/train")
     assert [point["step"] for point in points] == list(range(1, 21))
@@ -53,6 +62,9 @@ def test_every_step_and_every_evaluation_is_one_point_and_one_line_with_all_its_
     assert points[-1]["speed/steps_per_second"] > 0
     assert bits(points[-1]).items() >= bits(result.metrics).items()
     assert [bits(line) for line in lines] == [bits(point) for point in points]
+    times = [line.pop("time") for line in lines]
+    assert times == sorted(times)
+    assert began <= times[0] <= times[-1] <= time.time() + 0.001
     assert lines[-1] == pytest.approx(points[-1], rel=1e-6)
     (text,) = [value.tensor.string_val[0] for event in events for value in event.summary.value if value.tag == "config"]
     assert json.loads(text)["iterations_per_loop"] == 6

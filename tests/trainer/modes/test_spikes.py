@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer.history.hints import hint_of
+from trainer.history.segments import hint_of
 from trainer.modes.train_monitor import LossSpikes
 
 
@@ -20,7 +20,7 @@ def test_a_spike_is_named_once_with_the_command_that_shows_its_records(usual, ca
     (record,) = caplog.records
     assert record.getMessage() == (
         f"step 151: the loss of 4 is far above the usual {np.median(usual[:150]):.4g}. To list its records by loss, "
-        "run: python -m trainer.rewind 'my runs/one' --step 151 --losses"
+        "run: python -m trainer.seen 'my runs/one' --step 151 --losses"
     )
 
 

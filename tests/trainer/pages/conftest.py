@@ -3,7 +3,6 @@ import pytest
 from run_directories import KILLED_AND_PREEMPTED, NOON
 
 from trainer.events.metrics_file import MetricsFile
-from trainer.events.writer import EventWriter
 from trainer.history.segments import append
 from trainer.pages.run_files import read_run
 
@@ -16,18 +15,11 @@ def make_run(tmp_path):
         directory = tmp_path / name
         for line in lines:
             append(str(directory), line)
-        for first, last, kept, began in ((1, 100, 100, 0), (101, 220, 200, 300), (201, 300, 300, 600)):
-            clock = iter(NOON + began + np.linspace(1, 59, 200))
-            events = EventWriter(str(directory / "train"), first, clock=lambda clock=clock: next(clock))
+        for first, last, began in ((1, 100, 0), (101, 220, 300), (201, 300, 600)):
+            clock = iter(NOON + began + np.linspace(1, 59, last + 1 - first))
+            metrics = MetricsFile(str(directory / "train"), first - 1, clock=lambda clock=clock: next(clock))
             for step in range(first, last + 1):
-                events.steps(step, {"loss": np.ones(1, np.float32)})
-            events.close()
-            metrics = MetricsFile(str(directory / "train"), first - 1)
-            steps = np.arange(first, kept + 1)
-            values = {"loss": 1.0 / steps, "speed/input_wait": steps / 1000} | {
-                name: np.full(len(steps), value) for name, value in scalars.items()
-            }
-            metrics.steps(first, values)
+                metrics.scalars(step, {"loss": 1.0 / step, "speed/input_wait": step / 1000} | scalars)
             metrics.close()
         return read_run(str(directory), name)
 

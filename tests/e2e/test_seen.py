@@ -15,9 +15,9 @@ from recorded_inputs import LABEL, Recorded, labels_task
 
 from pipeline.datasets import mixture, open_dataset, train_dataset
 from pipeline.errors import NanError, OptionError
-from trainer import rewind
+from trainer import seen
 from trainer.config import TrainerConfig
-from trainer.history.rows import seen_steps
+from trainer.history.seen_records import seen_steps
 from trainer.history.segments import read_history
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
@@ -116,21 +116,21 @@ def test_the_error_of_a_step_that_is_not_finite_names_the_command(damaged, tmp_p
 
     broken = Task(lambda rng, spec: Variables(jnp.float32(-1)), loss_fn, optax.sgd(0.1))
     config = TrainerConfig(workdir=str(tmp_path), global_batch_size=32)
-    with pytest.raises(NanError, match=rf"\. To list its records, run: python -m trainer\.rewind {tmp_path} --step 1$"):
+    with pytest.raises(NanError, match=rf"\. To list its records, run: python -m trainer\.seen {tmp_path} --step 1$"):
         Trainer(broken, config).train(Recorded(across_epochs(damaged)), max_steps=2)
 
 
 def test_the_command_prints_a_table_or_lines_of_json(run, capsys):
     workdir, truth = run
-    rewind.main([workdir, "--step=20", "--rows=3"])
+    seen.main([workdir, "--step=20", "--rows=3"])
     printed = capsys.readouterr().out
     assert "Step 20, mean loss " in printed
     assert ": 48 records; the first 3:" in printed
     assert [line.split()[1] for line in printed.splitlines() if "-of-" in line] == [str(n) for n in truth[20][:3]]
-    rewind.main([workdir, "--step=20", "--to=21", "--jsonl"])
+    seen.main([workdir, "--step=20", "--to=21", "--jsonl"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["index"] for line in lines] == truth[20] + truth[21]
-    rewind.main([workdir, "--step=20", "--rows=2", "--jsonl"])
+    seen.main([workdir, "--step=20", "--rows=2", "--jsonl"])
     assert capsys.readouterr().out.splitlines() == [json.dumps(line) for line in lines[:2]]
     assert lines[0].keys() >= {"step", "row", "index", "epoch", "split", "shard", "offset", "key", "label"}
 
@@ -141,18 +141,18 @@ def test_data_that_were_moved_are_found_with_data_dir_and_otherwise_only_numbers
     data = str(shutil.copytree(damaged, tmp_path / "data"))
     truth = trained(data, a_mixture, tmp_path / "run", 1)
     shutil.move(data, tmp_path / "elsewhere")
-    rewind.main([str(tmp_path / "run"), "--step=5", "--jsonl"])
+    seen.main([str(tmp_path / "run"), "--step=5", "--jsonl"])
     (lost, *_) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (lost["index"], lost["shard"], lost["key"]) == (truth[5][0], None, "")
     assert f"cannot locate the records: {data}" in caplog.text
-    rewind.main([str(tmp_path / "run"), "--step=5", "--jsonl", f"--data-dir={tmp_path / 'elsewhere'}"])
+    seen.main([str(tmp_path / "run"), "--step=5", "--jsonl", f"--data-dir={tmp_path / 'elsewhere'}"])
     (found, *_) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found["shard"]
     assert found["directory"] == str(tmp_path / "elsewhere")
 
 
 def lines_of(capsys, *arguments):
-    rewind.main([*map(str, arguments), "--jsonl"])
+    seen.main([*map(str, arguments), "--jsonl"])
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -160,9 +160,9 @@ def test_steps_of_two_runs_or_of_a_program_of_ones_own_have_no_common_replay(run
     with pytest.raises(
         OptionError, match=r"belong to several runs: one started after step 17\. Replay --step=16 --to=17"
     ):
-        rewind.main([run[0], "--step=16", "--to=18", "--losses"])
+        seen.main([run[0], "--step=16", "--to=18", "--losses"])
     lines = lines_of(capsys, run[0], "--step=16")
-    rewind.main([run[0], "--step=16", "--losses", "--jsonl"])
+    seen.main([run[0], "--step=16", "--losses", "--jsonl"])
     printed = capsys.readouterr()
     assert [json.loads(line) for line in printed.out.splitlines()] == lines
     assert "warning: the losses are not known: the run was started by a program of its own" in printed.err
@@ -194,7 +194,7 @@ def test_of_a_mixture_each_source_is_found_where_it_is_now(damaged, tmp_path, ca
 )
 def test_bad_options_are_one_line(run, options, message):
     with pytest.raises(OptionError, match=message):
-        rewind.main([run[0], *options])
+        seen.main([run[0], *options])
 
 
 def test_it_reads_a_bucket(run, bucket, gcs_server, capsys):

@@ -1,9 +1,10 @@
-"""Where the records of a batch are, and what tells them apart: shard, offset, key and label.
+"""The records of training steps: what each step saw, where it is (shard, offset, key and label), and with which loss.
 
 Opens the sources of a run's input again, from its history. Needs neither JAX nor TensorFlow."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,10 @@ from pipeline.sources.origins import Origin, reopened
 from pipeline.sources.records import Proven, fetch
 from pipeline.tools.packed_text import find_text_info, row_text
 from pipeline.tools.record_checks import label_name, labels_of
+from trainer.history.seen_batches import SeenBatch, seen_batches
+from trainer.history.segments import History
 
-__all__ = ["Place", "Places"]
+__all__ = ["RecordPlace", "RecordPlaces", "SeenRecord", "SeenStep", "seen_steps", "step_of"]
 
 log = logger("trainer")
 
@@ -28,7 +31,7 @@ NAMES = (*FILE_NAME_KEYS, "filename", "key", "id", "name")  # features that iden
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordPlace:
     """Where a record is. record: its number in the split; shard_record: in the shard; offset: the byte at which its
     frame begins. key, label: as text, "" if the record has none. None: not known."""
 
@@ -42,7 +45,7 @@ class Place:
     label: str = ""
 
 
-class Places:
+class RecordPlaces:
     """The places of an input's records by number. directory: where data are now that were moved.
 
     A source that cannot be opened is reported in the log once; its records have only the numbers that the history
@@ -53,9 +56,9 @@ class Places:
         self._ends = np.cumsum([origin.stop - origin.first for origin in self._origins])
         self._opened: dict[tuple[str | None, ...], IndexedRecords | None] = {}
 
-    def of(self, record_ids: np.ndarray) -> list[Place]:
+    def of(self, record_ids: np.ndarray) -> list[RecordPlace]:
         """The places of these records; reads the records for their keys and labels."""
-        places = [Place()] * len(record_ids)
+        places = [RecordPlace()] * len(record_ids)
         for origin, rows, numbers in self._by_origin(record_ids):
             for row, place in zip(rows.tolist(), self._within(origin, numbers), strict=True):
                 places[row] = place
@@ -79,10 +82,10 @@ class Places:
             rows, origin = np.flatnonzero(owners == owner), self._origins[owner]
             yield origin, rows, record_ids[rows] - self._ends[owner] + origin.stop
 
-    def _within(self, origin: Origin, numbers: np.ndarray) -> Iterator[Place]:
+    def _within(self, origin: Origin, numbers: np.ndarray) -> Iterator[RecordPlace]:
         source = self._source(origin)
         if source is None:
-            yield from (Place(origin.directory, origin.split, number) for number in numbers.tolist())
+            yield from (RecordPlace(origin.directory, origin.split, number) for number in numbers.tolist())
             return
         at = source.index.locate(numbers)
         files = [source.entry.shards[shard].file for shard in at.shard.tolist()]
@@ -91,7 +94,7 @@ class Places:
         for number, (file, record, offset, (key, label)) in zip(
             numbers.tolist(), zip(*columns, strict=True), strict=True
         ):
-            yield Place(source.manifest.directory, source.split, number, file, record, offset, key, label)
+            yield RecordPlace(source.manifest.directory, source.split, number, file, record, offset, key, label)
 
     def _source(self, origin: Origin) -> IndexedRecords | None:
         which = (origin.directory, origin.split, origin.fingerprint)
@@ -130,3 +133,97 @@ def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iter
     for name, found in values.items():
         if name.rpartition("/")[2] == "label" and len(found) == 1 and isinstance(found[0], int):
             yield str(found[0])
+
+
+@dataclass(frozen=True)
+class SeenRecord:
+    """A record that a step saw, in this row of the global batch.
+
+    index: its number in the input, as `_index` had it. epoch: of the order. loss: from a replay. replaces: the bad
+    record in whose place it was read. masked: whether it is a bad record that was left out."""
+
+    step: int
+    row: int
+    index: int
+    epoch: int
+    place: RecordPlace
+    loss: float | None = None
+    replaces: int | None = None
+    masked: bool = False
+
+    @property
+    def note(self) -> str:
+        """What is special about it; "" if nothing is."""
+        if self.masked:
+            return "left out as bad"
+        return "" if self.replaces is None else f"in place of bad record {self.replaces}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As a flat dict. A loss that is not finite is the text NaN, Infinity or -Infinity, as in metrics.jsonl."""
+        flat = asdict(self)
+        place, loss = flat.pop("place"), flat.pop("loss")
+        if loss is not None and not math.isfinite(loss):
+            loss = "NaN" if math.isnan(loss) else "Infinity" if loss > 0 else "-Infinity"
+        return flat | place | ({} if self.loss is None else {"loss": loss})
+
+
+@dataclass(frozen=True)
+class SeenStep:
+    """The records of one step: all in row order; or those with the largest losses first, if losses are known.
+
+    places: opens the records, for their pictures and texts."""
+
+    step: int
+    num_rows: int
+    records: list[SeenRecord]
+    places: RecordPlaces
+
+
+def seen_steps(
+    history: History,
+    workdir: str,
+    steps: range,
+    *,
+    data_dir: str | None = None,
+    losses: Mapping[int, np.ndarray] | None = None,
+    most: int | None = None,
+) -> Iterator[SeenStep]:
+    """The records of these steps. data_dir: where the data are now, if they were moved. losses: step -> float [rows].
+    most: how many records of each step to return; None: all. Their payloads are read for keys and labels.
+
+    Raises what `seen_batches` raises."""
+    places: dict[int, RecordPlaces] = {}
+    for batch in seen_batches(history, steps, workdir):
+        if id(batch.origins) not in places:
+            places = {id(batch.origins): RecordPlaces(batch.origins, data_dir)}
+        yield step_of(batch, places[id(batch.origins)], (losses or {}).get(batch.step), most)
+
+
+def step_of(
+    batch: SeenBatch, places: RecordPlaces, losses: np.ndarray | None = None, most: int | None = None
+) -> SeenStep:
+    """The records of one batch. losses: float [rows]. most: see `seen_steps`."""
+    rows = np.arange(len(batch.record_ids)) if losses is None else _worst_first(losses, batch.masked)
+    return SeenStep(batch.step, len(batch.record_ids), _records(batch, rows[:most], places, losses), places)
+
+
+def _worst_first(losses: np.ndarray, masked: np.ndarray) -> np.ndarray:
+    """Rows by loss: those that are not finite, which explain a NaN, then the largest; those left out last."""
+    return np.lexsort((-np.nan_to_num(losses, nan=np.inf, neginf=np.inf), masked))
+
+
+def _records(batch: SeenBatch, rows: np.ndarray, places: RecordPlaces, losses: np.ndarray | None) -> list[SeenRecord]:
+    found = places.of(batch.record_ids[rows])
+    return [
+        SeenRecord(
+            step=batch.step,
+            row=row,
+            index=int(batch.record_ids[row]),
+            epoch=int(batch.epochs[row]),
+            place=place,
+            loss=None if losses is None or batch.masked[row] else float(losses[row]),
+            replaces=int(batch.replaced[row]) if batch.replaced[row] >= 0 else None,
+            masked=bool(batch.masked[row]),
+        )
+        for row, place in zip(rows.tolist(), found, strict=True)
+    ]

@@ -11,9 +11,9 @@ from recorded_inputs import Recorded, labels_task
 
 from pipeline.datasets import train_dataset
 from pipeline.errors import NanError, OptionError
-from trainer import rewind
+from trainer import seen
 from trainer.config import TrainerConfig
-from trainer.history.rows import seen_steps
+from trainer.history.seen_records import seen_steps
 from trainer.history.segments import read_history
 from trainer.trainer import Trainer
 
@@ -32,7 +32,7 @@ def test_after_the_data_were_repaired_no_record_is_named_as_bad(digits, tmp_path
 
 
 def indices(capsys, workdir, step):
-    rewind.main([str(workdir), f"--step={step}", "--jsonl"])
+    seen.main([str(workdir), f"--step={step}", "--jsonl"])
     return [json.loads(line)["index"] for line in capsys.readouterr().out.splitlines()]
 
 
@@ -44,11 +44,11 @@ def test_a_run_that_went_back_and_failed_leaves_later_steps_to_the_run_before(di
     recorded.seen = {}
     with pytest.raises(NanError):
         Trainer(failing, TrainerConfig(global_batch_size=32, restore_step=10, **given)).train(recorded, max_steps=30)
-    seen = {step: indices(capsys, tmp_path, step) for step in (10, 12, 25)}
-    assert seen == {10: first[10], 12: recorded.seen[12], 25: first[25]}
+    told = {step: indices(capsys, tmp_path, step) for step in (10, 12, 25)}
+    assert told == {10: first[10], 12: recorded.seen[12], 25: first[25]}
     Trainer(labels_task(), TrainerConfig(global_batch_size=16, **given)).train(recorded, max_steps=32)
     assert indices(capsys, tmp_path, 12) == first[12]
     history = read_history(str(tmp_path))
     assert [start.parent for start in history.starts] == [None, *[history.starts[0].run] * 2]
     with pytest.raises(OptionError, match=r"step 33 was not trained: .* ended at step 32 \(finished\)"):
-        rewind.main([str(tmp_path), "--step=33"])
+        seen.main([str(tmp_path), "--step=33"])

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.sources.origins import Origin
-from trainer.history.places import Place, Places
-from trainer.history.rows import SeenRecord, step_of
-from trainer.history.seen import SeenBatch
+from trainer.history.seen_batches import SeenBatch
+from trainer.history.seen_records import RecordPlace, RecordPlaces, SeenRecord, step_of
 
 SOURCE = [Origin("a generator", "f", 0, 100)]  # which cannot be opened again, so numbers are all that is known
 REPLACED = np.array([-1, -1, -1, -1, 99, -1])
@@ -18,7 +17,7 @@ def seen(losses=None, most=None):
     """The batch of step 7: records 10 to 15; 12 is left out as bad, and 14 is in place of 99."""
     ids = np.arange(10, 16)
     batch = SeenBatch(7, SOURCE, ids, np.zeros(6, np.int64), REPLACED, ids == 12)
-    return step_of(batch, Places(SOURCE), None if losses is None else np.array(losses, np.float32), most)
+    return step_of(batch, RecordPlaces(SOURCE), None if losses is None else np.array(losses, np.float32), most)
 
 
 def test_without_losses_records_are_in_row_order():
@@ -42,5 +41,5 @@ def test_losses_that_are_not_finite_come_first_then_the_largest_and_records_that
     ("loss", "told"), [(0.5, 0.5), (np.nan, "NaN"), (np.inf, "Infinity"), (-np.inf, "-Infinity"), (None, None)]
 )
 def test_a_line_of_json_is_valid_whatever_the_loss(loss, told):
-    line = json.dumps(SeenRecord(7, 0, 10, 0, Place(), loss).to_json(), allow_nan=False)
+    line = json.dumps(SeenRecord(7, 0, 10, 0, RecordPlace(), loss).to_json(), allow_nan=False)
     assert json.loads(line).get("loss") == told

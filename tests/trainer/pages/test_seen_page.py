@@ -12,9 +12,9 @@ from PIL import Image
 from pipeline.datasets import train_dataset
 from pipeline.pages.page import Note, Pictures, Table
 from pipeline.sources.open_dataset import open_dataset
-from trainer.history.rows import seen_steps
+from trainer.history.seen_records import seen_steps
 from trainer.history.segments import Start, append, read_history
-from trainer.pages.rewind import rewind_page
+from trainer.seen import seen_page
 
 BATCH, SHOWN = 16, 6
 LOSSES = np.random.default_rng(0).permutation(BATCH).astype(np.float32)
@@ -45,7 +45,7 @@ def seen(data, tmp_path):
 
 
 def page_of(steps, with_losses=False):
-    return rewind_page("run", steps, {seen.step: "Told." for seen in steps}, with_losses, "command")
+    return seen_page("run", steps, {seen.step: "Told." for seen in steps}, with_losses, "command")
 
 
 def blocks_of(page, kind):

@@ -1,6 +1,6 @@
-"""What `trainer.rewind` costs on as many records as ImageNet has: CPU seconds and memory of the whole command.
+"""What `trainer.seen` costs on as many records as ImageNet has: CPU seconds and memory of the whole command.
 
-    python tests/benchmarks/bench_rewind.py [DIR]
+    python tests/benchmarks/bench_seen.py [DIR]
 
 1,281,167 small records in 1,165 shards, a batch of 1,024, and a metrics.jsonl of 450,000 steps. The order does not
 depend on the size of records, so small ones do."""
@@ -64,7 +64,7 @@ def write_run(data: Path, workdir: Path) -> None:
 def measured(workdir: Path, *options: str) -> tuple[float, float, int, str]:
     """(CPU seconds, seconds, bytes of memory, what it printed) of the command."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "trainer.rewind", str(workdir), *options]
+    command = [sys.executable, "-m", "trainer.seen", str(workdir), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
     assert process.stdout
     printed = process.stdout.read()

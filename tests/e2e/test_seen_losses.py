@@ -11,7 +11,7 @@ from stages import Stages
 
 from beam_jobs import graph
 from converters import digits_raw, imagenet_to_gcs
-from trainer import rewind
+from trainer import seen
 from trainer.command.flags import parsed
 from trainer.command.loading import recipe_class
 from trainer.command.running import run
@@ -79,7 +79,7 @@ def recipe_of(name, options):
 
 
 def lines_of(capsys, *arguments):
-    rewind.main([*map(str, arguments), "--jsonl"])
+    seen.main([*map(str, arguments), "--jsonl"])
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -101,7 +101,7 @@ def test_the_record_with_the_wrong_label_comes_first_in_its_step(there, capsys):
     assert sorted(line["index"] for line in [worst, *others]) == sorted(
         line["index"] for line in steps if line["step"] == step
     )
-    rewind.main([str(model), f"--step={step}", "--losses", "--run-recipe", "--rows=4"])
+    seen.main([str(model), f"--step={step}", "--losses", "--run-recipe", "--rows=4"])
     printed = " ".join(capsys.readouterr().out.split())
     assert "64 records; the 4 with the largest losses: loss row index " in printed
     assert "replayed: mean loss " in printed
@@ -113,7 +113,7 @@ def test_without_the_checkpoint_it_says_so_and_still_names_the_records(there, tm
     for step in (40, 80):
         shutil.rmtree(model / "checkpoints" / str(step))
     lines = lines_of(capsys, model, "--step=70")
-    rewind.main([str(model), "--step=70", "--losses", "--run-recipe", "--jsonl"])
+    seen.main([str(model), "--step=70", "--losses", "--run-recipe", "--jsonl"])
     printed = capsys.readouterr()
     assert [json.loads(line) for line in printed.out.splitlines()] == lines
     assert "warning: step 70 cannot be replayed: no checkpoint of its run is left between its start" in printed.err
@@ -122,7 +122,7 @@ def test_without_the_checkpoint_it_says_so_and_still_names_the_records(there, tm
 def test_paths_are_relative_to_the_current_directory_not_to_that_of_the_run(there, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").symlink_to(there / "model")
-    rewind.main(["model", "--step=45", "--losses", "--run-recipe", "--html=step.html"])
+    seen.main(["model", "--step=45", "--losses", "--run-recipe", "--html=step.html"])
     assert capsys.readouterr().out.startswith("step.html: ")
     assert ", bit-identical to metrics.jsonl." in (tmp_path / "step.html").read_text()
     assert not (there / "step.html").exists()
@@ -152,7 +152,7 @@ def warned(there, tmp_path, capsys, caplog):
         page["command"]["directory"] = directory or page["command"]["directory"]
         (model / "segments.jsonl").write_text("\n".join([json.dumps(page), *rest]))
         (model / "began").unlink()
-        rewind.main([str(model), "--step=3", "--losses", "--run-recipe", "--jsonl"])
+        seen.main([str(model), "--step=3", "--losses", "--run-recipe", "--jsonl"])
         printed = capsys.readouterr()
         assert not (model / "began").exists()
         assert len(printed.out.splitlines()) == 64
