@@ -17,8 +17,8 @@ from trainer.exits import ending
 from trainer.inputs import InputFn
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
-from trainer.loop.flops import peak_tflops
 from trainer.loop.program import Program
+from trainer.loop.step_flops import peak_tflops
 from trainer.modes.alternating import Alternating
 from trainer.modes.beginning import new_state, restored, training_step
 from trainer.modes.between_dispatches import Actions, BetweenDispatches, StopRequest
