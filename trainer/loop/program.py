@@ -8,7 +8,7 @@ from jax import lax
 
 from trainer.config import LoopMode
 from trainer.interrupts import Check, interruptible
-from trainer.loop.flops import flops, inner_jaxprs
+from trainer.loop.step_flops import flops, inner_jaxprs
 from trainer.mesh import Placement
 from trainer.task import Step
 

@@ -19,7 +19,7 @@ from trainer.inputs import InputFn
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
 from trainer.loop.feed import Feeder
-from trainer.loop.flops import peak_tflops
+from trainer.loop.step_flops import peak_tflops
 from trainer.loop.program import Program
 from trainer.modes.preflight import agree_on
 from trainer.modes.recording import Recorder
