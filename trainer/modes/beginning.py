@@ -42,7 +42,7 @@ def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> 
         return source.restore(saved.input_state)
     except FingerprintError as error:
         changed = [name for name in ORDER_SETTINGS if saved.config.get(name) != config[name]]
-        if saved.input_state.get("fingerprint") != source.fingerprint or not changed:
+        if saved.input_state.get("fingerprint") != source.info.fingerprint or not changed:
             raise FingerprintError(
                 f"the checkpoint of step {saved.step} does not fit this input: {error} On the command line, resume "
                 "with the --data-dir and --train-split that it was trained on; another --workdir starts over."

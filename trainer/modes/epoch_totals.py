@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.inputs import INDEX, MASK, CompleteInput
+from trainer.inputs import INDEX, MASK, Input
 from trainer.loop.dispatching import DispatchResult
 from trainer.metrics.tally import LOSSES
 from trainer.modes.exact_epoch import ExactEpoch
@@ -25,7 +25,7 @@ class EpochTotals:
 
     on_records: gets the records of each dispatch, if its program returns them."""
 
-    def __init__(self, source: CompleteInput, on_records: OnRecords | None, on_counted: OnCounted) -> None:
+    def __init__(self, source: Input, on_records: OnRecords | None, on_counted: OnCounted) -> None:
         self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
         self._on_records, self._on_counted = on_records, on_counted
 

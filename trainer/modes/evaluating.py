@@ -67,7 +67,7 @@ def evaluate(
         with session.preemption.leavable():
             state = reading.state(setup, opened, step)
             evaluation = Evaluation(session, setup, opened, state, step, input_fn, on_records)
-        due = opened.source.num_records
+        due = opened.source.info.num_records
         due = due and due * len(setup.config.evaluated_models)
         with RecordsLine("evaluated", due, shown=jax.process_index() == 0) as line:
             result = evaluation.epoch(on_counted=line.add)

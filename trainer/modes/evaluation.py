@@ -53,7 +53,7 @@ class Evaluation:
         self._given = self._opened = opened
         self._input_fn, self._exhausted = input_fn, False
         self.padding_rows = 0
-        epoch = opened.source.steps_per_epoch
+        epoch = opened.source.info.steps_per_epoch
         self._shapes = opened.struct, epoch
         k = setup.steps_per_dispatch(opened, [epoch] if epoch else [])
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
@@ -82,7 +82,7 @@ class Evaluation:
 
     def fits(self, opened: Opened) -> bool:
         """Whether its program runs on this input."""
-        return (opened.struct, opened.source.steps_per_epoch) == self._shapes
+        return (opened.struct, opened.source.info.steps_per_epoch) == self._shapes
 
     def renew(self, session: Session, opened: Opened, state: TrainState, step: int) -> None:
         """Continues with another state, on an input that fits."""
@@ -112,7 +112,7 @@ class Evaluation:
         padding_kind = self._setup.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
         sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
-        given = (self._program, opened, opened.source.start, self._steps, self._session.check)
+        given = (self._program, opened, opened.source.info.start, self._steps, self._session.check)
         with self._setup.feeding(*given, common=self._session.common_end(opened)) as feeder:
             started = time.perf_counter()
             carry, _ = run(carry, 0, feeder, self._program, sums.add, self._session)
@@ -131,9 +131,9 @@ class Evaluation:
             arrays=arrays,
             records=epoch.records,
             masked=epoch.masked,
-            num_records=opened.source.num_records,
+            num_records=opened.source.info.num_records,
             crc=epoch.crc,
-            expected_crc=opened.source.expected_crc,
+            expected_crc=opened.source.info.expected_crc,
             seconds=time.perf_counter() - started,
             totals={name: total for each in totals.values() for name, total in each.items()},
         )

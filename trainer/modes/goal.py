@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pipeline.errors import OptionError
 from trainer.config import TrainerConfig, check_positive_int
-from trainer.inputs import CompleteInput
+from trainer.inputs import Input
 
 __all__ = ["check_ends", "goal_of"]
 
@@ -23,9 +23,9 @@ def goal_of(steps: int | None, max_steps: int | None, config: TrainerConfig) -> 
     return lambda start: end if steps is None else start + steps
 
 
-def check_ends(source: CompleteInput | None, end: int | None) -> None:
+def check_ends(source: Input | None, end: int | None) -> None:
     """Raises OptionError for a training that neither a last step nor its input ends."""
-    if source is not None and source.endless and end is None:
+    if source is not None and source.info.endless and end is None:
         raise OptionError(
             "no end is given, and the input never ends. Give steps or max_steps to train, or max_steps in the "
             "TrainerConfig."

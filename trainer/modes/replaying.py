@@ -67,7 +67,7 @@ def _state(
     session: Session, setup: Setup, opened: Opened, step: int, warm_start: WarmStart
 ) -> tuple[TrainState, object]:
     if step == 0:
-        return new_state(session, setup, opened, warm_start), opened.source.start
+        return new_state(session, setup, opened, warm_start), opened.source.info.start
     saved, position = restored(session, setup, opened, step)
     return saved.state, position
 

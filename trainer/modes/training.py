@@ -130,8 +130,8 @@ def _train_run(
         state, step = run(begun.state, start, feeder, program, actions.observe, between)
         recorder.end(between.stopped)
         session.checkpoints.settle(wait=True)
-    if bad := opened.source.quarantine:
-        log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.on_error)
+    if bad := opened.source.info.quarantine:
+        log.warning("training: %d bad records on this host (%s)", len(bad), opened.source.info.on_error)
     stopped, saved = between.stopped.stop, step and not config.fast_dev_run
     if stopped:
         how = "which is saved" if saved else "and nothing is saved"
@@ -171,7 +171,7 @@ def _begin(session: Session, setup: Setup, opened: Opened, start: int, warm_star
             "input_fn starts it at InputContext.start_step",
         )
     if start == 0:
-        return _Begun(new_state(session, setup, opened, warm_start), opened.source.start, 0.0, None)
+        return _Begun(new_state(session, setup, opened, warm_start), opened.source.info.start, 0.0, None)
     if warm_start.init_from:
         log.info("init_from=%s is ignored: the work directory has a checkpoint", warm_start.init_from)
     saved, position = restored(session, setup, opened, start)
