@@ -6,7 +6,7 @@ from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
 from pipeline.sizes import format_bytes
-from pipeline.sources.records import Records
+from pipeline.sources.records import RecordsInfo
 
 __all__ = ["READ_AHEAD_BYTES", "check_hosts", "training_bytes"]
 
@@ -16,7 +16,7 @@ READ_AHEAD_BYTES = 256_000_000
 MAX_WINDOW_BYTES = 3 * 1024**3
 
 
-def check_hosts(records: Records, hosts: Hosts, streams: int) -> None:
+def check_hosts(records: RecordsInfo, hosts: Hosts, streams: int) -> None:
     """Raises OptionError if there are more hosts than front-read files. Logs it when hosts share streams."""
     if records.whole_files is not None and hosts.count > records.whole_files:
         raise OptionError(
@@ -31,7 +31,7 @@ def check_hosts(records: Records, hosts: Hosts, streams: int) -> None:
         )
 
 
-def training_bytes(records: Records, window_bytes: int) -> int:
+def training_bytes(records: RecordsInfo, window_bytes: int) -> int:
     """Bytes to read ahead: enough of this host's windows for large reads, if those pay, or else the usual budget."""
     if not records.remote and records.whole_files is None:
         return READ_AHEAD_BYTES

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Literal
 
-import numpy as np
-
 from pipeline.budgets import READ_AHEAD_BYTES, check_hosts, training_bytes
 from pipeline.caches.cache import Cache, CachedRecords, cached
 from pipeline.decoding.decode import Decoder
@@ -111,26 +109,24 @@ def train_dataset(
     else:
         records = _limited(open_dataset(data, split), limit)
         plan = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
-    check_hosts(records, hosts, plan.order.streams)
+    check_hosts(records.info, hosts, plan.order.streams)
     if cache == "decoded":
         raise OptionError("cache='decoded' is for eval_dataset: training batches never repeat. Known: 'ram'.")
     if cache is not None:  # sooner or later, every host needs every record
         records = cached(records, cache)
     host_batch = sum(map(len, rows))
     if read_ahead_bytes is None:
-        read_ahead_bytes = training_bytes(records, plan.window_bytes * host_batch // global_batch)
-    made = DatasetInput(
+        read_ahead_bytes = training_bytes(records.info, plan.window_bytes * host_batch // global_batch)
+    return DatasetInput(
         records,
         plan.order,
-        Decoder(records.layout, host_batch, ops=ops, keys=keys, pad_to=pad_to, nested=nested, seeded=True),
+        Decoder(records.info.layout, host_batch, ops=ops, keys=keys, pad_to=pad_to, nested=nested, seeded=True),
         rows,
-        expected_crc=None,
         read_ahead_bytes=read_ahead_bytes,
         stall_seconds=stall_seconds,
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
+        start_step=checked_start_step(start_step),
     )
-    made.start = made.advance(made.start, checked_start_step(start_step))
-    return made
 
 
 def eval_dataset(
@@ -178,16 +174,17 @@ def eval_dataset(
         )
     rows = hosts.host_rows(global_batch)
     records = _limited(open_dataset(data, split, default_split="validation"), limit)
-    order, host_batch, crcs = EvalOrder(records.num_records, global_batch), sum(map(len, rows)), records.crcs
+    order, host_batch = EvalOrder(records.info.num_records, global_batch), sum(map(len, rows))
     if cache is not None and cache != "decoded":
         records = cached(records, cache, share=host_batch / global_batch)
     make = DecodedInput if cache == "decoded" else DatasetInput
     return make(
         records,
         order,
-        Decoder(records.layout, host_batch, ops=ops, keys=keys, pad_to=pad_to, nested=nested, pad_values=pad_values),
+        Decoder(
+            records.info.layout, host_batch, ops=ops, keys=keys, pad_to=pad_to, nested=nested, pad_values=pad_values
+        ),
         rows,
-        expected_crc=None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32,
         read_ahead_bytes=READ_AHEAD_BYTES if read_ahead_bytes is None else read_ahead_bytes,
         stall_seconds=stall_seconds,
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
@@ -205,5 +202,5 @@ def _limited(records: Records, limit: int | None) -> Records:
     if limit is None:
         return records
     if limit < 1:
-        raise OptionError(f"limit={limit} must be at least 1; None takes all {records.num_records} records.")
-    return concatenated([Part(records, range(min(limit, records.num_records)))])
+        raise OptionError(f"limit={limit} must be at least 1; None takes all {records.info.num_records} records.")
+    return concatenated([Part(records, range(min(limit, records.info.num_records)))])

@@ -17,7 +17,7 @@ from pipeline.orders.order import TrainOrder, default_streams
 from pipeline.orders.shuffle import Shuffle, default_block_records, default_window_records
 from pipeline.sources.concatenated import Concatenated, Part
 from pipeline.sources.open_dataset import Data, open_dataset
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, RecordsInfo
 
 __all__ = ["Mixture", "Plan", "Sizes", "mixture", "plan_mixture", "plan_records"]
 
@@ -65,10 +65,10 @@ def plan_records(
     records: Records, global_batch: int, sizes: Sizes, *, seed: int, epochs: Literal["drop", "span"]
 ) -> Plan:
     """The order of one source."""
-    streams = default_streams(global_batch, _most_streams(records)) if sizes.streams is None else sizes.streams
-    block, window, window_bytes = _windows(records, global_batch, streams, sizes)
+    streams = default_streams(global_batch, _most_streams(records.info)) if sizes.streams is None else sizes.streams
+    block, window, window_bytes = _windows(records.info, global_batch, streams, sizes)
     order = TrainOrder(
-        records.num_records,
+        records.info.num_records,
         global_batch,
         seed=seed,
         block_records=block,
@@ -84,38 +84,40 @@ def plan_mixture(mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int) 
     """The order of a mixture. A source's windows are scaled by its share of the rows."""
     sources, streams = [part.records for part in mixed.records.parts], sizes.streams
     if streams is None:
-        streams = default_streams(global_batch, min(map(_most_streams, sources)))
+        streams = default_streams(global_batch, min(_most_streams(records.info) for records in sources))
     shuffles, settings, total = [], [], 0
     for number, (records, share) in enumerate(zip(sources, mixed.shares.tolist(), strict=True)):
-        block, window, window_bytes = _windows(records, global_batch, streams, sizes, share)
+        block, window, window_bytes = _windows(records.info, global_batch, streams, sizes, share)
         starts, own_seed = records.block_starts(max(1, block)), int(hash_key(seed, SOURCES, number))
-        shuffles.append(Shuffle(records.num_records, starts, seed=own_seed, streams=streams, window_records=window))
+        shuffles.append(
+            Shuffle(records.info.num_records, starts, seed=own_seed, streams=streams, window_records=window)
+        )
         settings.append((share, block, window))
         total += window_bytes
     digest = blake2b(repr(settings).encode(), digest_size=8).hexdigest()
-    first_ids = mixed.records.source_starts[:-1].tolist()
+    first_ids = mixed.records.info.source_starts[:-1].tolist()
     order = MixOrder(shuffles, first_ids, mixed.shares, global_batch, seed=seed, digest=digest)
     return Plan(order, total)
 
 
-def _most_streams(records: Records) -> int:
-    return min(records.num_records, records.whole_files or records.num_records)
+def _most_streams(source: RecordsInfo) -> int:
+    return min(source.num_records, source.whole_files or source.num_records)
 
 
 def _windows(
-    records: Records, global_batch: int, streams: int, sizes: Sizes, share: float = 1.0
+    source: RecordsInfo, global_batch: int, streams: int, sizes: Sizes, share: float = 1.0
 ) -> tuple[int, int, int]:
     """(block_records, window_records, bytes in all windows) of a source from which this share of the rows comes."""
-    mean_bytes = records.num_bytes / records.num_records
+    mean_bytes = source.num_bytes / source.num_records
     _, block, window = sizes
     if block is None:
-        block = default_block_records(mean_bytes, records.num_records)
+        block = default_block_records(mean_bytes, source.num_records)
     if window is None:
         window = default_window_records(block, max(1, streams), global_batch)
-        if records.whole_files is not None:
+        if source.whole_files is not None:
             window = min(window, int(WHOLE_FILES_WINDOW_BYTES / mean_bytes) // max(1, streams))
         window = max(1, math.ceil(share * window))
-    held = min(records.num_records, streams * (window + block))  # windows, and blocks that extend past their ends
-    if records.whole_files is None:
+    held = min(source.num_records, streams * (window + block))  # windows, and blocks that extend past their ends
+    if source.whole_files is None:
         return block, window, int(held * (mean_bytes + RECORD_OBJECT_BYTES))
     return block, window, int(held * mean_bytes * WHOLE_FILES_MARGIN)

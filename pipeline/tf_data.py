@@ -45,7 +45,7 @@ def dataset_of(data: DatasetInput, position: Position | None = None) -> tf.data.
     cardinality = tf.data.INFINITE_CARDINALITY if remaining is None else remaining
     made = tf.data.Dataset.from_generator(batches, output_signature=shapes).prefetch(DECODING)
     made = made.apply(tf.data.experimental.assert_cardinality(cardinality))
-    made = made if data.spec[MASK].shape[0] == data.global_batch else _of_one_host(made)
+    made = made if data.spec[MASK].shape[0] == data.info.global_batch else _of_one_host(made)
     return _carrying(made, data) if position is None else made
 
 
@@ -145,8 +145,8 @@ def _rows(hosts: Hosts, global_batch: int) -> np.ndarray:
 
 def _of_host(program: TfProgram) -> tf.data.Dataset:
     """The batches of this input. Carries it, unless their elements are tuples."""
-    made = program.program.skip(program.start) if program.start else program.program
-    if not np.array_equal(program.rows, np.arange(program.global_batch)):
+    made = program.program.skip(program.info.start) if program.info.start else program.program
+    if not np.array_equal(program.rows, np.arange(program.info.global_batch or 0)):
         rows = program.rows
         made = made.map(lambda *parts: tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), _element(parts)))
         made = _of_one_host(made)

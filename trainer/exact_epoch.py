@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import EvaluationError
-from trainer.inputs import INDEX, MASK, CompleteInput
+from trainer.inputs import INDEX, MASK, Input
 from trainer.loop.dispatching import DispatchResult
 from trainer.metrics.tally import LOSSES
 from trainer.results import EvaluatedRecords
@@ -25,14 +25,14 @@ OnCounted = Callable[[int], None]
 class ExactEpoch:
     """records: rows that counted. crc: the sum of their crcs mod 2**32, plus the expected crcs of masked records."""
 
-    def __init__(self, source: CompleteInput) -> None:
+    def __init__(self, source: Input) -> None:
         self.records = self.crc = self._bad = 0
         self._source = source
 
     @property
     def masked(self) -> int:
         """Masked bad records. Records masked by an input without on_error="mask" count as missing."""
-        return self._bad if self._source.on_error == "mask" else 0
+        return self._bad if self._source.info.on_error == "mask" else 0
 
     def add(self, sums: Mapping[str, np.ndarray]) -> None:
         """Adds `_records`, `_bad_rows` and `_crc_sum` of one step or several, as integers, so exactly."""
@@ -42,7 +42,7 @@ class ExactEpoch:
 
     def check(self, call: str, so: str) -> None:
         """EvaluationError unless everything that is due was added. `so`: the consequence for the result of `call`."""
-        due, expected_crc = self._source.num_records, self._source.expected_crc
+        due, expected_crc = self._source.info.num_records, self._source.info.expected_crc
         left_out = f" and left out {self.masked} as bad" if self.masked else ""
         if due is not None and self.records + self.masked != due:
             raise EvaluationError(
@@ -69,7 +69,7 @@ class ExactEpoch:
             return
         for metric, totals in counted.items():
             for name, total in totals.items():
-                due = self._source.totals.get(name)
+                due = self._source.info.totals.get(name)
                 if due is not None and total != due:
                     raise EvaluationError(
                         f"the metric {metric!r} added up {name}={total}; the dataset states {due}. The metric left "
@@ -80,7 +80,7 @@ class ExactEpoch:
     @property
     def _next_step(self) -> str:
         explained = "The proof is described in ARCHITECTURE.md, How an evaluation is proven."
-        command = self._source.verify_command
+        command = self._source.info.verify_command
         if command is None:
             return (
                 "Check the input's batches: in an epoch each record must come once, with its number in _index and a "
@@ -98,7 +98,7 @@ class EpochTotals:
 
     on_records: gets the records of each dispatch, if its program returns them."""
 
-    def __init__(self, source: CompleteInput, on_records: OnRecords | None, on_counted: OnCounted) -> None:
+    def __init__(self, source: Input, on_records: OnRecords | None, on_counted: OnCounted) -> None:
         self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
         self._on_records, self._on_counted = on_records, on_counted
 

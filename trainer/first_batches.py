@@ -1,12 +1,11 @@
 """Inputs cut to their first batches: overfit_batches trains on them repeatedly, fast_dev_run evaluates one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from pipeline.errors import FingerprintError, InputError
-from trainer.inputs import CompleteInput, InputContext, MakeInput, as_input
+from trainer.inputs import Input, InputContext, MakeInput, as_input
 
 __all__ = ["FirstBatches", "first_batches"]
 
@@ -14,7 +13,7 @@ __all__ = ["FirstBatches", "first_batches"]
 def first_batches(input_fn: MakeInput, count: int, *, repeat: bool) -> MakeInput:
     """An input_fn of the first `count` batches from the input's beginning, once or endlessly."""
 
-    def cut(ctx: InputContext) -> CompleteInput:
+    def cut(ctx: InputContext) -> Input:
         source = as_input(input_fn(replace(ctx, start_step=0)), ctx.per_host_batch_size)
         return FirstBatches(source, count, repeat=repeat)
 
@@ -26,30 +25,22 @@ class FirstBatches:
 
     They are read once and stay in memory. A position is a number of batches. Proves nothing: records are left out."""
 
-    num_records = None
-    expected_crc = None
-    start = 0
-    verify_command = None
-    totals: Mapping[str, int] = MappingProxyType({})
-
-    def __init__(self, source: CompleteInput, count: int, *, repeat: bool) -> None:
-        self.spec, self.on_error = source.spec, source.on_error
-        self.fingerprint = f"the first {count} batches of {source.fingerprint}"
-        self.steps_per_epoch, self.endless = count, repeat
-        self._source, self._count, self._repeat = source, count, repeat
-        self._end = source.advance(source.start, count)
-        self.digests, self._kept = getattr(source, "digests", None), list[Mapping[str, Any]]()
-
-    @property
-    def provenance(self) -> Mapping[str, Any] | None:
-        """That of the source, with the number of batches that are repeated."""
-        of_source = self._source.provenance
-        return None if of_source is None else {**of_source, "first_batches": self._count}
-
-    @property
-    def quarantine(self) -> Sequence[Any]:
-        """The bad records that the source has met so far."""
-        return self._source.quarantine
+    def __init__(self, source: Input, count: int, *, repeat: bool) -> None:
+        given = source.info
+        self.info = replace(
+            given,
+            fingerprint=f"the first {count} batches of {given.fingerprint}",
+            start=0,
+            num_records=None,
+            steps_per_epoch=count,
+            expected_crc=None,
+            endless=repeat,
+            verify_command=None,
+            totals={},
+            provenance=None if given.provenance is None else {**given.provenance, "first_batches": count},
+        )
+        self._source, self._count, self._repeat, self._kept = source, count, repeat, list[Mapping[str, Any]]()
+        self._end = source.advance(given.start, count)
 
     def batches(self, position: int, /) -> Iterator[Mapping[str, Any]]:
         """See Input. InputError if the source has fewer batches than `count`."""
@@ -64,8 +55,8 @@ class FirstBatches:
     def restore(self, state: dict[str, Any], /) -> int:
         if state.get("first_batches") != self._count or self._source.restore(state["of"]) != self._end:
             raise FingerprintError(
-                f"the checkpoint's input is {state}, this one is {self.fingerprint}. Give the overfit_batches that the "
-                "run started with, or another workdir."
+                f"the checkpoint's input is {state}, this one is {self.info.fingerprint}. Give the overfit_batches "
+                "that the run started with, or another workdir."
             )
         return state["batch"]
 
@@ -73,10 +64,10 @@ class FirstBatches:
 class _Batches(Iterator[Mapping[str, Any]]):
     """Not a generator: its close() reaches a source that another thread is waiting for."""
 
-    def __init__(self, source: CompleteInput, kept: list[Any], count: int, position: int, repeat: bool) -> None:
+    def __init__(self, source: Input, kept: list[Any], count: int, position: int, repeat: bool) -> None:
         self._kept, self._count, self._position, self._repeat = kept, count, position, repeat
         missing = len(kept) < count
-        self._rest = source.batches(source.advance(source.start, len(kept))) if missing else iter(())
+        self._rest = source.batches(source.advance(source.info.start, len(kept))) if missing else iter(())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rest, name)  # digest and skipped of a TfProgram

@@ -2,9 +2,9 @@
 
 pipeline's DatasetInput implements it structurally. Needs NumPy, and jax for tree paths; no tensorflow."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import GeneratorType, MappingProxyType
+from types import GeneratorType
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import jax
@@ -12,6 +12,8 @@ import numpy as np
 
 from pipeline.errors import EmptySplitError, InputError, OptionError
 from pipeline.hosts import Hosts
+from pipeline.inputs.input_info import InputInfo
+from pipeline.old_attributes import described
 from trainer.batch_spec import NARROW, batch_struct, check_is_mapping
 
 __all__ = [
@@ -19,10 +21,10 @@ __all__ = [
     "INDEX",
     "MASK",
     "SEED",
-    "CompleteInput",
     "Input",
     "InputContext",
     "InputFn",
+    "InputInfo",
     "IterableInput",
     "MakeInput",
     "TfDataset",
@@ -60,30 +62,15 @@ class InputContext:
 
 @runtime_checkable
 class Input(Protocol):
-    """A source that knows its size and can start at any position.
+    """A source of host batches that can start at any position.
 
-    spec: key -> object with .shape (host batch first, unless TrainerConfig.batch_axis names another axis) and .dtype;
-    `_mask` float32 [b], `_index` int32 [b] (-1 on padding) and `_crc` uint32 [b] (0 on padding) are part of it, in
-    training also `_seed` uint32 [b, 2] (different for each record and epoch, 0 on padding), from which Task.augment
-    draws. num_records: of one epoch, over all hosts.
-    steps_per_epoch: batches of one. fingerprint: identifies the data. expected_crc: sum of the crcs
-    of the records due in one exact epoch, mod 2**32; None where it cannot be proven. start: the position of the first
-    batch. Positions are opaque; an array once yielded is not written again.
-
-    An Input may also have the attributes of CompleteInput; `as_input` adds those it lacks."""
+    Positions are opaque; an array once yielded is not written again."""
 
     @property
-    def spec(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def num_records(self) -> int | None: ...  # noqa: D102
-    @property
-    def steps_per_epoch(self) -> int | None: ...  # noqa: D102
-    @property
-    def fingerprint(self) -> str: ...  # noqa: D102
-    @property
-    def expected_crc(self) -> int | None: ...  # noqa: D102
-    @property
-    def start(self) -> Any: ...  # noqa: D102
+    def info(self) -> InputInfo:
+        """What is known of it before the first batch."""
+        ...
+
     def batches(self, position: Any, /) -> Iterator[Mapping[str, Any]]:
         """Batches from `position` on. Its close(), if any, returns immediately, even while another thread waits."""
         ...
@@ -99,30 +86,6 @@ class Input(Protocol):
     def restore(self, state: dict[str, Any], /) -> Any:
         """The position that was saved. FingerprintError for a state of another dataset or order."""
         ...
-
-
-@runtime_checkable
-class CompleteInput(Input, Protocol):
-    """An Input that also states whether it ends and how it treats bad records, as `as_input` returns it.
-
-    endless: whether its batches never end. on_error: "raise", "mask" or "skip"; only with "mask" may an evaluation mask
-    rows of records that are due. quarantine: the bad records that this host has read so far. verify_command: the
-    command that lists damaged records; None if there is none. totals: sums over all records due that the dataset
-    states, such as num_bytes of text; an evaluation compares what metrics add up under these names. provenance: how the
-    batches came about, as JSON, for trainer.seen: see DatasetInput; None if that is not known."""
-
-    @property
-    def endless(self) -> bool: ...  # noqa: D102
-    @property
-    def on_error(self) -> str: ...  # noqa: D102
-    @property
-    def quarantine(self) -> Sequence[Any]: ...  # noqa: D102
-    @property
-    def verify_command(self) -> str | None: ...  # noqa: D102
-    @property
-    def totals(self) -> Mapping[str, int]: ...  # noqa: D102
-    @property
-    def provenance(self) -> Mapping[str, Any] | None: ...  # noqa: D102
 
 
 @runtime_checkable
@@ -147,20 +110,7 @@ class IterableInput:
     A missing `_mask` is host_batch ones. 64-bit values are narrowed, as JAX computes in 32 bits; integers that do not
     fit are an InputError. Arrays are copied, so the iterable may reuse its own.
 
-    spec: of the first batch. num_records, steps_per_epoch, expected_crc, start, verify_command and provenance are None,
-    because nothing is known; totals is empty and endless False; fingerprint, on_error and quarantine never change."""
-
-    num_records = None
-    steps_per_epoch = None
-    fingerprint = "iterable"
-    expected_crc = None
-    start = None
-    endless = False
-    on_error = "raise"
-    quarantine = ()
-    verify_command = None
-    totals: Mapping[str, int] = MappingProxyType({})
-    provenance = None
+    info: its spec is that of the first batch; nothing else is known."""
 
     def __init__(self, iterable: Iterable[Mapping[str, Any]], host_batch: int) -> None:
         self._iterator, self._host_batch = iter(iterable), host_batch
@@ -168,7 +118,7 @@ class IterableInput:
             self._first = _completed(next(self._iterator), host_batch)
         except StopIteration:
             raise EmptySplitError("the input has no batches. input_fn must return a non-empty iterable.") from None
-        self.spec = batch_struct(self._first)
+        self.info = InputInfo(batch_struct(self._first), "iterable")
 
     def batches(self, position: Any, /) -> Iterator[Mapping[str, Any]]:
         """The rest of the iterable; ignores the position."""
@@ -187,38 +137,37 @@ class IterableInput:
     def state(self, position: Any, /) -> dict[str, Any]:
         """Records only that there are no positions."""
         del position
-        return {"fingerprint": self.fingerprint}
+        return {"fingerprint": self.info.fingerprint}
 
     def restore(self, state: dict[str, Any], /) -> Any:
         """None: input_fn decides where the iterable starts (InputContext.start_step)."""
         del state
 
 
-_INPUT, _ADDED = ([name for name in vars(protocol) if name[0] != "_"] for protocol in (Input, CompleteInput))
+class _OldInput:
+    """An input with the attributes of version 0.2, which may change as it is read, in place of an info."""
 
+    def __init__(self, given: Any, describe: Callable[[], InputInfo]) -> None:
+        self._given, self._describe = given, describe
 
-def _has(source: object, names: Iterable[str]) -> bool:
-    # Since Python 3.12, isinstance does not see what a wrapper passes on by its __getattr__.
-    return all(hasattr(source, name) for name in names)
-
-
-class _Completed:
-    """A user's Input, with IterableInput's values of the attributes that it lacks."""
-
-    def __init__(self, source: Input) -> None:
-        self._source = source
+    @property
+    def info(self) -> InputInfo:
+        return self._describe()
 
     def __getattr__(self, name: str) -> Any:
-        if name in _ADDED:
-            return getattr(self._source, name, getattr(IterableInput, name))
-        return getattr(self._source, name)
+        return getattr(self._given, name)
+
+
+def _is_input(given: object) -> bool:
+    # Since Python 3.12, isinstance does not see what a wrapper passes on by its __getattr__.
+    return all(callable(getattr(given, name, None)) for name in ("batches", "advance", "state", "restore"))
 
 
 def as_function(given: InputFn) -> MakeInput:
     """The function, or one that returns the input given in its place. Raises OptionError for anything else."""
     if callable(given):
         return given
-    is_input = isinstance(given, (Input, TfDataset))
+    is_input = _is_input(given) or isinstance(given, TfDataset)
     if is_input and jax.process_count() == 1:
         return lambda _: given
     raise OptionError(
@@ -227,20 +176,22 @@ def as_function(given: InputFn) -> MakeInput:
     )
 
 
-def as_input(source: object, host_batch: int) -> CompleteInput:
-    """`source`, or what it carries, if that is a CompleteInput; otherwise an adaptor for the Input or the iterable.
+def as_input(source: object, host_batch: int) -> Input:
+    """`source`, or what it carries, if that is an Input; otherwise an adaptor for the iterable.
 
-    host_batch: rows of its batches."""
+    An input with the attributes of version 0.2 in place of an info is adapted, with a warning. host_batch: rows of its
+    batches."""
     source = getattr(source, "infeed_input", source)
-    if _has(source, _INPUT) and _has(source, _ADDED):
-        return cast(CompleteInput, source)
-    if _has(source, _INPUT):
-        adaptor = type(type(source).__name__, (_Completed,), {})  # messages name the user's class
-        return cast(CompleteInput, adaptor(cast(Input, source)))
+    if _is_input(source):
+        if describe := described(source, InputInfo):
+            adaptor = type(type(source).__name__, (_OldInput,), {})  # messages name the user's class
+            return cast(Input, adaptor(source, describe))
+        if hasattr(source, "info"):
+            return cast(Input, source)
     if isinstance(source, TfDataset):
         source = source.as_numpy_iterator()
     if isinstance(source, Iterable) and not isinstance(source, (str, Mapping)):
-        return cast(CompleteInput, IterableInput(source, host_batch))
+        return IterableInput(source, host_batch)
     raise InputError(
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
         "(pipeline.datasets.train_dataset), a tf.data.Dataset of dicts, or an iterable of dicts of NumPy arrays."

@@ -20,8 +20,8 @@ from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:
     from pipeline.shards.schema import Labels
+    from pipeline.sources.dataset import Dataset
     from pipeline.sources.open_dataset import Data
-    from pipeline.sources.records import Records
     from trainer.callbacks import Callback
     from trainer.inputs import Input, InputContext
     from trainer.task import Task
@@ -207,12 +207,12 @@ class DataRecipe(Recipe):
         return self.data_dir if self.data_dir is not None else "--tiny"
 
     @cached_property
-    def train_records(self) -> "Records":
+    def train_records(self) -> "Dataset":
         """The records of train_split. Raises like open_dataset."""
         return self._opened(self.train_split)
 
     @cached_property
-    def eval_records(self) -> "Records":
+    def eval_records(self) -> "Dataset":
         """The records of eval_split. Raises like open_dataset."""
         return self._opened(self.eval_split)
 
@@ -246,7 +246,7 @@ class DataRecipe(Recipe):
             _ = self.train_records
         _ = self.eval_records
 
-    def _opened(self, split: str) -> "Records":
+    def _opened(self, split: str) -> "Dataset":
         from pipeline.sources.open_dataset import open_dataset  # loads NumPy
 
         if self.data_dir is None:

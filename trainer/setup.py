@@ -14,7 +14,7 @@ from trainer.callbacks import Callback
 from trainer.config import PARAMS, TrainerConfig
 from trainer.first_batches import first_batches
 from trainer.history.segments import Command
-from trainer.inputs import MASK, CompleteInput, InputContext, InputFn, IterableInput, TfDataset, as_function, as_input
+from trainer.inputs import MASK, Input, InputContext, InputFn, IterableInput, TfDataset, as_function, as_input
 from trainer.interrupts import Check
 from trainer.loop.dispatch_plan import steps_that_fit
 from trainer.loop.program import Program
@@ -34,7 +34,7 @@ class Opened:
     """An input, the spec of its host batches as jax sees it, the size of a global batch, and what made the input."""
 
     mode: Mode
-    source: CompleteInput
+    source: Input
     struct: dict[str, Any]
     global_batch: int
     input_fn: InputFn
@@ -47,7 +47,7 @@ class Opened:
     @property
     def is_program(self) -> bool:
         """Whether it is a tf.data program, which every host runs completely."""
-        return getattr(self.source, "digests", None) is not None
+        return self.source.info.is_program
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Setup:
             make = first_batches(make, 1, repeat=False)
         made = make(context)
         opened = self._checked(mode, as_input(made, host_batch), batch, host_batch, input_fn)
-        if mode == "eval" and opened.source.num_records is None and not config.fast_dev_run:
+        if mode == "eval" and opened.source.info.num_records is None and not config.fast_dev_run:
             log.warning(
                 "the input does not state how many records it has, so one that it left out would not be missed. For a "
                 "tf.data program, use pipeline.tf_data.evaluation_batches, and assert_cardinality if it reads files"
@@ -130,19 +130,19 @@ class Setup:
             )
         return opened
 
-    def _checked(self, mode: Mode, source: CompleteInput, batch: int, host_batch: int, input_fn: InputFn) -> Opened:
-        if (given := getattr(source, "global_batch", batch)) != batch:
+    def _checked(self, mode: Mode, source: Input, batch: int, host_batch: int, input_fn: InputFn) -> Opened:
+        if (given := source.info.global_batch) not in (None, batch):
             raise InputError(
                 f"the input has global_batch={given}, the trainer {batch} ({mode}). Give both in an input_fn: "
                 "global_batch=ctx.global_batch_size, hosts=ctx.hosts."
             )
-        if mode != "train" and source.endless:
+        if mode != "train" and source.info.endless:
             raise InputError("the input never ends, so no epoch is exact. Use eval_dataset, or evaluation_batches.")
-        if MASK not in source.spec:
+        if MASK not in source.info.spec:
             raise InputError(
                 f"the input's spec has no {MASK}. An Input must deliver {MASK} float32 [b] with every batch."
             )
-        struct = batch_struct(source.spec)
+        struct = batch_struct(source.info.spec)
         if mode == "train":  # the batches of an evaluation may have fewer arrays
             self.placement.axes.check_names(struct)
         self.placement.axes.check_rows(struct, host_batch)

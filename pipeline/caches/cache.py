@@ -13,8 +13,9 @@ import numpy as np
 from pipeline.caches.disk import DiskStore
 from pipeline.caches.ram import RamStore
 from pipeline.errors import CorruptRecordError, OptionError
+from pipeline.old_attributes import OldAttributes
 from pipeline.sources.concatenated import ConcatenatedReading
-from pipeline.sources.records import Group, Reading, Record, Records, fetch, totals_of
+from pipeline.sources.records import Group, Reading, Record, Records, as_records, fetch
 
 __all__ = ["Cache", "CachedRecords", "Store", "cached"]
 
@@ -31,30 +32,26 @@ def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedReco
 
     The size it may reach is logged first. Raises OptionError if that exceeds the free space, or, for a directory, if
     lengths and checksums are not known in advance; StorageError if the directory cannot be written."""
+    records = as_records(records) or records
     if where == "ram":
-        return CachedRecords(records, RamStore(records, share), (where, share))
+        return CachedRecords(records, RamStore(records.info, share), (where, share))
     directory = os.fspath(where)
     if "://" in directory or (isinstance(where, str) and "/" not in directory):
         raise OptionError(
             f"cache={directory!r} is not known. Known: 'ram'; a directory on a local disk, with a slash in it; for "
             "eval_dataset also 'decoded'."
         )
-    return CachedRecords(records, DiskStore(records, directory, share), (where, share))
+    return CachedRecords(records, DiskStore(records.info, directory, share), (where, share))
 
 
-class CachedRecords:
+class CachedRecords(OldAttributes):
     """The Records of a source, read through a store. Errors of the source are passed on, every time.
 
-    Its attributes are those of the source, such as name, num_records and verify_command: see Records.
-    reopen: the arguments of `cached`. A pickled copy has its own store: the same folder, or an empty one in RAM."""
+    info: that of the source. reopen: the arguments of `cached`. A pickled copy has its own store: the same folder, or
+    an empty one in RAM."""
 
     def __init__(self, source: Records, store: Store, reopen: tuple[Cache, float]) -> None:
-        self.source, self.store, self._reopen = source, store, reopen
-        self.name, self.fingerprint, self.layout = source.name, source.fingerprint, source.layout
-        self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
-        self.remote, self.whole_files = source.remote, source.whole_files
-        self.lengths, self.source_starts = source.lengths, source.source_starts
-        self.labels, self.verify_command, self.totals = source.labels, source.verify_command, totals_of(source)
+        self.source, self.store, self.info, self._reopen = source, store, source.info, reopen
         self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where
 
     def __reduce__(self) -> tuple[Any, ...]:

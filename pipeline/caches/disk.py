@@ -20,7 +20,7 @@ from pipeline.shards.record import frame_ends
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes
 from pipeline.sources.indexed_reading import IndexedReading
-from pipeline.sources.records import Group, Proven, Reading, Record, Records
+from pipeline.sources.records import Group, Proven, Reading, Record, RecordsInfo
 from pipeline.storage.local import LocalStorage
 
 __all__ = ["DiskStore"]
@@ -38,7 +38,7 @@ class DiskStore:
     share: the fraction of records that will be read. OptionError if they exceed the free disk space, or if their
     lengths and checksums are not known; StorageError if the folder cannot be written."""
 
-    def __init__(self, records: Records, directory: str, share: float) -> None:
+    def __init__(self, records: RecordsInfo, directory: str, share: float) -> None:
         lengths, crcs = records.lengths, records.crcs
         if lengths is None or crcs is None:
             raise OptionError(

@@ -1,7 +1,7 @@
 """The store of a RAM cache: payloads in memory. pipeline.caches.cache fills and reads it. NumPy only."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from pipeline.caches.memory import room_for_a_cache
 from pipeline.errors import OptionError
 from pipeline.logs import logger
 from pipeline.sizes import format_bytes
-from pipeline.sources.records import Group, Proven, Record, Records
+from pipeline.sources.records import Group, Proven, ReadWhenDue, Record, RecordsInfo
 
 __all__ = ["RamStore"]
 
@@ -24,7 +24,7 @@ class RamStore:
     share: the fraction of records that will be read. OptionError if they exceed the free memory. If records turn out
     larger than expected (compressed ones), it stores as many as fit in that memory."""
 
-    def __init__(self, records: Records, share: float) -> None:
+    def __init__(self, records: RecordsInfo, share: float) -> None:
         needed = int(share * (records.num_bytes + RECORD_BYTES * records.num_records))
         self._room = limit = room_for_a_cache()
         log.info("%s: caching up to %s in RAM", records.name, format_bytes(needed))
@@ -57,10 +57,10 @@ class RamStore:
                     self._crcs[record_id] = record.crc
                     self._kept[record_id] = True  # last, because other threads read it without the lock
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> "_RamReading":
+    def read(self, groups: Iterable[Group], ahead_bytes: int) -> ReadWhenDue:
         """See Records. Every record must be stored when its turn comes."""
         del ahead_bytes
-        return _RamReading(self._stored, groups)
+        return ReadWhenDue(self._stored, groups)
 
     def _stored(self, ids: np.ndarray) -> list[Record]:
         payloads = map(self._payloads.__getitem__, ids.tolist())
@@ -74,15 +74,3 @@ class RamStore:
         elif left >= 0:
             self._room = left
         return left >= 0
-
-
-class _RamReading:
-    """A Reading that holds nothing beyond what the store keeps."""
-
-    held_bytes = 0
-
-    def __init__(self, stored: Callable[[np.ndarray], list[Record]], groups: Iterable[Group]) -> None:
-        self._stored, self._groups = stored, groups
-
-    def __iter__(self) -> Iterator[list[Record]]:
-        return (self._stored(group.record_ids) for group in self._groups)

@@ -94,7 +94,7 @@ def damage(facts: Facts, reader: IndexedRecords) -> str:
     if not facts.damaged:
         return ""
     left_out = f"{facts.damaged:,} record{'s are' if facts.damaged != 1 else ' is'} damaged and left out here."
-    return f"{left_out} To find every damaged record, run: {reader.verify_command}"
+    return f"{left_out} To find every damaged record, run: {reader.info.verify_command}"
 
 
 def looked_at(total: int, every: bool) -> tuple[np.ndarray, str]:

@@ -58,7 +58,7 @@ def show_records(
     ids = np.asarray(numbers, np.int64)
     if not len(ids):
         return []
-    parser = ExampleParser(records.layout, None)
+    parser = ExampleParser(records.info.layout, None)
     shown = []
     for number, record in zip(ids.tolist(), fetch(records, ids), strict=True):
         where = records.where(number)
@@ -74,8 +74,8 @@ def show_records(
 def _shown(
     records: Records, number: int, where: str, values: Mapping[str, Any], text_of: TextOf | None, pixels: int
 ) -> ShownRecord:
-    features = records.layout.features if isinstance(records.layout, Schema) else {}
-    label = _label(records.labels, values)
+    features = records.info.layout.features if isinstance(records.info.layout, Schema) else {}
+    label = _label(records.info.labels, values)
     alt = f"record {number:,}{f', label {label}' if label else ''}"
     name = next((_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), "")
     pictures, texts = _pictures(features, values, alt, pixels)
@@ -83,7 +83,7 @@ def _shown(
     text = text_of(values) if text_of else None
     if text:
         texts.append(_on_one_line(text))
-    told = {key for key, _ in pictures} | ({records.labels.key} if records.labels else set())
+    told = {key for key, _ in pictures} | ({records.info.labels.key} if records.info.labels else set())
     rest = {key: value for key, value in values.items() if key not in told and not (text and _is_long(value))}
     numbers = dict(_values(features, rest))
     made = [picture for _, picture in pictures]

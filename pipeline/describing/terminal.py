@@ -49,7 +49,7 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
             reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
             if manifest.labels:
                 console.print(_label_bars(reader, manifest.labels, every, progress))
-            for number in spread(reader.num_records, samples).tolist():
+            for number in spread(reader.info.num_records, samples).tolist():
                 console.print(_record_table(reader, number, text))
 
 
@@ -91,7 +91,7 @@ def _add(table: Table, *cells: str) -> None:
 
 
 def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: Any) -> Group:
-    ids, whose = looked_at(reader.num_records, every)
+    ids, whose = looked_at(reader.info.num_records, every)
     facts = gathered(reader, ids, progress, only_labels=True)
     counts = facts.labels
     rows, told = label_rows(counts, _MAX_BARS, partial(label_text, labels))

@@ -3,6 +3,7 @@
 A batch without bad records is decoded in one go. In others, bisection finds the bad ones."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.delivery import Delivery
 from pipeline.orders.hashing import device_seeds, op_seeds, record_seeds
+from pipeline.orders.stand_ins import stand_ins
 from pipeline.sources.records import Proven, Record, Records, fetch, intact
 
 __all__ = ["Assembly"]
@@ -72,9 +74,10 @@ class Assembly:
         counted[list(bad)] = False
         good = [intact(record) for row, record in records.items() if row not in bad]
         batch = self._batch(ids, seeds, counted, good)
-        if self._records.crcs is not None:
+        crcs = self._records.info.crcs
+        if crcs is not None:
             # The checksums an evaluation expects of the rows that it leaves out, not those found.
-            batch["_crc"][list(bad)] = self._records.crcs[ids[list(bad)]]
+            batch["_crc"][list(bad)] = crcs[ids[list(bad)]]
         return batch
 
     def _bad_rows(self, ids: np.ndarray, seeds: np.ndarray, records: Mapping[int, Record]) -> Iterator[tuple[int, Bad]]:
@@ -117,16 +120,11 @@ class Assembly:
         )
 
     def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:
-        """All others of its source, wrapping around. Fetched in growing groups: damage is rarely a single record."""
-        starts = self._records.source_starts
-        source = int(np.searchsorted(starts, record_id, side="right"))
-        first, end = starts[source - 1 : source + 1].tolist()
-        begin, size = 1, 1
-        while begin < end - first:
-            steps = np.arange(begin, min(begin + size, end - first))
-            ids = first + (record_id - first + steps) % (end - first)
-            yield from zip(ids.tolist(), fetch(self._records, ids), strict=True)
-            begin, size = begin + size, min(2 * size, MOST_FETCHED)
+        """The candidates, fetched in growing groups: damage is rarely a single record."""
+        numbers, size = stand_ins(self._records.info.source_starts.tolist(), record_id), 1
+        while ids := list(islice(numbers, size)):
+            yield from zip(ids, fetch(self._records, np.array(ids)), strict=True)
+            size = min(2 * size, MOST_FETCHED)
 
     def _note(self, bad: Iterable[tuple[int, Bad]]) -> None:
         self._quarantine.add([BadRecord(number, self._records.where(number), str(error)) for number, error in bad])

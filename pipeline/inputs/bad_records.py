@@ -4,10 +4,10 @@ train_dataset and eval_dataset create one for each DatasetInput. It is independe
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pipeline.errors import BadRecordsError, OptionError, StorageError
 from pipeline.logs import logger
@@ -34,8 +34,8 @@ class BadRecord:
     reason: str
 
 
-class Quarantine:
-    """The distinct bad records that a host has met, and its budget of them. Threads may share it.
+class Quarantine(Sequence[BadRecord]):
+    """The distinct bad records that a host has met so far, by number, and its budget of them. Threads may share it.
 
     on_error: what to do about them. quarantine_file: a path or gs:// that also lists them, as sorted JSON lines; hosts
     and runs add to one file."""
@@ -60,11 +60,15 @@ class Quarantine:
         self._lock = threading.Lock()
         self._met: dict[int, BadRecord] = {}
 
-    @property
-    def records(self) -> tuple[BadRecord, ...]:
-        """Those met so far, by number."""
+    def __len__(self) -> int:
+        return len(self._met)
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
+
+    def __iter__(self) -> Iterator[BadRecord]:
         with self._lock:
-            return tuple(sorted(self._met.values()))
+            return iter(sorted(self._met.values()))
 
     def add(self, found: Iterable[BadRecord]) -> None:
         """Adds the new ones among them, and logs a warning for each. BadRecordsError if they exceed the budget."""

@@ -17,14 +17,16 @@ from pipeline.inputs.assembly import Assembly
 from pipeline.inputs.bad_records import BadRecord, Quarantine
 from pipeline.inputs.batches import Batch, Batches
 from pipeline.inputs.delivery import Delivery, read_ahead
+from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.serving import Serving
 from pipeline.logs import logger
+from pipeline.old_attributes import OldAttributes
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, Rows, TrainOrder
 from pipeline.orders.recorded import recorded_order
 from pipeline.sizes import format_bytes
 from pipeline.sources.origins import origins_of
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch, totals_of
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Records, fetch
 from pipeline.stall import checked_stall_seconds
 
 __all__ = ["Batches", "DatasetInput", "Order"]
@@ -34,7 +36,7 @@ log = logger("pipeline")
 Order = TrainOrder | MixOrder | EvalOrder
 
 
-class DatasetInput:
+class DatasetInput(OldAttributes):
     """One host's batches of records in an order.
 
     Each is a dict of arrays that match `spec`: the features, and `_mask` float32 [b] (0.0 on padding), `_index` int32
@@ -43,11 +45,7 @@ class DatasetInput:
     For a bad record that on_error="mask" leaves out, `_mask` is 0.0, `_index` its number, and `_crc` its expected
     checksum, or 0 if that is unknown; features are as on padding. With "skip", everything is from its replacement.
 
-    spec: key -> ArraySpec, whose first dimension is the host batch. global_batch: rows of a batch, over all hosts.
-    fingerprint: identifies the data. expected_crc: the
-    sum of `_crc` over all hosts and steps of an evaluation, modulo 2**32; None if checksums are not known in advance,
-    and for training, which drops a tail. totals: sums over all records that the manifest states, such as num_bytes of
-    packed text. endless: whether the batches never end. read_ahead_bytes: the most that the reading thread holds."""
+    info: see InputInfo; the values of spec are ArraySpecs. read_ahead_bytes: the most that the reading thread holds."""
 
     def __init__(
         self,
@@ -56,33 +54,41 @@ class DatasetInput:
         decoder: Decoder,
         rows: tuple[range, ...],
         *,
-        expected_crc: int | None,
         read_ahead_bytes: int,
         stall_seconds: float,
         quarantine: Quarantine,
+        start_step: int = 0,
     ) -> None:
         self._records, self._order, self._rows, self._decoder = records, order, rows, decoder
-        self._quarantine, self._assembly = quarantine, Assembly(records, decoder, quarantine)
+        self._assembly = Assembly(records, decoder, quarantine)
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         if read_ahead_bytes < 0:
             raise OptionError(f"read_ahead_bytes={read_ahead_bytes} must be at least 0; 0 reads one batch ahead.")
         # Reading ahead more than the split is never useful.
-        split_bytes = records.num_bytes + RECORD_OBJECT_BYTES * records.num_records
-        self.read_ahead_bytes = min(read_ahead_bytes, 4 * split_bytes)
-        self.spec: Mapping[str, Any] = decoder.spec
-        self.num_records, self.steps_per_epoch = order.num_records, order.steps_per_epoch
-        self.global_batch = order.global_batch
-        self.fingerprint, self.expected_crc, self.totals = records.fingerprint, expected_crc, totals_of(records)
-        self.start, self.endless, self.on_error = order.start, order.remaining(order.start) is None, quarantine.on_error
-        ahead = format_bytes(self.read_ahead_bytes)
-        # A mixture has no epochs.
-        epoch = (
-            "" if isinstance(order, MixOrder) else f"{self.steps_per_epoch} batches of {order.global_batch} per epoch, "
+        source = records.info
+        self.read_ahead_bytes = min(read_ahead_bytes, 4 * (source.num_bytes + RECORD_OBJECT_BYTES * source.num_records))
+        trains = not isinstance(order, EvalOrder)
+        self.info = InputInfo(
+            spec=decoder.spec,
+            fingerprint=source.fingerprint,
+            start=order.advance(order.start, start_step),
+            num_records=order.num_records,
+            steps_per_epoch=order.steps_per_epoch,
+            expected_crc=None if trains else _sum_of(source.crcs),
+            global_batch=order.global_batch,
+            endless=order.remaining(order.start) is None,
+            on_error=quarantine.on_error,
+            quarantine=quarantine,
+            verify_command=source.verify_command,
+            totals=source.totals,
+            provenance=_provenance(records, order, quarantine.on_error) if trains else None,
         )
-        log.info("%s: %d records, %sup to %s read ahead", records.name, self.num_records, epoch, ahead)
+        ahead, steps, batch = format_bytes(self.read_ahead_bytes), order.steps_per_epoch, order.global_batch
+        epoch = "" if isinstance(order, MixOrder) else f"{steps} batches of {batch} per epoch, "  # a mixture has none
+        log.info("%s: %d records, %sup to %s read ahead", source.name, order.num_records, epoch, ahead)
 
     def __repr__(self) -> str:
-        batch, name = self._order.global_batch, self._records.name
+        batch, name = self._order.global_batch, self._records.info.name
         return f"<DatasetInput of {self.num_records} records in batches of {batch}: {name}>"
 
     def __iter__(self) -> Batches:
@@ -90,28 +96,29 @@ class DatasetInput:
         return self.batches()
 
     @property
+    def spec(self) -> Mapping[str, Any]:
+        """Key -> ArraySpec, whose first dimension is the host batch."""
+        return self.info.spec
+
+    @property
+    def num_records(self) -> int:
+        """Records of an epoch, over all hosts."""
+        return self._order.num_records
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return self._order.steps_per_epoch
+
+    @property
+    def start(self) -> Position:
+        """The position of the first batch."""
+        return self.info.start
+
+    @property
     def quarantine(self) -> tuple[BadRecord, ...]:
         """The bad records that this host has met so far, by number, including batches made ahead."""
-        return self._quarantine.records
-
-    @property
-    def verify_command(self) -> str | None:
-        """The command that lists damaged records; None for data without a manifest."""
-        return self._records.verify_command
-
-    @property
-    def provenance(self) -> Mapping[str, Any] | None:
-        """Where the batches of training come from, as JSON: their order, where the records are, and how bad ones are
-        treated. `python -m trainer.seen` names the records of any step with it. None for an evaluation."""
-        if isinstance(self._order, EvalOrder):
-            return None
-        return {
-            "fingerprint": self.fingerprint,
-            "order": recorded_order(self._order),
-            "sources": [asdict(origin) for origin in origins_of(self._records)],
-            "source_starts": self._records.source_starts.tolist(),
-            "on_error": self.on_error,
-        }
+        return tuple(self.info.quarantine)
 
     def advance(self, position: Position, batches: int) -> Position:
         """The position that many batches later."""
@@ -123,14 +130,14 @@ class DatasetInput:
 
     def state(self, position: Position) -> dict[str, Any]:
         """The position and what its order depends on, as a small JSON dict to save with a checkpoint."""
-        return {"fingerprint": self.fingerprint, **self._order.settings, **position._asdict()}
+        return {"fingerprint": self.info.fingerprint, **self._order.settings, **position._asdict()}
 
     def restore(self, state: Mapping[str, Any]) -> Position:
         """The inverse of `state`. Raises FingerprintError naming the difference if data or order have changed."""
-        if state.get("fingerprint") != self.fingerprint:
+        if state.get("fingerprint") != self.info.fingerprint:
             raise FingerprintError(
-                f"The saved position belongs to data {state.get('fingerprint')}; that of {self._records.name} is "
-                f"{self.fingerprint}. Give the data that it was saved with, or start over with batches()."
+                f"The saved position belongs to data {state.get('fingerprint')}; that of {self._records.info.name} is "
+                f"{self.info.fingerprint}. Give the data that it was saved with, or start over with batches()."
             )
         for name, here in self._order.settings.items():
             if state.get(name) != here:
@@ -173,6 +180,22 @@ class DatasetInput:
         for _ in itertools.count() if steps is None else range(steps):
             yield self._order.rows(position, self._rows)
             position = self._order.advance(position, 1)
+
+
+def _sum_of(crcs: np.ndarray | None) -> int | None:
+    """What the crcs of an evaluation add up to; None if they are not known before reading."""
+    return None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32
+
+
+def _provenance(records: Records, order: TrainOrder | MixOrder, on_error: str) -> Mapping[str, Any]:
+    """Where the batches of training come from: their order, where the records are, and how bad ones are treated."""
+    return {
+        "fingerprint": records.info.fingerprint,
+        "order": recorded_order(order),
+        "sources": [asdict(origin) for origin in origins_of(records)],
+        "source_starts": records.info.source_starts.tolist(),
+        "on_error": on_error,
+    }
 
 
 def _difference(name: str, there: Any, here: Any) -> str:

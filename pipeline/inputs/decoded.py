@@ -35,7 +35,7 @@ class DecodedInput(DatasetInput):
         needed, limit = self.steps_per_epoch * batch_bytes, room_for_a_cache()
         log.info(
             "%s: caching %s decoded in RAM: %d batches of %s",
-            self._records.name, format_bytes(needed), self.steps_per_epoch, format_bytes(batch_bytes),
+            self._records.info.name, format_bytes(needed), self.steps_per_epoch, format_bytes(batch_bytes),
         )  # fmt: skip
         if needed > limit:
             raise OptionError(

@@ -25,7 +25,7 @@ class Serving:
 
     def __init__(self, records: Records, decoder: RowDecoder) -> None:
         self._records, self._decoder = records, decoder
-        layout = records.layout
+        layout = records.info.layout
         specs = {key: feature_specs(layout)[key] for key in decoder.stored}
         fixed = all(None not in spec.shape for spec in specs.values())
         self.stored: Mapping[str, ArraySpec] | None = specs if specs and fixed else None
@@ -47,7 +47,7 @@ class Serving:
     def stored_features(self, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
         """The features `stored` of these records; none if that is None."""
         keys = self.stored or {}
-        parsed = parse_records(self._records.layout, list(keys), tf.constant(payloads, tf.string, [len(payloads)]))
+        parsed = parse_records(self._records.info.layout, list(keys), tf.constant(payloads, tf.string, [len(payloads)]))
         return {key: value.numpy() for key, value in parsed.items()}
 
     def _seeds(self, count: Any) -> Any:

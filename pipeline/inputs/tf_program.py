@@ -5,13 +5,13 @@ pipeline.tf_data makes these; the trainer reads one in place of the tf.data.Data
 import time
 from array import array
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import EvaluationError, FingerprintError, InputError
 from pipeline.inputs.batches import DECODING, Batch
+from pipeline.inputs.input_info import InputInfo
 from pipeline.logs import logger
 from pipeline.shards.record import crc32c_of
 from pipeline.spec import RESERVED, ArraySpec, delivered
@@ -21,6 +21,7 @@ __all__ = ["MASK", "TfProgram"]
 
 log = logger("pipeline")
 MASK = "_mask"
+_NAMED = ("fingerprint", "global_batch")  # in a saved position
 
 
 class TfProgram:
@@ -30,27 +31,22 @@ class TfProgram:
     num_records, steps_per_epoch: of one pass; None if it is endless or they are unknown. A position is a number of
     batches since the program's beginning. 64-bit numbers become 32-bit, as in JAX."""
 
-    expected_crc, fingerprint = None, "a tf.data program"
-
     def __init__(
         self, program: Any, global_batch: int, rows: np.ndarray, *, num_records: int | None, endless: bool, start: int
     ) -> None:
-        self.program, self.global_batch, self.rows = program, global_batch, rows
-        self.num_records, self.endless, self.start = num_records, endless, start
-        self.steps_per_epoch = None if num_records is None else -(-num_records // global_batch)
+        self.program, self.rows = program, rows
+        self.info = InputInfo(
+            spec=_spec(program, rows),
+            fingerprint="a tf.data program",
+            start=start,
+            num_records=num_records,
+            steps_per_epoch=None if num_records is None else -(-num_records // global_batch),
+            global_batch=global_batch,
+            endless=endless,
+            is_program=True,
+        )
         self.digests = array("I")  # of the newest pass: after each batch, the checksum of all so far
         self.restored: dict[int, int] = {}  # position -> the checksum that was saved with it
-
-    @cached_property
-    def spec(self) -> Mapping[str, Any]:
-        """As of a DatasetInput."""
-
-        def row(leaf: Any) -> ArraySpec:
-            dtype = delivered(np.dtype(leaf.dtype.as_numpy_dtype))
-            return ArraySpec((len(self.rows), *leaf.shape[1:]), dtype)
-
-        mask = {MASK: ArraySpec(self.rows.shape, RESERVED[MASK].dtype)}
-        return mask | tf.nest.map_structure(row, self.program.element_spec)
 
     def batches(self, position: int, /) -> "TfProgramBatches":
         """The batches after that many, which are read and dropped first.
@@ -66,17 +62,29 @@ class TfProgram:
     def state(self, position: int, /) -> dict[str, Any]:
         """The position; with a checksum of all batches before it, if the newest pass has read them."""
         crc = {"crc32c": self.digests[position - 1]} if 0 < position <= len(self.digests) else {}
-        return {"fingerprint": self.fingerprint, "global_batch": self.global_batch, "batches": position, **crc}
+        return {name: getattr(self.info, name) for name in _NAMED} | {"batches": position, **crc}
 
     def restore(self, state: Mapping[str, Any], /) -> int:
         """The inverse of `state`. FingerprintError for that of another input or batch size."""
-        for name in ("fingerprint", "global_batch"):
-            if (there := state.get(name)) != (here := getattr(self, name)):
+        for name in _NAMED:
+            if (there := state.get(name)) != (here := getattr(self.info, name)):
                 raise FingerprintError(f"The saved position has {name}={there!r}, this input has {name}={here!r}.")
         if type(batches := state.get("batches")) is not int or batches < 0:
             raise FingerprintError(f"The saved position, {batches!r}, is not a number of batches.")
         self.restored = {batches: state["crc32c"]} if "crc32c" in state else {}
         return batches
+
+
+def _spec(program: Any, rows: np.ndarray) -> Mapping[str, Any]:
+    """As of a DatasetInput; batches of tuples have none, because only tf.data delivers them."""
+    if not isinstance(program.element_spec, dict):
+        return {}
+
+    def row(leaf: Any) -> ArraySpec:
+        return ArraySpec((len(rows), *leaf.shape[1:]), delivered(np.dtype(leaf.dtype.as_numpy_dtype)))
+
+    mask = {MASK: ArraySpec(rows.shape, RESERVED[MASK].dtype)}
+    return mask | tf.nest.map_structure(row, program.element_spec)
 
 
 class TfProgramBatches(Iterator[Batch]):
@@ -109,7 +117,7 @@ class TfProgramBatches(Iterator[Batch]):
     def _read(self) -> Any:
         try:
             batch = next(self._iterator)
-            if len(self._digests) + 1 == self._source.steps_per_epoch:
+            if len(self._digests) + 1 == self._source.info.steps_per_epoch:
                 next(self._iterator, None)  # tf.data checks a stated cardinality only at the end
         except tf.errors.FailedPreconditionError as e:
             if "expected to contain" not in str(e):

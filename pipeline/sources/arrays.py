@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.record import crc32c
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, ReadWhenDue, Record, RecordsInfo
 from pipeline.spec import feature_specs
 
 __all__ = ["ArrayRecords"]
@@ -24,44 +24,46 @@ class ArrayRecords:
 
     Opening reads every row once to compute the checksums (~1 us per row, and 1 s per 5 GB)."""
 
-    whole_files = lengths = labels = verify_command = None
-    remote = False
-
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self._arrays = {name: _array(name, arrays[name]) for name in sorted(arrays, key=str)}
-        self.num_records = _checked_length(self._arrays)
-        self.source_starts = np.array([0, self.num_records])
-        self.name = f"arrays ({', '.join(self._arrays)})"
-        self.layout = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in self._arrays.items()])
-        _check_dtypes(self._arrays, self.layout)
-        self.num_bytes = self.num_records * self.layout.itemsize
-        crcs = (crc32c(payload) for ids in self._pieces() for payload in self._payloads(ids))
-        self.crcs = np.fromiter(crcs, np.uint32, self.num_records)
-        what = f"{self.num_records} {np.lib.format.dtype_to_descr(self.layout)}\n".encode()
-        self.fingerprint = blake2b(what + self.crcs.astype("<u4").tobytes(), digest_size=16).hexdigest()
+        count = _checked_length(self._arrays)
+        layout = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in self._arrays.items()])
+        _check_dtypes(self._arrays, layout)
+        self._record_bytes = layout.itemsize
+        crcs = (crc32c(payload) for ids in self._pieces(count) for payload in self._payloads(ids))
+        self._crcs = np.fromiter(crcs, np.uint32, count)
+        what = f"{count} {np.lib.format.dtype_to_descr(layout)}\n".encode()
+        self.info = RecordsInfo(
+            name=f"arrays ({', '.join(self._arrays)})",
+            fingerprint=blake2b(what + self._crcs.astype("<u4").tobytes(), digest_size=16).hexdigest(),
+            num_records=count,
+            num_bytes=count * layout.itemsize,
+            layout=layout,
+            crcs=self._crcs,
+        )
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: every row is equally cheap to read."""
-        return np.arange(0, self.num_records, block_records)
+        return np.arange(0, self.info.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        return len(record_ids) * (self.layout.itemsize + RECORD_OBJECT_BYTES)
+        return len(record_ids) * (self._record_bytes + RECORD_OBJECT_BYTES)
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_ArrayReading":
+    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ReadWhenDue:
         """See Records. A row that has changed since the arrays were opened is returned as a CorruptRecordError."""
         del ahead_bytes  # reading rows together would not be faster
-        return _ArrayReading(self, groups)
+        return ReadWhenDue(self._rows, groups)
 
-    def rows(self, record_ids: np.ndarray) -> list[Record]:
+    def _rows(self, record_ids: np.ndarray) -> list[Record]:
         """Copies of these records as they are now."""
-        expected = self.crcs[record_ids].tolist()
+        expected = self._crcs[record_ids].tolist()
         return [
             Proven(payload, crc) if (crc := crc32c(payload)) == due else self._changed(record_id, crc, due)
             for record_id, payload, due in zip(record_ids.tolist(), self._payloads(record_ids), expected, strict=True)
         ]
 
     def where(self, record_id: int) -> str:
-        return f"{self.name}, row {record_id}"
+        return f"{self.info.name}, row {record_id}"
 
     def _changed(self, record_id: int, crc: int, due: int) -> CorruptRecordError:
         return CorruptRecordError(
@@ -69,26 +71,14 @@ class ArrayRecords:
             "been written to since: pass a copy, or open them again."
         )
 
-    def _pieces(self) -> Iterator[np.ndarray]:
-        rows = max(1, PIECE_BYTES // self.layout.itemsize)
-        for first in range(0, self.num_records, rows):
-            yield np.arange(first, min(first + rows, self.num_records))
+    def _pieces(self, count: int) -> Iterator[np.ndarray]:
+        rows = max(1, PIECE_BYTES // self._record_bytes)
+        for first in range(0, count, rows):
+            yield np.arange(first, min(first + rows, count))
 
     def _payloads(self, record_ids: np.ndarray) -> Iterator[bytes]:
         # The join makes the only copy of a row: slicing a memoryview costs 0.1 us and copies nothing.
         return map(b"".join, zip(*(_row_bytes(array, record_ids) for array in self._arrays.values()), strict=True))
-
-
-class _ArrayReading:
-    """See Reading. Rows are read only when they are due, so none are held."""
-
-    held_bytes = 0
-
-    def __init__(self, records: ArrayRecords, groups: Iterable[Group]) -> None:
-        self._records, self._groups = records, groups
-
-    def __iter__(self) -> Iterator[list[Record]]:
-        return (self._records.rows(group.record_ids) for group in self._groups)
 
 
 def _row_bytes(array: np.ndarray, record_ids: np.ndarray) -> Iterator[memoryview]:

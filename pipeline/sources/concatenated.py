@@ -5,13 +5,14 @@ open_dataset concatenates what it is given. All reading goes through the sources
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
 from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import merged_feature
-from pipeline.sources.records import Group, Reading, Record, Records, totals_of
+from pipeline.sources.records import Group, Reading, Record, Records, RecordsInfo
 from pipeline.spec import Layout
 
 __all__ = ["Concatenated", "ConcatenatedReading", "Part", "concatenated"]
@@ -21,12 +22,13 @@ class Part:
     """Consecutive records of a source; None means all."""
 
     def __init__(self, records: Records, which: range | None = None) -> None:
-        self.records, self.which = records, range(records.num_records) if which is None else which
+        self.records, self.info = records, records.info
+        self.which = range(self.info.num_records) if which is None else which
 
     @property
     def is_whole(self) -> bool:
         """Whether the part is the complete source."""
-        return len(self.which) == self.records.num_records
+        return len(self.which) == self.info.num_records
 
 
 def concatenated(parts: Sequence[Part]) -> Records:
@@ -45,33 +47,34 @@ class Concatenated:
         if not parts:
             raise EmptySplitError("there are no datasets, so there is nothing to read. Give at least one.")
         self.parts = tuple(parts)
-        self.source_starts = np.cumsum([0, *(len(part.which) for part in parts)])
-        self.num_records = int(self.source_starts[-1])
-        # A part counts its share of the source's bytes.
-        self.num_bytes = sum(p.records.num_bytes * len(p.which) // p.records.num_records for p in parts)
-        self.layout = _common([part.records for part in parts])
-        labels = [part.records.labels for part in parts]
-        self.labels = labels[0] if all(each == labels[0] for each in labels) else None
-        self.name = " + ".join(_name(part) for part in parts)
-        lines = "".join(f"{p.records.fingerprint} {p.which.start} {p.which.stop}\n" for p in parts)
-        self.fingerprint = blake2b(lines.encode(), digest_size=16).hexdigest()
-        self.remote = any(part.records.remote for part in parts)
-        self.crcs = self._of_parts([part.records.crcs for part in self.parts])
-        files = (part.records.whole_files for part in parts)
-        self.whole_files = min((count for count in files if count is not None), default=None)
-        commands = dict.fromkeys(part.records.verify_command for part in parts)
-        self.verify_command = " and ".join(command for command in commands if command) or None
-        self.totals = _summed([totals_of(part.records) if part.is_whole else {} for part in parts])
+        self._starts = np.cumsum([0, *(len(part.which) for part in parts)])
+        labels = [part.info.labels for part in parts]
+        lines = "".join(f"{part.info.fingerprint} {part.which.start} {part.which.stop}\n" for part in parts)
+        commands = dict.fromkeys(part.info.verify_command for part in parts)
+        self.info = RecordsInfo(
+            name=" + ".join(_name(part) for part in parts),
+            fingerprint=blake2b(lines.encode(), digest_size=16).hexdigest(),
+            num_records=int(self._starts[-1]),
+            # A part counts its share of the source's bytes.
+            num_bytes=sum(part.info.num_bytes * len(part.which) // part.info.num_records for part in parts),
+            layout=_common([part.info for part in parts]),
+            labels=labels[0] if all(each == labels[0] for each in labels) else None,
+            crcs=_column([(part.info.crcs, part.which) for part in parts]),
+            lengths=_column([(part.info.lengths, part.which) for part in parts]),
+            source_starts=self._starts,
+            remote=any(part.info.remote for part in parts),
+            whole_files=min((p.info.whole_files for p in parts if p.info.whole_files is not None), default=None),
+            verify_command=" and ".join(command for command in commands if command) or None,
+            totals=_summed([part.info.totals if part.is_whole else {} for part in parts]),
+        )
 
-    @property
-    def lengths(self) -> np.ndarray | None:
-        """See Records. Only a cache needs them, so no copy is kept."""
-        return self._of_parts([part.records.lengths for part in self.parts])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Concatenated, (self.parts,)
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: those of the parts, and the start of each part."""
         starts = []
-        for part, first in zip(self.parts, self.source_starts.tolist(), strict=False):
+        for part, first in zip(self.parts, self._starts.tolist(), strict=False):
             inside = part.records.block_starts(block_records) - part.which.start
             starts += [[first], first + inside[(inside > 0) & (inside < len(part.which))]]
         return np.concatenate(starts).astype(np.int64)
@@ -95,16 +98,10 @@ class Concatenated:
         return owners, [Group(ids, group.num_bytes) for ids in asked]
 
     def _owners(self, record_ids: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self.source_starts, record_ids, side="right") - 1
+        return np.searchsorted(self._starts, record_ids, side="right") - 1
 
     def _within(self, part: int, record_ids: np.ndarray) -> np.ndarray:
-        return record_ids + (self.parts[part].which.start - self.source_starts[part])
-
-    def _of_parts(self, columns: Sequence[np.ndarray | None]) -> np.ndarray | None:
-        """A column for all records, from the sources' columns; None unless every source has it."""
-        rows = zip(columns, self.parts, strict=True)
-        known = [column[part.which.start : part.which.stop] for column, part in rows if column is not None]
-        return np.concatenate(known) if len(known) == len(self.parts) else None
+        return record_ids + (self.parts[part].which.start - self._starts[part])
 
 
 class ConcatenatedReading:
@@ -148,11 +145,19 @@ class ConcatenatedReading:
             yield self._asked[read].popleft()
 
 
+def _column(columns: Sequence[tuple[np.ndarray | None, range]]) -> np.ndarray | None:
+    """A column for all records, from the sources' columns and the rows of each; None unless every source has it."""
+    known = [column[which.start : which.stop] for column, which in columns if column is not None]
+    if len(known) < len(columns):
+        return None
+    return known[0] if len(known) == 1 else np.concatenate(known)
+
+
 def _name(part: Part) -> str:
-    return part.records.name + ("" if part.is_whole else f"[{part.which.start}:{part.which.stop}]")
+    return part.info.name + ("" if part.is_whole else f"[{part.which.start}:{part.which.stop}]")
 
 
-def _common(sources: Sequence[Records]) -> Layout:
+def _common(sources: Sequence[RecordsInfo]) -> Layout:
     """The layout of every record: of the features, those that are alike in all sources."""
     first, *others = sources
     layout = first.layout

@@ -9,10 +9,13 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 
 from pipeline.errors import OptionError, RecordNumberError
+from pipeline.old_attributes import OldAttributes
+from pipeline.shards.schema import Labels
 from pipeline.sources.concatenated import Concatenated, Part
 from pipeline.sources.examples import ExampleParser
 from pipeline.sources.payloads import payload_reader
-from pipeline.sources.records import Group, Reading, Records, fetch, intact, totals_of, weighed
+from pipeline.sources.records import Group, Reading, Records, fetch, intact, weighed
+from pipeline.spec import Layout
 from pipeline.storage.open_files import OpenFiles
 
 __all__ = ["Dataset", "Examples"]
@@ -21,7 +24,7 @@ ITERATED_RECORDS = 64  # read together when iterating
 AHEAD_BYTES = 32 * 1024**2
 
 
-class Dataset:
+class Dataset(OldAttributes):
     """Records of one or several sources, opened: see Records. Also a sequence of their payloads, as bytes.
 
     dataset[i]: payload i, checked against the index; i may be negative. dataset[a:b]: a Dataset of these records,
@@ -34,22 +37,32 @@ class Dataset:
     front; CorruptRecordError naming the record; StorageError."""
 
     def __init__(self, source: Records) -> None:
-        self.source = source
-        self.name, self.fingerprint, self.layout = source.name, source.fingerprint, source.layout
-        self.num_records, self.num_bytes, self.crcs = source.num_records, source.num_bytes, source.crcs
-        self.remote, self.whole_files = source.remote, source.whole_files
-        self.source_starts, self.labels = source.source_starts, source.labels
-        self.verify_command, self.totals = source.verify_command, totals_of(source)
+        self.source, self.info = source, source.info
         self._payload = payload_reader(source, OpenFiles())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Dataset, (self.source,)
 
     def __repr__(self) -> str:
-        return f"<Dataset of {self.num_records} records: {self.name}>"
+        return f"<Dataset of {self.num_records} records: {self.info.name}>"
+
+    @property
+    def num_records(self) -> int:
+        """How many records there are."""
+        return self.info.num_records
+
+    @property
+    def layout(self) -> Layout:
+        """What a record contains, such as the Schema of its features."""
+        return self.info.layout
+
+    @property
+    def labels(self) -> Labels | None:
+        """The class names: feature, base and names; None if none are stored with the data."""
+        return self.info.labels
 
     def __len__(self) -> int:
-        return self.num_records
+        return self.info.num_records
 
     @overload
     def __getitem__(self, number: SupportsIndex) -> bytes: ...
@@ -59,7 +72,7 @@ class Dataset:
         if isinstance(number, slice):
             return self._part(number)
         number = self._checked(number)
-        if self.whole_files is not None:
+        if self.info.whole_files is not None:
             raise self._front_only(number)
         return self._payload(number)
 
@@ -73,9 +86,9 @@ class Dataset:
     def take(self, numbers: Iterable[SupportsIndex]) -> list[bytes]:
         """The payloads with these numbers. From a bucket, up to 64 requests at a time instead of one."""
         ids = [self._checked(number) for number in numbers]
-        if ids and self.whole_files is not None:
+        if ids and self.info.whole_files is not None:
             raise self._front_only(ids[0])
-        if not self.remote:
+        if not self.info.remote:
             return [self._payload(number) for number in ids]
         return [intact(record).payload for record in fetch(self.source, np.array(ids, np.int64))] if ids else []
 
@@ -86,11 +99,6 @@ class Dataset:
 
         Raises OptionError for an unknown key."""
         return Examples(self, keys)
-
-    @property
-    def lengths(self) -> np.ndarray | None:
-        """See Records. Not every source keeps a copy."""
-        return self.source.lengths
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records."""
@@ -130,16 +138,16 @@ class Dataset:
             ) from None
         if not -self.num_records <= found < self.num_records:
             raise RecordNumberError(
-                f"record {found} does not exist: {self.name} has {self.num_records} records, "
+                f"record {found} does not exist: {self.info.name} has {self.num_records} records, "
                 f"{-self.num_records} to {self.num_records - 1}."
             )
         return found + self.num_records if found < 0 else found
 
     def _front_only(self, number: int) -> OptionError:
         return OptionError(
-            f"{self.name}: record {number} cannot be read directly, because the files have no index and can only be "
-            "read from their front. Write an index: python -m pipeline.index 'DIR/PATTERN' (compressed files must be "
-            "rewritten first: python -m converters.tfrecord_to_gcs). Or iterate over the records in order; "
+            f"{self.info.name}: record {number} cannot be read directly, because the files have no index and can only "
+            "be read from their front. Write an index: python -m pipeline.index 'DIR/PATTERN' (compressed files must "
+            "be rewritten first: python -m converters.tfrecord_to_gcs). Or iterate over the records in order; "
             "list(records) keeps all of them in memory."
         )
 
@@ -163,7 +171,7 @@ class Examples:
         return self._parser.keys
 
     def __repr__(self) -> str:
-        return f"<Examples of {self.dataset.name}: {', '.join(self.keys)}>"
+        return f"<Examples of {self.dataset.info.name}: {', '.join(self.keys)}>"
 
     def __len__(self) -> int:
         return len(self.dataset)

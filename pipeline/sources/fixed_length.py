@@ -13,7 +13,7 @@ from pipeline.formats import FixedLength
 from pipeline.shards.record import crc32c
 from pipeline.shards.split_index import Location
 from pipeline.sources.indexed_reading import IndexedReading
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place, RecordsInfo
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage
 
@@ -26,24 +26,27 @@ class FixedLengthRecords:
     fingerprint: of names, sizes, and the checksums that a bucket stores. On a disk, files with different content and
     the same sizes therefore have the same fingerprint; a copy in a bucket has another. Opening checks only sizes."""
 
-    whole_files = crcs = labels = verify_command = None
-
     def __init__(self, uri: str, files: Mapping[str, Stat], format: FixedLength, storage: Storage) -> None:
-        self.name, self._paths, self._format, self._storage = uri, list(files), format, storage
+        self._paths, self._format, self._storage = list(files), format, storage
         counts = [_count(path, stat, format) for path, stat in files.items()]
         self._starts = np.cumsum([0, *counts])  # of each file, and N
-        self.num_records = int(self._starts[-1])
-        if not self.num_records:
+        count = int(self._starts[-1])
+        if not count:
             raise EmptySplitError(f"{uri}: {len(files)} files without a record, so there is nothing to read.")
-        self.source_starts = np.array([0, self.num_records])
-        self.num_bytes = self.num_records * format.record_bytes
-        self.lengths = np.broadcast_to(np.uint32(format.record_bytes), self.num_records)  # takes no memory
-        self.layout: Layout = format.record if isinstance(format.record, np.dtype) else Opaque()
-        self.remote = storage.remote
-        record = np.lib.format.dtype_to_descr(self.layout) if isinstance(self.layout, np.dtype) else format.record
+        self.lengths = np.broadcast_to(np.uint32(format.record_bytes), count)  # takes no memory
+        layout: Layout = format.record if isinstance(format.record, np.dtype) else Opaque()
+        record = np.lib.format.dtype_to_descr(layout) if isinstance(layout, np.dtype) else format.record
         lines = [f"{record} {format.header_bytes} {format.footer_bytes}\n"]
         lines += [f"{path.rpartition('/')[2]} {stat}\n" for path, stat in files.items()]
-        self.fingerprint = blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        self.info = RecordsInfo(
+            name=uri,
+            fingerprint=blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest(),
+            num_records=count,
+            num_bytes=count * format.record_bytes,
+            layout=layout,
+            lengths=self.lengths,
+            remote=storage.remote,
+        )
 
     def locate(self, record_ids: np.ndarray) -> Location:
         """Where records are, in the form of SplitIndex.locate."""
@@ -55,7 +58,7 @@ class FixedLengthRecords:
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: reading may start at any record."""
-        return np.arange(0, self.num_records, block_records)
+        return np.arange(0, self.info.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
         return len(record_ids) * (self._format.record_bytes + RECORD_OBJECT_BYTES)

@@ -20,7 +20,7 @@ from pipeline.sizes import format_bytes
 from pipeline.sources.front_file import Content, FrontFile, Kind, content_of, frames_of
 from pipeline.sources.front_reading import CountedFile, FrontReading
 from pipeline.sources.merged_schemas import SchemaGuess
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, RecordsInfo
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Stat, Storage, files_at_once, in_parallel
 
@@ -69,9 +69,6 @@ class FrontRecords:
     fingerprint: of names, sizes, counts, and the checksums that a bucket stores. On a disk, files with different
     content and the same sizes and counts therefore have the same fingerprint."""
 
-    # A TFRecord's checksum is checked as it is read; it is not known before.
-    crcs = lengths = verify_command = None
-
     def __init__(
         self,
         name: str,
@@ -83,27 +80,31 @@ class FrontRecords:
         counted_by: str,
         labels: Labels | None = None,
     ) -> None:
-        self.name, self._storage, self.remote, self.labels = name, storage, storage.remote, labels
+        self._storage = storage
         firsts = np.cumsum([0, *(content.records for content in contents)]).tolist()
-        self.num_records = firsts[-1]
-        if not self.num_records:
+        if not firsts[-1]:
             raise EmptySplitError(f"{name}: {len(files)} files without a record, so there is nothing to read.")
-        self.source_starts = np.array([0, self.num_records])
         self._files = [
             CountedFile(file, content, first, counted_by)
             for file, content, first in zip(files, contents, firsts, strict=False)
             if content.records
         ]
-        self.whole_files = len(self._files)
         self._firsts = np.array([file.first for file in self._files])
         self._mean_bytes = np.array([RECORD_OBJECT_BYTES + f.content.bytes / f.content.records for f in self._files])
-        self.num_bytes = sum(f.content.bytes + RECORD_OBJECT_BYTES * f.content.records for f in self._files)
         lines = [
             f"{file.kind} {file.path.rpartition('/')[2]} {stat} {content.records}\n"
             for file, stat, content in zip(files, stats, contents, strict=True)
         ]
-        self.fingerprint = blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-        self.layout = layout or _guessed(name, self._files, storage)
+        self.info = RecordsInfo(  # a TFRecord's checksum is checked as it is read; it is not known before
+            name=name,
+            fingerprint=blake2b("".join(lines).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest(),
+            num_records=firsts[-1],
+            num_bytes=sum(f.content.bytes + RECORD_OBJECT_BYTES * f.content.records for f in self._files),
+            layout=layout or _guessed(name, self._files, storage),
+            labels=labels,
+            remote=storage.remote,
+            whole_files=len(self._files),
+        )
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: a file is a block, however large."""
@@ -121,7 +122,7 @@ class FrontRecords:
     def where(self, record_id: int) -> str:
         """The location of a record, for messages: file, and record within it."""
         counted = self._files[int(self._owners(np.array([record_id]))[0])]
-        return f"{counted.file.path}, record {record_id - counted.first} (record {record_id} of {self.name})"
+        return f"{counted.file.path}, record {record_id - counted.first} (record {record_id} of {self.info.name})"
 
     def _owners(self, record_ids: np.ndarray) -> np.ndarray:
         return np.searchsorted(self._firsts, record_ids, side="right") - 1

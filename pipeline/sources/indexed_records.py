@@ -14,7 +14,7 @@ from pipeline.shards.record import HEADER_BYTES
 from pipeline.shards.split_index import load_index
 from pipeline.sources.indexed_reading import IndexedReading
 from pipeline.sources.keys import key_of
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place, fetch, intact
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Place, RecordsInfo, fetch, intact
 from pipeline.sources.tfds_files import tfds_classes
 from pipeline.storage.storage import Stat, Storage, join
 
@@ -28,29 +28,33 @@ class IndexedRecords:
     EmptySplitError for a split without records; ShardError naming what is missing, truncated or replaced, before any
     record is read."""
 
-    whole_files = None
-
     def __init__(self, manifest: Manifest, split: str, storage: Storage) -> None:
         self.manifest, self.split, self._storage = manifest, split, storage
         self.entry = manifest.split(split)
         self._paths = [join(manifest.directory, shard.file) for shard in self.entry.shards]
         self._check_shards()
         self.index = load_index(storage, manifest.directory, split, self.entry)
-        self.name = f"{manifest.directory}, split {split!r}"
-        self.num_records, self.num_bytes = self.entry.num_records, self.entry.num_bytes
-        self.totals = self.entry.totals
-        self.fingerprint, self.layout, self.remote = self.entry.fingerprint, manifest.schema, storage.remote
-        self.labels = manifest.labels or tfds_classes(manifest.schema.tfds)
-        self.crcs, self.lengths = self.index.crcs, self.index.lengths
-        self.source_starts = np.array([0, self.num_records])
-        self.verify_command = f"python -m pipeline.verify {shlex.quote(manifest.directory)} --split {split} --decode"
+        directory = shlex.quote(manifest.directory)
+        self.info = RecordsInfo(
+            name=f"{manifest.directory}, split {split!r}",
+            fingerprint=self.entry.fingerprint,
+            num_records=self.entry.num_records,
+            num_bytes=self.entry.num_bytes,
+            layout=manifest.schema,
+            labels=manifest.labels or tfds_classes(manifest.schema.tfds),
+            crcs=self.index.crcs,
+            lengths=self.index.lengths,
+            remote=storage.remote,
+            verify_command=f"python -m pipeline.verify {directory} --split {split} --decode",
+            totals=self.entry.totals,
+        )
 
     def block_starts(self, block_records: int) -> np.ndarray:
         """See Records: reading may start at any record."""
-        return np.arange(0, self.num_records, block_records)
+        return np.arange(0, self.info.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        return int(self.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
+        return int(self.index.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(record_ids)
 
     def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> IndexedReading:
         """See Records. A damaged record is returned as a CorruptRecordError naming shard, record and offset."""
@@ -69,7 +73,7 @@ class IndexedRecords:
 
     def _key(self, record_id: int) -> str:
         """The part of a message that states a record's key; empty if the record has none or cannot be read."""
-        if self.layout.opaque:
+        if self.manifest.schema.opaque:
             return ""
         try:
             values = decode_example(intact(*fetch(self, np.array([record_id]))).payload)

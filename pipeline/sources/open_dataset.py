@@ -19,7 +19,7 @@ from pipeline.sources.fixed_length import FixedLengthRecords
 from pipeline.sources.foreign_splits import Splits, foreign_splits
 from pipeline.sources.front_records import open_lines, open_tfrecords
 from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.records import Records
+from pipeline.sources.records import Records, as_records
 from pipeline.sources.selection import parse_selections
 from pipeline.storage.schemes import open_storage
 
@@ -68,12 +68,13 @@ def _parts(data: Data, split: str | None, format: Format | None, default: str, t
         raise OptionError(f"format={format!r} is for files only; arrays and open records already have records.")
     if isinstance(data, Mapping):
         return _parts_of_records(ArrayRecords(data), split)
-    if not isinstance(data, Records):
+    records = as_records(data)
+    if records is None:
         raise OptionError(
             f"{type(data).__name__} is not a dataset. Give a directory, a file or a pattern; a dict of arrays such as "
             "{'image': images}; records from open_dataset; or a list of these."
         )
-    return _parts_of_records(data, split)
+    return _parts_of_records(records, split)
 
 
 def _parts_at(uri: str, split: str | None, format: Format | None, default: str, trusted: Sequence[str]) -> list[Part]:
@@ -114,7 +115,7 @@ def _parts_of_splits(directory: str, splits: Splits, chosen: str) -> list[Part]:
             raise OptionError(f"{directory} has no split {split!r}.{did_you_mean(split, splits)}")
         if split not in opened:
             opened[split] = splits[split]()
-        parts.append(Part(opened[split], selection.of(opened[split].num_records)))
+        parts.append(Part(opened[split], selection.of(opened[split].info.num_records)))
     return parts
 
 
@@ -124,7 +125,7 @@ def _parts_of_records(records: Records, split: str | None) -> list[Part]:
     selections = parse_selections(split)
     if any(selection.split for selection in selections):
         raise OptionError(
-            f"split={split!r}: {records.name} has no splits, or was opened with one. Give split=None for all records, "
-            "or '[:90%]' for a part."
+            f"split={split!r}: {records.info.name} has no splits, or was opened with one. Give split=None for all "
+            "records, or '[:90%]' for a part."
         )
-    return [Part(records, selection.of(records.num_records)) for selection in selections]
+    return [Part(records, selection.of(records.info.num_records)) for selection in selections]

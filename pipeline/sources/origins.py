@@ -33,7 +33,7 @@ class Origin:
 
 def origins_of(records: Records) -> list[Origin]:
     """The origins of these records, in order: one for each part of a concatenation or mixture."""
-    return list(_origins(records, range(records.num_records)))
+    return list(_origins(records, range(records.info.num_records)))
 
 
 def _origins(records: Records, which: range) -> Iterator[Origin]:
@@ -41,16 +41,17 @@ def _origins(records: Records, which: range) -> Iterator[Origin]:
     while (source := getattr(records, "source", None)) is not None:  # a Dataset, or a cache
         records = source
     if isinstance(records, Concatenated):
-        for part, first in zip(records.parts, records.source_starts.tolist(), strict=False):
+        for part, first in zip(records.parts, records.info.source_starts.tolist(), strict=False):
             low, high = (min(max(at - first, 0), len(part.which)) for at in (which.start, which.stop))
             if low < high:
                 yield from _origins(part.records, part.which[low:high])
-    elif isinstance(records, IndexedRecords):
-        directory = records.manifest.directory
+        return
+    place = split = None
+    if isinstance(records, IndexedRecords):
+        directory, split = records.manifest.directory, records.split
         place = directory if is_remote(directory) else str(Path(directory).absolute())
-        yield Origin(records.name, records.fingerprint, which.start, which.stop, place, records.split)
-    else:
-        yield Origin(records.name, records.fingerprint, which.start, which.stop)
+    info = records.info
+    yield Origin(info.name, info.fingerprint, which.start, which.stop, directory=place, split=split)
 
 
 def reopened(origin: Origin, directory: str | None = None) -> IndexedRecords:
@@ -74,9 +75,10 @@ def reopened(origin: Origin, directory: str | None = None) -> IndexedRecords:
 def _opened(origin: Origin, place: str, split: str) -> IndexedRecords:
     storage = open_storage(place)
     records = IndexedRecords(read_manifest(place, storage), split, storage)
-    if records.fingerprint != origin.fingerprint:
+    info = records.info
+    if info.fingerprint != origin.fingerprint:
         raise ShardError(
-            f"{records.name} has the fingerprint {records.fingerprint}; the run read {origin.fingerprint}. The data "
+            f"{info.name} has the fingerprint {info.fingerprint}; the run read {origin.fingerprint}. The data "
             "have been converted again, or are other data. Give --data-dir with those that the run read."
         )
     return records

@@ -25,7 +25,7 @@ def payload_reader(records: Records, files: OpenFiles) -> Callable[[int], bytes]
     It raises CorruptRecordError naming the record, StorageError, and what else the records' `read` raises."""
     if isinstance(records, Concatenated):
         return _of_parts(records, files)
-    if isinstance(records, IndexedRecords | FixedLengthRecords) and not records.remote:
+    if isinstance(records, IndexedRecords | FixedLengthRecords) and not records.info.remote:
         return _in_files(records, files)
     return lambda number: _fetched(records, number)
 
@@ -48,7 +48,7 @@ def _in_files(records: IndexedRecords | FixedLengthRecords, files: OpenFiles) ->
 
 def _of_parts(records: Concatenated, files: OpenFiles) -> Callable[[int], bytes]:
     readers = [payload_reader(part.records, files) for part in records.parts]
-    starts = records.source_starts.tolist()
+    starts = records.info.source_starts.tolist()
     inside = [part.which.start - start for part, start in zip(records.parts, starts, strict=False)]
 
     def payload(number: int) -> bytes:

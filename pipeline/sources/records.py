@@ -2,12 +2,14 @@
 
 A DatasetInput reads through it; concatenated, sliced and cached records implement it, too. NumPy only."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from pipeline.errors import CorruptRecordError
+from pipeline.old_attributes import described
 from pipeline.shards.schema import Labels
 from pipeline.spec import Layout
 
@@ -16,12 +18,14 @@ __all__ = [
     "Group",
     "Place",
     "Proven",
+    "ReadWhenDue",
     "Reading",
     "Record",
     "Records",
+    "RecordsInfo",
+    "as_records",
     "fetch",
     "intact",
-    "totals_of",
     "weighed",
 ]
 
@@ -67,70 +71,65 @@ class Reading(Protocol):
     def __iter__(self) -> Iterator[list[Record]]: ...
 
 
+class ReadWhenDue:
+    """A Reading of records that are in memory: each group is read when it is due, so held_bytes is 0.
+
+    read: from record ids to the records."""
+
+    held_bytes = 0
+
+    def __init__(self, read: Callable[[np.ndarray], list[Record]], groups: Iterable[Group]) -> None:
+        self._read, self._groups = read, groups
+
+    def __iter__(self) -> Iterator[list[Record]]:
+        return (self._read(group.record_ids) for group in self._groups)
+
+
+_NOT_GIVEN: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class RecordsInfo:
+    """What is known of all records of a source before any is read.
+
+    name: where they are, for messages. fingerprint: identifies the data: a copy has the same one, other records have
+    another. num_records: at least 1. num_bytes: what all records take where they are stored. layout: what a record
+    contains. labels: the class names: feature, base and names; None if none are stored with the data.
+    crcs: uint32 [N], the crc32c that each record must have; None if not known before reading. lengths: uint32 [N],
+    bytes of each payload; None if not known before reading. source_starts: int64 [sources + 1], the first record of
+    each concatenated source, then N. Default: [0, N], a single source.
+    remote: whether reads wait for a network: a few large ones are then worth their memory. whole_files: number of
+    files, if each must be read from its front; None if any record can be read directly. Such records are cheap only in
+    long runs, so each host reads its own files and needs at least one.
+    verify_command: the command, with all its arguments, that lists damaged records; None if there is none. totals: sums
+    over all records that the manifest states, such as num_bytes of packed text."""
+
+    name: str
+    fingerprint: str
+    num_records: int
+    num_bytes: int
+    layout: Layout
+    labels: Labels | None = None
+    crcs: np.ndarray | None = None
+    lengths: np.ndarray | None = None
+    source_starts: np.ndarray = _NOT_GIVEN
+    remote: bool = False
+    whole_files: int | None = None
+    verify_command: str | None = None
+    totals: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.source_starts is None:
+            object.__setattr__(self, "source_starts", np.array([0, self.num_records]))
+
+
 @runtime_checkable
 class Records(Protocol):
     """Records 0..N-1 of one source. Threads may share it."""
 
     @property
-    def name(self) -> str:
-        """Where the records are, for messages."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Identifies the data: a copy has the same fingerprint, other records have another."""
-        ...
-
-    @property
-    def num_records(self) -> int:
-        """N, at least 1."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that all records take where they are stored."""
-        ...
-
-    @property
-    def layout(self) -> Layout:
-        """What a record contains."""
-        ...
-
-    @property
-    def labels(self) -> Labels | None:
-        """The class names: feature, base and names; None if none are stored with the data."""
-        ...
-
-    @property
-    def crcs(self) -> np.ndarray | None:
-        """uint32 [N]: the crc32c that each record must have; None if not known before reading."""
-        ...
-
-    @property
-    def lengths(self) -> np.ndarray | None:
-        """uint32 [N]: bytes of each payload; None if not known before reading."""
-        ...
-
-    @property
-    def source_starts(self) -> np.ndarray:
-        """int64 [sources + 1]: the first record of each concatenated source, then N. [0, N] for a single source."""
-        ...
-
-    @property
-    def remote(self) -> bool:
-        """Whether reads wait for a network: a few large ones are then worth their memory."""
-        ...
-
-    @property
-    def whole_files(self) -> int | None:
-        """Number of files, if each must be read from its front; None if any record can be read directly.
-
-        Such records are cheap only in long runs, so each host reads its own files and needs at least one."""
-        ...
-
-    @property
-    def verify_command(self) -> str | None:
-        """The command, with all its arguments, that lists damaged records; None if there is none."""
+    def info(self) -> RecordsInfo:
+        """What is known of them before any is read."""
         ...
 
     def block_starts(self, block_records: int) -> np.ndarray:
@@ -171,8 +170,15 @@ def intact(record: Record) -> Proven:
     return record
 
 
-def totals_of(records: Records) -> Mapping[str, int]:
-    """Sums over all records that the manifest states, such as num_bytes of packed text; {} if none are known.
+def as_records(given: Any) -> Records | None:
+    """`given`, if it is Records; a source with the attributes of version 0.2 is adapted, with a warning. Else None."""
+    if not all(callable(getattr(given, name, None)) for name in ("block_starts", "weigh", "read", "where")):
+        return None
+    describe = described(given, RecordsInfo)
+    return _OldSource(given, describe()) if describe else given if hasattr(given, "info") else None
 
-    Records may have them as an attribute `totals`."""
-    return getattr(records, "totals", {})
+
+class _OldSource:
+    def __init__(self, given: Any, info: RecordsInfo) -> None:
+        self.info, self.block_starts, self.weigh = info, given.block_starts, given.weigh
+        self.read, self.where = given.read, given.where

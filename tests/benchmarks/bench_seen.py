@@ -55,7 +55,7 @@ def write_run(data: Path, workdir: Path) -> None:
 
     source = train_dataset(str(data), global_batch=BATCH, keys=["label"], epochs="span")
     position = source.state(source.start)
-    append(str(workdir), Start(0, "2026-11-23T12:00:00+00:00", position, source.provenance, {}, None, {}, "none"))
+    append(str(workdir), Start(0, "2026-11-23T12:00:00+00:00", position, source.info.provenance, {}, None, {}, "none"))
     with (workdir / "train").joinpath("metrics.jsonl").open("w") as file:
         for step in range(1, STEPS + 1):
             file.write(f'{{"step": {step}, "loss": {1 / step:.9g}, "accuracy": 0.5, "grad_norm": 1.25}}\n')

@@ -46,7 +46,7 @@ def infeed(directory: Path, ahead_bytes: int) -> Run:
 
     def run() -> Iterator[int]:
         records = open_dataset(str(directory), "train")
-        block = default_block_records(records.num_bytes / records.num_records, records.num_records)
+        block = default_block_records(records.info.num_bytes / records.num_records, records.num_records)
         order = TrainOrder(records.num_records, BATCH, block_records=block)
         positions = (order.advance(order.start, step) for step in range(order.steps_per_epoch))
         groups = (order.rows(position, [range(BATCH)]).record_ids for position in positions)

@@ -28,7 +28,7 @@ BATCH = 256
 def first_read(directory: str, state: str | None) -> None:
     """The records of one batch, with the reading ahead of later ones that comes with it."""
     records = open_dataset(directory, "train")
-    block = default_block_records(records.num_bytes / records.num_records, records.num_records)
+    block = default_block_records(records.info.num_bytes / records.num_records, records.num_records)
     order = TrainOrder(records.num_records, BATCH, block_records=block)
     at = order.start if state is None else Position(*(json.loads(state)[name] for name in Position._fields))
     positions = (order.advance(at, step) for step in range(order.steps_per_epoch))

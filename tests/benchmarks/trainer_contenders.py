@@ -21,7 +21,7 @@ from trainer_work import Work, losses, new_params, update
 
 from trainer.callbacks import Callback, LoopEnd
 from trainer.config import OnNan, TrainerConfig
-from trainer.inputs import InputContext
+from trainer.inputs import InputContext, InputInfo
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import DispatchResult, run
 from trainer.mesh import Placement
@@ -40,13 +40,10 @@ Train = Callable[[Work, Marks, Path, int], None]  # work, mark, a directory, the
 class MemoryInput:
     """The Input protocol over a work's batches."""
 
-    num_records = steps_per_epoch = expected_crc = None
-    fingerprint, start = "memory", 0
-
     def __init__(self, work: Work) -> None:
         self._mask = {"_mask": np.ones(work.batch, np.float32)}
         self._batches = work.batches()
-        self.spec = next(self._batches) | self._mask
+        self.info = InputInfo(next(self._batches) | self._mask, "memory", start=0)
 
     def batches(self, position: int) -> Iterator[dict[str, np.ndarray]]:
         return (batch | self._mask for batch in self._batches)

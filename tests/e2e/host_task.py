@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from pipeline.errors import InfeedError
 from trainer.augment import cutmix, one_hot
 from trainer.config import TrainerConfig
+from trainer.inputs import InputInfo
 from trainer.metrics.binary import AUC
 from trainer.metrics.classes import ConfusionMatrix
 from trainer.metrics.means import Perplexity
@@ -120,18 +121,21 @@ class Recorded:
 class NumberedInput:
     """The Input protocol over images that hold their record's number; training goes round and round."""
 
-    num_records, fingerprint, start, on_error = 0, "numbered", 0, "raise"
-
     def __init__(self, ctx, records):
-        self.ctx, self.num_records = ctx, records
-        self.steps_per_epoch = -(-records // ctx.global_batch_size)
-        self.expected_crc = records * (records - 1) // 2
-        self.spec = self.batch(0)
+        self.ctx, self.records = ctx, records
+        self.info = InputInfo(
+            self.batch(0),
+            "numbered",
+            start=0,
+            num_records=records,
+            steps_per_epoch=-(-records // ctx.global_batch_size),
+            expected_crc=records * (records - 1) // 2,
+        )
 
     def batch(self, step):
         size = self.ctx.global_batch_size
         ids = np.array([step * size + row for part in self.ctx.hosts.rows for row in part])
-        ids = ids % self.num_records if self.ctx.mode == "train" else np.where(ids < self.num_records, ids, -1)
+        ids = ids % self.records if self.ctx.mode == "train" else np.where(ids < self.records, ids, -1)
         ids = ids.astype(np.int32)
         image = np.broadcast_to(ids[:, None, None], (len(ids), 8, 8)).astype(np.uint8)
         mask = (ids >= 0).astype(np.float32)
@@ -139,7 +143,7 @@ class NumberedInput:
         return {"image": image, LABEL: 1 + np.maximum(ids, 0) % 10} | extra
 
     def batches(self, position):
-        return map(self.batch, range(position, 10**6 if self.ctx.mode == "train" else self.steps_per_epoch))
+        return map(self.batch, range(position, 10**6 if self.ctx.mode == "train" else self.info.steps_per_epoch))
 
     def advance(self, position, n):
         return position + n

@@ -37,7 +37,7 @@ def test_a_bucket_gives_the_batches_of_a_disk(shards, digits):
         if directory == shards:
             expected = found
     assert found == expected
-    assert sum(np.sum(np.array(crcs, np.uint64)) for _, crcs in found[0]) % 2**32 == evaluation.expected_crc
+    assert sum(np.sum(np.array(crcs, np.uint64)) for _, crcs in found[0]) % 2**32 == evaluation.info.expected_crc
 
 
 def test_opening_takes_a_handful_of_requests_and_an_epoch_one_for_many_records(shards, gcs_server):

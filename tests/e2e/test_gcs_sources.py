@@ -24,17 +24,17 @@ def test_records_of_fixed_length_are_read_from_a_bucket_and_replaced_files_are_o
     directory, written = files
     format = FixedLength(100, header_bytes=4)
     records = open_dataset(directory, format=format)
-    assert records.remote
+    assert records.info.remote
     gcs_server.reset()
     assert [intact(record).payload for record in fetch(records, np.arange(5, 30))] == written[5:]
     assert len(gcs_server.requests("alt=media")) == 3
     assert [records[0], *records.take([29, 3])] == [written[0], written[29], written[3]]
     assert len(gcs_server.requests("alt=media")) == 6
-    prints = [open_dataset(f"{directory}/{names}", format=format).fingerprint for names in ("*.bin", "[01].bin")]
-    assert prints[0] == records.fingerprint != prints[1]
+    prints = [open_dataset(f"{directory}/{names}", format=format).info.fingerprint for names in ("*.bin", "[01].bin")]
+    assert prints[0] == records.info.fingerprint != prints[1]
     assert open_dataset(f"{directory}/2.bin", format=format).num_records == 10
     name = directory.removeprefix("gs://").partition("/")[0]
     gcs_server.write(name, "of/1.bin", gcs_server.read(name, "of/0.bin"))  # the same size, other bytes
-    assert open_dataset(directory, format=format).fingerprint != records.fingerprint
+    assert open_dataset(directory, format=format).info.fingerprint != records.info.fingerprint
     with pytest.raises(OptionError, match=rf"{directory}/3\.bin is neither a file nor a directory"):
         open_dataset(f"{directory}/3.bin", format=format)

@@ -41,21 +41,21 @@ def test_a_bucket_gives_the_batches_of_a_disk_with_few_requests(files, gcs_serve
     for directory in files:
         gcs_server.reset()
         records = open_dataset(directory)
-        if records.remote:
+        if records.info.remote:
             assert len(gcs_server.requests()) <= 3 * (3 + 3 + 1) + 9  # of each file 3 MB are counted and sampled
             gcs_server.reset()
         evaluated = taken(eval_dataset(records, global_batch=16), 6)
-        if records.remote:
+        if records.info.remote:
             assert len(gcs_server.requests()) <= 3 * 4
         found.append((evaluated, taken(train_dataset(records, global_batch=6, seed=1), 30)))
     assert found[0] == found[1]
 
 
 def test_other_content_of_the_same_size_has_another_fingerprint(files, bucket, gcs_server):
-    before = open_dataset(files[0]).fingerprint
+    before = open_dataset(files[0]).info.fingerprint
     other = b"".join(map(frame, [b"x" * 100_000, *PAYLOADS[31:60]]))
     gcs_server.write(bucket.removeprefix("gs://"), "data/train-1-of-3", other)
-    assert open_dataset(files[0]).fingerprint != before
+    assert open_dataset(files[0]).info.fingerprint != before
 
 
 def test_lines_and_damage_are_found_in_a_bucket_too(files, bucket, gcs_server):

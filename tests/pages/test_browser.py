@@ -46,7 +46,7 @@ def run_seen(directory, data):
         0,
         "2026-11-23T12:00:00+00:00",
         source.state(source.start),
-        source.provenance,
+        source.info.provenance,
         {},
         None,
         {},

@@ -73,7 +73,7 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(numbe
     assert rows_of(whole, "number").tolist() == [*range(N), *[2**31 - 1] * (-N % B)]
     assert mask.tolist() == [1.0] * N + [0.0] * (-N % B)  # E2 E4
     assert set(index[mask == 0]) <= {-1}
-    assert {source.expected_crc for source in each} == {crc_sum(whole)}  # E17
+    assert {source.info.expected_crc for source in each} == {crc_sum(whole)}  # E17
     one_host = eval_dataset(numbers_of(N), read_ahead_bytes=1, **options)  # E7: one shard, no read-ahead, too
     assert_same(taken(one_host), whole)
 
@@ -93,7 +93,7 @@ def test_a_limit_is_the_first_records_on_any_hosts(numbers_of, corner):
         padding = -due % corner.global_batch
         assert rows_of(whole, "_index").tolist() == [*range(due), *[-1] * padding]
         assert rows_of(whole, "_crc").tolist() == [*crcs[:due].tolist(), *[0] * padding]
-        assert {source.expected_crc for source in each} == {crc_sum(whole)}
+        assert {source.info.expected_crc for source in each} == {crc_sum(whole)}
 
 
 @corners

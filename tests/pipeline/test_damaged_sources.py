@@ -21,9 +21,9 @@ sources = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.n
 @sources
 def test_other_data_of_the_same_sizes_have_another_fingerprint(source, written, tmp_path, write_dataset):
     source.write(tmp_path / "data", range(N), write_dataset)
-    mine = source.records(written(source)).fingerprint
-    assert source.records(tmp_path / "data").fingerprint == mine
-    others = source.records(written(source, "others")).fingerprint
+    mine = source.records(written(source)).info.fingerprint
+    assert source.records(tmp_path / "data").info.fingerprint == mine
+    others = source.records(written(source, "others")).info.fingerprint
     if "replacement" in source.cannot:  # it goes by sizes, which compression may change
         assert (others == mine) == (sizes_in(written(source, "others")) == sizes_in(written(source)))
     else:
@@ -78,7 +78,7 @@ def test_a_truncated_file_is_refused_on_opening_and_never_short_data(source, wri
             source.open(directory)
         return
     records = source.records(directory)
-    assert records.fingerprint != source.records(written(source)).fingerprint
+    assert records.info.fingerprint != source.records(written(source)).info.fingerprint
     if "damage" not in source.cannot:
         with pytest.raises(ShardError, match=path.name):
             fetch(records, np.arange(N))

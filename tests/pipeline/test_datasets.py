@@ -52,7 +52,7 @@ def test_an_evaluation_has_every_record_once_and_proves_it(numbers_of, sizes, gl
             assert {k: (v.shape, v.dtype) for k, v in batch.items()} == {
                 k: (s.shape, s.dtype) for k, s in source.spec.items()
             }
-    assert crc_sum(whole) == inputs[0].expected_crc  # E17
+    assert crc_sum(whole) == inputs[0].info.expected_crc  # E17
     assert inputs[0].num_records == N
 
 
@@ -79,7 +79,7 @@ def test_a_limit_is_the_first_records_for_every_number_of_hosts(numbers_of, limi
         ]
         rows = [b for source in inputs for b in taken(source)]
         assert sorted(i for b in rows for i in b["_index"].tolist() if i >= 0) == list(range(due))
-        assert crc_sum(rows) == inputs[0].expected_crc
+        assert crc_sum(rows) == inputs[0].info.expected_crc
         assert inputs[0].num_records == due
 
 
@@ -100,7 +100,7 @@ def test_a_reader_that_repeats_one_record_and_skips_another_is_caught(numbers_of
         source = eval_dataset(numbers_of(5, 0, 3), global_batch=4, limit=limit)
         batches = taken(source)
         assert sum(b["_mask"].sum() for b in batches) == source.num_records
-        assert crc_sum(batches) != source.expected_crc
+        assert crc_sum(batches) != source.info.expected_crc
 
 
 @pytest.mark.parametrize(("count", "epochs"), [(2, "span"), (8, "drop")])
@@ -121,7 +121,7 @@ def test_an_epoch_of_training_has_every_record_with_its_own_features(images):
     assert sorted(int(index) for index, _, _ in rows) == list(range(40))
     assert all(label == 1 + index % 10 and weight.tolist() == [index, index / 2] for index, label, weight in rows)
     assert all(b["_mask"].tolist() == [1.0] * 8 for b in batches)
-    assert crc_sum(batches) == eval_dataset(images, "train", global_batch=8).expected_crc
+    assert crc_sum(batches) == eval_dataset(images, "train", global_batch=8).info.expected_crc
 
 
 @pytest.mark.parametrize("steps", [0, 2, 5, 11])

@@ -77,7 +77,7 @@ def test_records_are_those_of_tfrecord_dataset(tmp_path, compression):
     records = open_dataset(f"{tmp_path}/*.tfrecord")
     assert payloads_of(records) == list(theirs.as_numpy_iterator()) == 2 * written
     assert records.layout == Opaque("record")
-    assert (records.whole_files, records.crcs) == (2, None)
+    assert (records.info.whole_files, records.info.crcs) == (2, None)
 
 
 @pytest.mark.parametrize("write", [gzip.compress, lambda data: gzip.compress(data) + b"\0" * 5], ids=["", "padded"])
@@ -149,7 +149,7 @@ def test_an_unfinished_conversion_is_not_taken_for_foreign_files(foreign):
 def test_a_manifest_goes_before_names_unless_the_format_is_given(numbers_of):
     directory = numbers_of(5, 3)
     indexed, foreign = open_dataset(directory), open_dataset(directory, format=TFRecords())
-    assert (indexed.whole_files, foreign.whole_files) == (None, 2)
+    assert (indexed.info.whole_files, foreign.info.whole_files) == (None, 2)
     assert payloads_of(indexed) == payloads_of(foreign)
 
 
@@ -191,11 +191,11 @@ def test_the_fingerprint_is_of_the_files_and_not_of_their_place(foreign, tmp_pat
     copy = tmp_path_factory.mktemp("copy")
     for path in foreign.glob("train*"):
         (copy / path.name).write_bytes(path.read_bytes())
-    assert open_dataset(copy).fingerprint == open_dataset(foreign).fingerprint
+    assert open_dataset(copy).info.fingerprint == open_dataset(foreign).info.fingerprint
     Path(copy / "train-1-of-3").write_bytes(numbers(9))
-    assert open_dataset(copy).fingerprint != open_dataset(foreign).fingerprint
+    assert open_dataset(copy).info.fingerprint != open_dataset(foreign).info.fingerprint
     prints = set()
     for payloads in ([b"x" * 100], [b"x" * 42, b"x" * 42], [b"y" * 42, b"y" * 42]):  # files of one size
         (tmp_path_factory.getbasetemp() / "one.tfrecord").write_bytes(b"".join(map(frame, payloads)))
-        prints.add(open_dataset(tmp_path_factory.getbasetemp() / "one.tfrecord").fingerprint)
+        prints.add(open_dataset(tmp_path_factory.getbasetemp() / "one.tfrecord").info.fingerprint)
     assert len(prints) == 2  # a disk keeps no checksums

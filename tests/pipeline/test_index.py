@@ -48,7 +48,7 @@ def contents(directory):
 def rows_of(directory, split, key="i"):
     dataset = eval_dataset(str(directory), split, global_batch=4)
     batches = list(dataset.batches())
-    assert sum(int(batch["_crc"].astype(np.int64).sum()) for batch in batches) % 2**32 == dataset.expected_crc
+    assert sum(int(batch["_crc"].astype(np.int64).sum()) for batch in batches) % 2**32 == dataset.info.expected_crc
     return [int(i) for batch in batches for i, mask in zip(batch[key], batch["_mask"], strict=True) if mask]
 
 

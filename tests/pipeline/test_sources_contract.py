@@ -63,7 +63,7 @@ def records_of(data: Records | Mixture) -> Records:
 
 def host_counts(data: Records | Mixture) -> list[int]:
     """All, but for files that have to be read whole: of these every host needs one."""
-    files = records_of(data).whole_files
+    files = records_of(data).info.whole_files
     return [count for count in HOSTS if files is None or count <= files]
 
 
@@ -91,17 +91,17 @@ def test_what_a_source_cannot_do_is_known_and_has_a_reason():
 @sources
 def test_records_are_what_was_written_in_any_order_and_have_places_of_their_own(source, opened):
     records = records_of(opened(source))
-    assert records.num_records == N
+    assert records.info.num_records == N
     ids = np.random.default_rng(0).integers(0, N, 100)
     groups = [np.arange(N), ids[:1], ids[1:1], ids[1:]]
     for ahead in (0, 10**6):
         for group, found in zip(groups, records.read(weighed(records, groups), ahead), strict=True):
             assert [record.payload for record in found] == [source.payload(i) for i in group.tolist()]
             assert [record.crc for record in found] == [crc32c(record.payload) for record in found]
-    if records.crcs is None:
+    if records.info.crcs is None:
         assert "proof" in source.cannot
     else:
-        assert records.crcs.tolist() == [crc32c(source.payload(i)) for i in range(N)]
+        assert records.info.crcs.tolist() == [crc32c(source.payload(i)) for i in range(N)]
     assert len({records.where(i) for i in range(N)}) == N
     starts = records.block_starts(5)
     assert starts[0] == 0
@@ -126,7 +126,7 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(sourc
             assert mask.tolist() == [1.0] * N + [0.0] * (-N % batch)  # E2
             assert len({tuple((k, v.shape, v.dtype) for k, v in b.items()) for b in whole}) == 1  # E6
             assert_same(whole, one_host)  # E7
-            due = {each.expected_crc for each in inputs}
+            due = {each.info.expected_crc for each in inputs}
             assert due == ({None} if "proof" in source.cannot else {crc_sum(whole)})  # E17
         assert alone.restore(alone.state(alone.start)) == alone.start == (0, 0)  # E14
         assert_same(taken(alone), one_host)
@@ -152,7 +152,7 @@ def test_a_limit_is_the_first_records_on_any_hosts(source, opened, limit):
         assert rows_of(whole, "_index").tolist() == [*range(due), *[-1] * (-due % B)]
         assert rows_of(whole, "_crc")[:due].tolist() == [crc32c(source.payload(i)) for i in range(due)]
         expected = None if "proof" in source.cannot else crc_sum(whole)
-        assert {each.expected_crc for each in inputs} == {expected}
+        assert {each.info.expected_crc for each in inputs} == {expected}
 
 
 @sources
@@ -210,14 +210,14 @@ def test_a_state_is_small_and_is_refused_with_any_other_data(source, inputs, wri
     again = train_dataset(source.open(written(source)), global_batch=B, epochs="span", seed=SEED, keys=())
     assert again.state(far) == json.loads(state)
     for other in (other for other in inputs.values() if other is not mine):
-        same = mine.fingerprint == other.fingerprint
+        same = mine.info.fingerprint == other.info.fingerprint
         if same and other.state(far) == json.loads(state):  # the same data, through a cache
             assert other.restore(json.loads(state)) == far
             continue
         text = (
             "the order of records differs|it is not from"
             if same
-            else f"data {mine.fingerprint}; .* is {other.fingerprint}"
+            else f"data {mine.info.fingerprint}; .* is {other.info.fingerprint}"
         )
         with pytest.raises(FingerprintError, match=text):
             other.restore(json.loads(state))
@@ -227,7 +227,7 @@ def test_a_state_is_small_and_is_refused_with_any_other_data(source, inputs, wri
 
 @sources
 def test_more_hosts_than_whole_files_are_refused_with_what_to_do(source, opened):
-    files = records_of(opened(source)).whole_files
+    files = records_of(opened(source)).info.whole_files
     if files is not None:
         with pytest.raises(OptionError, match=rf"{files + 1} hosts cannot share {files} files .* pipeline\.index"):
             train_dataset(opened(source), global_batch=files + 1, hosts=Hosts(0, files + 1))

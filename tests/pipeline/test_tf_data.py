@@ -109,11 +109,11 @@ def test_an_evaluation_of_any_program_has_every_example_once_on_any_hosts(count,
         return [x for b in batches for x, real in zip(b["x"].tolist(), b["_mask"], strict=True) if real]
 
     made = [tf_data.evaluation_batches(numbers(count), batch, Hosts(i, hosts)) for i in range(hosts)]
-    assert {len(dataset) for dataset in made} == {dataset.infeed_input.steps_per_epoch for dataset in made}
+    assert {len(dataset) for dataset in made} == {dataset.infeed_input.info.steps_per_epoch for dataset in made}
     for passes in ([list(d.as_numpy_iterator()) for d in made], [list(d.infeed_input.batches(0)) for d in made]):
         steps = [kept(of_hosts) for of_hosts in zip(*passes, strict=True)]
         assert steps == [list(range(count))[at : at + batch] for at in range(0, count, batch)]
-    assert {dataset.infeed_input.num_records for dataset in made} == {count}
+    assert {dataset.infeed_input.info.num_records for dataset in made} == {count}
 
 
 def test_training_batches_repeat_the_program_on_every_host():
@@ -125,7 +125,7 @@ def test_training_batches_repeat_the_program_on_every_host():
         dataset = tf_data.training_batches(numbers(10), 4, hosts, start_step=3)
         assert next(dataset.as_numpy_iterator())["x"].tolist() == expected
         assert next(dataset.infeed_input.batches(3))["x"].tolist() == expected
-        assert (dataset.element_spec["x"].shape, dataset.infeed_input.start) == ([2], 3)
+        assert (dataset.element_spec["x"].shape, dataset.infeed_input.info.start) == ([2], 3)
         assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
@@ -254,7 +254,9 @@ def test_a_stated_number_of_records_that_is_wrong_is_an_error_even_if_batches_ar
     program = numbers(100).apply(tf.data.experimental.assert_cardinality(stated))
     with pytest.raises(EvaluationError, match="has another number of examples than its assert_cardinality states"):
         source = tf_data.evaluation_batches(program, 16).infeed_input
-        list(itertools.islice(source.batches(0), source.steps_per_epoch))  # as the trainer reads it: not to its end
+        list(
+            itertools.islice(source.batches(0), source.info.steps_per_epoch)
+        )  # as the trainer reads it: not to its end
 
 
 def test_rows_of_a_complete_batch_may_have_another_order():

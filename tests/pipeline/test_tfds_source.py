@@ -39,7 +39,7 @@ def edit_info(directory, change):
 def test_its_records_are_those_of_tfds(tiny_tfds, split, count):
     directory = tiny_tfds / "tiny/1.2.0"
     records = open_dataset(directory, split)
-    assert (records.num_records, records.whole_files, records.crcs) == (count, 1, None)
+    assert (records.num_records, records.info.whole_files, records.info.crcs) == (count, 1, None)
     assert records.layout.features["image"].content == "image"
     names = tuple(tfds.builder_from_directory(str(directory)).info.features["label"].names)
     assert (records.labels.key, records.labels.base, records.labels.names) == ("label", 0, names)
@@ -91,7 +91,7 @@ def test_several_files_and_none_that_are_empty(tmp_path):
     write_tfds_by_hand(tmp_path / "some", [payloads[:4], [], payloads[4:]], {"number": "int64"})
     records = open_dataset(tmp_path / "some")
     assert [record.payload for record in fetch(records, np.arange(9))] == payloads
-    assert records.whole_files == 2
+    assert records.info.whole_files == 2
     write_tfds_by_hand(tmp_path / "none", [[]], {"number": "int64"})
     with pytest.raises(EmptySplitError, match="nothing to read"):
         open_dataset(tmp_path / "none")

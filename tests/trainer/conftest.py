@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import FingerprintError
 from trainer.config import TrainerConfig
-from trainer.inputs import InputContext
+from trainer.inputs import InputContext, InputInfo
 from trainer.task import Task, Variables
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -34,31 +34,31 @@ class ArrayInput:
     arrays: Mapping[str, np.ndarray]
     ctx: InputContext
     pad: Mapping[str, Any] = field(default_factory=dict)
-    start: int = 0
-    expected_crc: int | None = None
 
     def __post_init__(self) -> None:
         self.given: list[np.ndarray] = []
-        self.num_records = len(next(iter(self.arrays.values())))
-        self.crcs = np.array([zlib.crc32(b"%d" % i) for i in range(self.num_records)], np.uint32)
-        batch = self.ctx.global_batch_size
-        if self.ctx.mode == "train":
-            self.steps_per_epoch = self.num_records // batch
-        else:
-            self.steps_per_epoch = -(-self.num_records // batch)
-            self.expected_crc = int(self.crcs.sum(dtype=np.uint64)) % 2**32
-        self.endless = self.ctx.mode == "train"
-        self.fingerprint = f"array{self.num_records}"
-        self.spec = self._batch(0)
+        count, batch = len(next(iter(self.arrays.values()))), self.ctx.global_batch_size
+        self.crcs = np.array([zlib.crc32(b"%d" % i) for i in range(count)], np.uint32)
+        trains = self.ctx.mode == "train"
+        self.info = InputInfo(
+            {},
+            f"array{count}",
+            start=0,
+            num_records=count,
+            steps_per_epoch=count // batch if trains else -(-count // batch),
+            expected_crc=None if trains else int(self.crcs.sum(dtype=np.uint64)) % 2**32,
+            endless=trains,
+        )
+        self.info = replace(self.info, spec=self._batch(0))
 
     def _ids(self, step: int) -> np.ndarray:
         batch = self.ctx.global_batch_size
         if self.ctx.mode == "train":
-            epoch, step = divmod(step, self.steps_per_epoch)
-            order = np.random.default_rng((self.ctx.seed, epoch)).permutation(self.num_records)
+            epoch, step = divmod(step, self.info.steps_per_epoch)
+            order = np.random.default_rng((self.ctx.seed, epoch)).permutation(self.info.num_records)
             return order[step * batch : (step + 1) * batch]
         ids = np.arange(step * batch, (step + 1) * batch)
-        return np.where(ids < self.num_records, ids, -1)
+        return np.where(ids < self.info.num_records, ids, -1)
 
     def _batch(self, step: int) -> dict[str, np.ndarray]:
         ids = np.concatenate([self._ids(step)[rows] for rows in map(_slice, self.ctx.hosts.rows)])
@@ -73,7 +73,7 @@ class ArrayInput:
         return batch | {"_mask": real.astype(np.float32), "_index": ids.astype(np.int32), "_crc": crc}
 
     def batches(self, position: int) -> Iterator[dict[str, np.ndarray]]:
-        while self.ctx.mode == "train" or position < self.steps_per_epoch:
+        while self.ctx.mode == "train" or position < self.info.steps_per_epoch:
             batch = self._batch(position)
             self.given.append(batch["_index"])
             yield batch
@@ -83,11 +83,11 @@ class ArrayInput:
         return position + n
 
     def state(self, position: int) -> dict[str, Any]:
-        return {"fingerprint": self.fingerprint, "seed": self.ctx.seed, "position": position}
+        return {"fingerprint": self.info.fingerprint, "seed": self.ctx.seed, "position": position}
 
     def restore(self, state: dict[str, Any]) -> int:
-        if (state["fingerprint"], state["seed"]) != (self.fingerprint, self.ctx.seed):
-            raise FingerprintError(f"saved from {state}, this is {self.fingerprint}, seed {self.ctx.seed}")
+        if (state["fingerprint"], state["seed"]) != (self.info.fingerprint, self.ctx.seed):
+            raise FingerprintError(f"saved from {state}, this is {self.info.fingerprint}, seed {self.ctx.seed}")
         return state["position"]
 
 

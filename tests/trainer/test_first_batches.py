@@ -22,8 +22,8 @@ def taken(source, position, count):
 
 def test_the_first_batches_come_again_and_again_from_any_position():
     source = FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True)
-    assert taken(source, source.start, 8) == [0, 1, 2, 0, 1, 2, 0, 1]
-    position = source.restore(source.state(source.advance(source.start, 5)))
+    assert taken(source, source.info.start, 8) == [0, 1, 2, 0, 1, 2, 0, 1]
+    position = source.restore(source.state(source.advance(source.info.start, 5)))
     assert taken(source, position, 4) == [2, 0, 1, 2]
     assert taken(FirstBatches(IterableInput(rows(0, 1, 2, 3), 1), 3, repeat=True), position, 2) == [2, 0]
 

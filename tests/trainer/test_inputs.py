@@ -1,6 +1,6 @@
 """What an input_fn may return, and what is refused before the first step."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import optax
@@ -10,7 +10,7 @@ from pipeline.errors import InputError, OptionError
 from pipeline.hosts import Hosts
 from trainer.batch_spec import batch_struct, check_batch
 from trainer.first_batches import FirstBatches
-from trainer.inputs import Input, InputContext, IterableInput, as_input
+from trainer.inputs import Input, InputContext, InputInfo, IterableInput, as_input
 from trainer.trainer import Trainer
 
 
@@ -25,18 +25,56 @@ def test_an_input_is_known_by_its_shape_alone(vector_input, dense_task, config):
     assert isinstance(seen[0], Input)
 
 
-def test_an_input_of_a_users_own_gets_the_attributes_that_it_lacks_and_keeps_those_that_it_has(vector_input):
-    own = vector_input(InputContext("train", 16, 16, 16, Hosts(0, 1, rows=(range(16),)), 0, 0, 1.0))
-    own.on_error = "mask"
-    source = as_input(own, 16)
+class OldInput:
+    """An input as version 0.2 wanted it: `info` is in its attributes."""
+
+    def __init__(self, inner):
+        self.advance, self.state, self.restore, self.batches = inner.advance, inner.state, inner.restore, inner.batches
+        self.spec, self.fingerprint, self.start = inner.info.spec, inner.info.fingerprint, inner.info.start
+        self.num_records, self.steps_per_epoch = inner.info.num_records, inner.info.steps_per_epoch
+        self.expected_crc, self.quarantine = inner.info.expected_crc, ()
+
+
+class Wrapper:
+    """An input that passes on what it does not change."""
+
+    def __init__(self, inner, **changed):
+        self.inner = inner
+        vars(self).update(changed)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def test_an_input_with_attributes_in_place_of_an_info_is_adapted_with_a_warning(vector_input, dense_task, config):
+    inner = vector_input(InputContext("eval", 16, 16, 16, Hosts(0, 1, rows=(range(16),)), 0, 0, 1.0))
+    old = OldInput(inner)
+    with pytest.warns(DeprecationWarning, match=r"OldInput has the attributes spec, .* self\.info = InputInfo\(spec="):
+        source = as_input(old, 16)
+    for field in fields(InputInfo):
+        assert getattr(source.info, field.name) == getattr(inner.info, field.name), field.name
+    old.quarantine = ["a bad record"]
+    assert source.info.quarantine == ["a bad record"]
     assert as_input(source, 1) is source
-    assert (source.on_error, source.quarantine, source.verify_command) == ("mask", (), None)
-    own.quarantine = ["a bad record"]
-    assert source.quarantine == ["a bad record"]
-    assert (source.num_records, source.fingerprint) == (own.num_records, own.fingerprint)
-    assert type(source).__name__ == type(own).__name__
+    assert type(source).__name__ == "OldInput"
     with pytest.raises(AttributeError, match="no attribute 'shards'"):
         getattr(source, "shards")  # noqa: B009
+    trainer = Trainer(dense_task, config())
+    with pytest.warns(DeprecationWarning, match="OldInput has"):
+        trainer.train(lambda ctx: OldInput(vector_input(ctx)), steps=2)
+    expected = trainer.evaluate(vector_input)
+    with pytest.warns(DeprecationWarning, match="OldInput has"):
+        found = trainer.evaluate(lambda ctx: OldInput(vector_input(ctx)))
+    assert (found.metrics, found.records, found.proven) == (expected.metrics, 100, True)
+
+
+def test_a_wrapper_passes_on_an_info_and_its_own_attributes_are_in_it_with_a_warning(vector_input):
+    inner = vector_input(InputContext("train", 16, 16, 16, Hosts(0, 1, rows=(range(16),)), 0, 0, 1.0))
+    wrapper = Wrapper(inner)
+    assert as_input(wrapper, 16) is wrapper
+    with pytest.warns(DeprecationWarning, match=r"Wrapper has the attributes num_records, on_error\."):
+        info = as_input(Wrapper(inner, num_records=7, on_error="mask"), 16).info
+    assert (info.num_records, info.on_error, info.fingerprint) == (7, "mask", inner.info.fingerprint)
 
 
 def test_an_input_that_lacks_nothing_is_used_as_it_is():
@@ -49,7 +87,7 @@ def test_an_input_that_lacks_nothing_is_used_as_it_is():
 
 def test_a_plain_batch_gets_a_mask_of_ones_and_32_bits():
     source = IterableInput([{"x": np.arange(3.0), "nested": {"y": np.arange(3)}}], 3)
-    (batch,) = source.batches(source.start)
+    (batch,) = source.batches(source.info.start)
     assert batch["_mask"].tolist() == [1, 1, 1]
     assert (batch["x"].dtype, batch["nested"]["y"].dtype) == (np.float32, np.int32)
     check_batch(batch, batch_struct(batch))
@@ -106,7 +144,7 @@ def test_what_is_no_input_is_refused_before_anything_compiles(dense_task, config
 def test_an_input_with_a_spec_that_jax_cannot_hold_is_refused(vector_input, dense_task, config, change, text):
     def input_fn(ctx):
         source = vector_input(ctx)
-        source.spec = change(source.spec)
+        source.info = replace(source.info, spec=change(source.info.spec))
         return source
 
     with pytest.raises(InputError, match=text):

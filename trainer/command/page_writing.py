@@ -39,12 +39,12 @@ class _PageInput:
     def __call__(self, ctx: InputContext) -> Any:
         """What input_fn returns."""
         source = self._input_fn(ctx)
-        self._fingerprint = getattr(source, "fingerprint", None)
+        self._fingerprint = getattr(getattr(source, "info", source), "fingerprint", None)
         return source
 
     def reads(self, records: Records) -> bool:
         """Whether the numbers of the input are those of these records."""
-        return records.fingerprint == self._fingerprint
+        return records.info.fingerprint == self._fingerprint
 
 
 class Report:
@@ -84,7 +84,7 @@ class Report:
             recipe=_name_of(recipe),
             facts=facts,
             class_names=recipe.class_names().get("class"),
-            label_names=records.labels if records else None,
+            label_names=records.info.labels if records else None,
             show=self._show(),
             made_by=_command_text(self._command),
         )
@@ -121,7 +121,7 @@ def _looked_at(recipe: Recipe, command: Command | None, look: Look, input_fn: _P
     records, stored = recipe.train_records, list[ShownRecord]()
     if look.numbers is not None and input_fn.reads(records):
         stored = show_records(records, look.numbers, recipe.record_text)
-    return LookedAt(_name_of(recipe), stored, records.labels, **given)
+    return LookedAt(_name_of(recipe), stored, records.info.labels, **given)
 
 
 def _name_of(recipe: Recipe) -> str:

@@ -139,7 +139,7 @@ def _not_run(command: Command) -> str:
 
 
 def _check_data(source: Any, start: Start) -> None:
-    given = getattr(source, "provenance", None)
+    given = getattr(getattr(source, "info", source), "provenance", None)
     if given and start.input and given["fingerprint"] != start.input["fingerprint"]:
         raise CheckpointError(
             f"the losses are not known: the data have the fingerprint {given['fingerprint']}; the run read "

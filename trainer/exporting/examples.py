@@ -31,7 +31,7 @@ class Examples:
         hosts, config = replace(ONE_HOST, rows=(range(count),)), setup.config
         context = InputContext("predict", count, count, count, hosts, config.seed, 0, config.stall_seconds)
         source = as_input(as_function(input_fn)(context), count)
-        batches = source.batches(source.start)
+        batches = source.batches(source.info.start)
         batch = next(batches)
         getattr(batches, "close", lambda: None)()
         rows = np.flatnonzero(batch[MASK] > 0)[:count]

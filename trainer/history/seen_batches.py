@@ -5,7 +5,6 @@ depend on the data, are in the history."""
 
 import contextlib
 import functools
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.orders.order import Position
 from pipeline.orders.recorded import restored_order
+from pipeline.orders.stand_ins import stand_ins
 from pipeline.sources.origins import Origin
 from trainer.history.segments import REMEDY, History, Segment
 from trainer.workdir import SEGMENTS
@@ -136,9 +136,5 @@ class _Trace:
 
     @functools.cache  # noqa: B019 (a trace lives as long as its command)
     def _stand_in(self, bad: int) -> int:
-        """The next record of the same source that is not bad: see `Assembly`, which finds it by reading."""
-        starts = self._given["source_starts"]
-        source = bisect_right(starts, bad)
-        first, end = starts[source - 1 : source + 1]
-        after = (first + (bad - first + step) % (end - first) for step in range(1, end - first))
-        return next(number for number in after if number not in self._bad)
+        numbers = stand_ins(self._given["source_starts"], bad)
+        return next(number for number in numbers if number not in self._bad)

@@ -111,7 +111,7 @@ def _told(source: IndexedRecords, record: Any) -> tuple[str, str]:
     """The key and the label of a record, as text; of a damaged record, what is wrong."""
     if not isinstance(record, Proven):
         return f"(damaged: {record})", ""
-    if source.layout.opaque:
+    if source.manifest.schema.opaque:
         return "", ""
     try:
         values = decode_example(record.payload)
@@ -126,9 +126,9 @@ def _told(source: IndexedRecords, record: Any) -> tuple[str, str]:
 
 def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     """The labels of a record, with their names; without named classes, the single integers of features called label."""
-    if source.labels:
-        for label in labels_of(source.labels, values):
-            yield f"{label} {label_name(source.labels, label) or ''}".strip()
+    if source.info.labels:
+        for label in labels_of(source.info.labels, values):
+            yield f"{label} {label_name(source.info.labels, label) or ''}".strip()
         return
     for name, found in values.items():
         if name.rpartition("/")[2] == "label" and len(found) == 1 and isinstance(found[0], int):

@@ -48,7 +48,7 @@ def evaluate(
         start = restore(session, "eval", input_fn, step, checkpoint_path, check_padding=check_padding, on_records=given)
         with session.preemption.leavable():
             evaluation = Evaluation(session, start.opened, start.state, start.step, on_records)
-        due = start.opened.source.num_records
+        due = start.opened.source.info.num_records
         due = due and due * len(setup.config.evaluated_models)
         with RecordsLine("evaluated", due, shown=jax.process_index() == 0) as line:
             result = evaluation.epoch(on_counted=line.add)

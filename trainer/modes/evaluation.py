@@ -47,7 +47,7 @@ class Evaluation:
         self._session, self._setup, self.state, self._step = session, setup, state, step
         self._given = self._opened = opened
         self._on_records, self._exhausted, self.padding_rows = on_records, False, 0
-        epoch = opened.source.steps_per_epoch
+        epoch = opened.source.info.steps_per_epoch
         self._shapes = opened.struct, epoch
         k = setup.steps_per_dispatch(opened, [epoch] if epoch else [])
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
@@ -62,7 +62,7 @@ class Evaluation:
         cls, previous: "Evaluation | None", session: Session, opened: Opened, state: TrainState, step: int
     ) -> "Evaluation":
         """Of this state: `previous`, with its program, if the input has the same shapes, or a new one."""
-        if previous is None or (opened.struct, opened.source.steps_per_epoch) != previous._shapes:
+        if previous is None or (opened.struct, opened.source.info.steps_per_epoch) != previous._shapes:
             return cls(session, opened, state, step)
         previous._session, previous.state, previous._step = session, state, step
         if opened is not previous._given:
@@ -91,7 +91,7 @@ class Evaluation:
         padding_kind = self._setup.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
         sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
-        with self._session.feeding(self._program, opened, opened.source.start, self._steps) as feeder:
+        with self._session.feeding(self._program, opened, opened.source.info.start, self._steps) as feeder:
             started = time.perf_counter()
             carry, _ = run(carry, 0, feeder, self._program, sums.add, self._session)
         self.state = with_model(self.state, model, carry.variables)
@@ -109,9 +109,9 @@ class Evaluation:
             arrays=arrays,
             records=epoch.records,
             masked=epoch.masked,
-            num_records=opened.source.num_records,
+            num_records=opened.source.info.num_records,
             crc=epoch.crc,
-            expected_crc=opened.source.expected_crc,
+            expected_crc=opened.source.info.expected_crc,
             seconds=time.perf_counter() - started,
             totals={name: total for each in totals.values() for name, total in each.items()},
         )

@@ -83,7 +83,7 @@ def export(
 
     def make() -> ExportResult:
         examples = Examples.first_of(setup, opened.input_fn, served.arrays, RECORDS)
-        facts = replace(origin, model=model, fingerprint=opened.source.fingerprint)
+        facts = replace(origin, model=model, fingerprint=opened.source.info.fingerprint)
         making = Making(options, served, labels, facts)
         return making(arrays, predicted, examples, session.check)
 
@@ -95,7 +95,7 @@ def _predicted(
 ) -> tuple[list[dict[str, Any]], Variables]:
     """The served predictions of the first records, on every host; and the same variables in other arrays."""
     batches = math.ceil(RECORDS / opened.global_batch)
-    epoch = opened.source.steps_per_epoch
+    epoch = opened.source.info.steps_per_epoch
     first = FirstBatches(opened.source, 1 if epoch is None else min(batches, epoch), repeat=False)
     prediction = Prediction(session, replace(opened, source=first), variables, gather=True)
     records = [named_leaves(record) for record in prediction.records()]

@@ -28,7 +28,7 @@ def look(setup: Setup, input_fn: InputFn, records: int, draws: int) -> Look:
         return named_leaves(axes.map(lambda leaf, axis: np.moveaxis(leaf, axis, 0), made))
 
     # Ask the class: a wrapper that forwards attributes may change the batches.
-    if hasattr(type(opened.source), "draw") and opened.source.num_records:
+    if hasattr(type(opened.source), "draw") and opened.source.info.num_records:
         return _drawn(opened, seen, records, draws)
     return _first_batch(opened, seen, records)
 
@@ -36,7 +36,7 @@ def look(setup: Setup, input_fn: InputFn, records: int, draws: int) -> Look:
 def _drawn(opened: Opened, seen: Seen, records: int, draws: int) -> Look:
     source: Any = opened.source
     # A complete batch: augmentation may mix its records.
-    ids = _spread(source.num_records, opened.struct[MASK].shape[0])
+    ids = _spread(source.info.num_records, opened.struct[MASK].shape[0])
     batches = (seen(source.draw(ids, np.full(len(ids), epoch))) for epoch in range(draws))
     first = next(batches)
     rows = _some_rows(first, records)
@@ -46,7 +46,7 @@ def _drawn(opened: Opened, seen: Seen, records: int, draws: int) -> Look:
 
 def _first_batch(opened: Opened, seen: Seen, records: int) -> Look:
     """Of an input that cannot draw a record again."""
-    batches = opened.source.batches(opened.source.start)
+    batches = opened.source.batches(opened.source.info.start)
     try:
         batch = seen(next(iter(batches)))
     finally:

@@ -89,7 +89,7 @@ class Prediction:
         rows = jax.eval_shape(step, variables, batch)[1][ROWS]
         bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
         bytes_ = bytes_ if gather else bytes_ // place.replicas
-        epoch = opened.source.steps_per_epoch
+        epoch = opened.source.info.steps_per_epoch
         k = setup.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
         self._steps = Steps.of_input() if epoch is None else Steps.planned(0, epoch, k)
 
@@ -104,7 +104,7 @@ class Prediction:
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact. HostError if this host
         stops before the end and another one does not."""
         source, session = self._opened.source, self._session
-        with session.feeding(self._program, self._opened, source.start, self._steps) as feeder:
+        with session.feeding(self._program, self._opened, source.info.start, self._steps) as feeder:
             pending = None
             try:
                 for chunk in feeder:

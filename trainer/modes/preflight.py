@@ -110,18 +110,18 @@ def _facts_of_input(setup: Setup, opened: Opened) -> dict[str, Any]:
     # Without the axis of the batch: hosts may have different numbers of rows.
     rows = axes.map(lambda x, axis: f"{x.dtype} {[*x.shape[:axis], *x.shape[axis + 1 :]]} per row", opened.struct)
     spec = {f"the batch's {name}": row for name, row in named_leaves(rows).items()}
-    order = {f"the input's {name}": value for name, value in source.state(source.start).items()}
+    order = {f"the input's {name}": value for name, value in source.state(source.info.start).items()}
     model = jax.tree_util.tree_leaves_with_path(setup.abstract_state(opened))
     listing = "".join(f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n" for path, leaf in model)
     facts = {
         "mode": opened.mode,
         "the input": type(source).__name__,
-        "fingerprint": source.fingerprint,
-        "num_records": source.num_records,
-        "steps_per_epoch": source.steps_per_epoch,
+        "fingerprint": source.info.fingerprint,
+        "num_records": source.info.num_records,
+        "steps_per_epoch": source.info.steps_per_epoch,
         "global batch": opened.global_batch,
-        "expected_crc": source.expected_crc,
-        "on_error": source.on_error,
+        "expected_crc": source.info.expected_crc,
+        "on_error": source.info.on_error,
     }
     checksum = f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}"
     return facts | spec | order | {"model and optimizer": checksum}

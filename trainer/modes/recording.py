@@ -14,7 +14,7 @@ from trainer.checkpointing.contents import versions
 from trainer.cluster.decisions import Decision
 from trainer.exits import Interrupted, Preempted
 from trainer.history.segments import BadRecords, End, Hint, HistoryLine, Start, append, hint_of, no_hint
-from trainer.inputs import CompleteInput
+from trainer.inputs import Input
 from trainer.setup import Setup
 
 __all__ = ["Recorder"]
@@ -28,10 +28,10 @@ class Recorder(AbstractContextManager):
     Host 0 writes start and end; every host writes the bad records that it met. A fast_dev_run writes nothing.
     fence: raises if another run owns the work directory by now; then nothing is written."""
 
-    def __init__(self, setup: Setup, source: CompleteInput, fence: Callable[[], None]) -> None:
+    def __init__(self, setup: Setup, source: Input, fence: Callable[[], None]) -> None:
         self._setup, self._source, self._fence = setup, source, fence
         self._workdir = None if setup.config.fast_dev_run else str(setup.config.workdir)
-        self._provenance, self._known = source.provenance, set[int]()
+        self._provenance, self._known = source.info.provenance, set[int]()
         self.run, self._step = secrets.token_hex(8), 0
 
     @property
@@ -54,7 +54,7 @@ class Recorder(AbstractContextManager):
     def reached(self, step: int) -> None:
         """Notes the last step, and writes the bad records that the input has met since the last call."""
         self._step = step
-        found = self._source.quarantine
+        found = self._source.info.quarantine
         if self._workdir is None or self._provenance is None or len(found) == len(self._known):
             return
         new = {bad.record_id: bad.reason for bad in found if bad.record_id not in self._known}

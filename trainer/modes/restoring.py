@@ -42,7 +42,7 @@ def begin(session: Session, opened: Opened, step: int, warm_start: WarmStart) ->
     if step == 0:
         plan = plan_loading(warm_start, setup.abstract_state(opened)) if warm_start.init_from else None
         state = setup.fresh_state(opened, session.check)
-        return Begun(0, plan.into(state, setup.task, setup.placement) if plan else state, opened.source.start)
+        return Begun(0, plan.into(state, setup.task, setup.placement) if plan else state, opened.source.info.start)
     saved, config = session.checkpoints.restore(step, setup.abstract_state(opened)), setup.config.to_json()
     position = resumed_position(opened.source, saved, config)
     return Begun(step, saved.state, position, saved.productive_seconds, saved.run, tuple(saved.changes(config)))
@@ -56,7 +56,7 @@ def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> 
         return source.restore(saved.input_state)
     except FingerprintError as error:
         changed = [name for name in ORDER_SETTINGS if saved.config.get(name) != config[name]]
-        if saved.input_state.get("fingerprint") != source.fingerprint or not changed:
+        if saved.input_state.get("fingerprint") != source.info.fingerprint or not changed:
             raise FingerprintError(
                 f"the checkpoint of step {saved.step} does not fit this input: {error} On the command line, resume "
                 "with the --data-dir and --train-split that it was trained on; another --workdir starts over."

@@ -19,8 +19,8 @@ from trainer.inputs import InputFn
 from trainer.loop.dispatch_plan import Marks, Steps
 from trainer.loop.dispatching import run
 from trainer.loop.feed import Feeder
-from trainer.loop.step_flops import peak_tflops
 from trainer.loop.program import Program
+from trainer.loop.step_flops import peak_tflops
 from trainer.modes.preflight import agree_on
 from trainer.modes.recording import Recorder
 from trainer.modes.restoring import Begun, begin
@@ -70,7 +70,7 @@ def train(
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
             end = config.fast_dev_run or goal(start)
             opened = setup.open("train", input_fn, start) if end is None or start < end else None
-            if opened and opened.source.endless and end is None:
+            if opened and opened.source.info.endless and end is None:
                 raise OptionError(
                     "no end is given, and the input never ends. Give steps or max_steps to train, or max_steps in the "
                     "TrainerConfig."
@@ -204,8 +204,8 @@ def _say_beginning(setup: Setup, begun: Begun, end: int | None, length: object, 
 def _say_end(loop: TrainLoop, step: int) -> None:
     """Logs how training ended. Raises an Ending if it was preempted."""
     config, source, stopped = loop.session.setup.config, loop.opened.source, loop.stopped
-    if bad := source.quarantine:
-        log.warning("training: %d bad records on this host (%s)", len(bad), source.on_error)
+    if bad := source.info.quarantine:
+        log.warning("training: %d bad records on this host (%s)", len(bad), source.info.on_error)
     saved = step and not config.fast_dev_run
     if stopped.stop:
         how, end = "which is saved" if saved else "and nothing is saved", loop.end or "an input without a known end"

@@ -23,14 +23,14 @@ class FileNames:
 
     def __init__(self, records: Records, key: str) -> None:
         self._records, self._key = records, key.encode()
-        mean = records.num_bytes // records.num_records + 1
+        mean = records.info.num_bytes // records.info.num_records + 1
         self._block_records = max(1, min(BLOCK_BYTES // mean, 1024))
         self._start, self._block = 0, list[Record]()
 
     def __getitem__(self, number: int) -> str | None:
         """The file name of a record; None if the record has none or is damaged."""
         if not 0 <= number - self._start < len(self._block):
-            end = min(number + self._block_records, self._records.num_records)
+            end = min(number + self._block_records, self._records.info.num_records)
             self._start, self._block = number, fetch(self._records, np.arange(number, end))
         record = self._block[number - self._start]
         if not isinstance(record, Proven):

@@ -76,10 +76,10 @@ def find_image_data(choices: Choices, records: Records, trained: TrainedClasses 
     trained: the classes of the model, if it was trained already; they determine num_classes unless a flag does.
 
     Raises OptionError, which names the flag to give, if these are ambiguous."""
-    schema = records.layout
+    schema = records.info.layout
     if not isinstance(schema, Schema) or schema.opaque:
         raise OptionError(f"{choices.data_dir} has no schema of its records. Convert them: converters/SOURCES.md.")
-    found = image_data(choices, schema, records.labels, trained)
+    found = image_data(choices, schema, records.info.labels, trained)
     what = (found.image, found.label, found.num_classes, _some(found.classes.names))
     log.info("images: %r, labels: %r, %d classes%s", *what)
     return found

@@ -175,7 +175,7 @@ class Config(DataRecipe):
     @cached_property
     def _file_names(self) -> FileNames | None:
         key, records = self.image_data.file_name, self.eval_records
-        return FileNames(records, key) if key and records.whole_files is None else None
+        return FileNames(records, key) if key and records.info.whole_files is None else None
 
     def central_crop(self) -> Any:
         """The op of evaluation: 7/8 of the shorter side, such as 224 of 256 pixels."""

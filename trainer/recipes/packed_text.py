@@ -96,14 +96,12 @@ class PackedText(DataRecipe):
         self._warn_of_unknown()
 
     def _warn_of_unknown(self) -> None:
-        from pipeline.sources.records import totals_of
-
-        totals = totals_of(self.eval_records)
+        totals = self.eval_records.info.totals
         if unknown := totals.get("num_unknown"):
             log.warning(
                 "%s: %d of %d tokens are unknown to the tokenizer, but all of their bytes count: bits_per_byte is too "
                 "low",
-                self.eval_records.name,
+                self.eval_records.info.name,
                 unknown,
                 totals["num_tokens"],
             )

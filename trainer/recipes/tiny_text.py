@@ -25,13 +25,11 @@ def tiny_text(split: str, info: TextInfo) -> ExampleRecords:
     features = {name: Feature("int64", row) for name in ("tokens", "segment_ids", "positions")}
     schema = Schema("packed_text", {**features, "num_bytes": Feature("int64")})
     rows = [*_rows(split, info)]
-    records = ExampleRecords(f"{split} (--tiny)", schema, (fields for fields, _ in rows))
     totals = {
         "num_bytes": sum(fields["num_bytes"] for fields, _ in rows),
         "num_tokens": sum(count for _, count in rows),
     }
-    setattr(records, "totals", totals)  # noqa: B010 (an optional attribute of Records)
-    return records
+    return ExampleRecords(f"{split} (--tiny)", schema, (fields for fields, _ in rows), totals=totals)
 
 
 def _rows(split: str, info: TextInfo) -> Iterator[tuple[Mapping[str, Any], int]]:

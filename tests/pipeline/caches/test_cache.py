@@ -4,6 +4,7 @@ import itertools
 import re
 import shutil
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def test_an_evaluation_reads_its_source_once_and_gives_the_same_batches(images, 
     for _ in range(2):
         assert_same(taken(source, count=10), plain)
     assert source_reads == []
-    assert sum(int(b["_crc"].sum(dtype=np.uint64)) for b in plain) % 2**32 == source.expected_crc
+    assert sum(int(b["_crc"].sum(dtype=np.uint64)) for b in plain) % 2**32 == source.info.expected_crc
 
 
 @pytest.mark.parametrize(("count", "ahead"), [(1, 10**6), (2, 1)])
@@ -50,7 +51,7 @@ def test_training_goes_on_for_epochs_without_its_source_on_any_hosts(images, cac
         source_reads.clear()
         source = train_dataset(images, **order, **options(cache))
         assert_same(taken(source, count=20), plain)  # 4 epochs
-        assert sum(size for _, _, size in source_reads) <= open_dataset(images).num_bytes
+        assert sum(size for _, _, size in source_reads) <= open_dataset(images).info.num_bytes
         source_reads.clear()
         assert_same(taken(source, count=20), plain)
         assert source_reads == []
@@ -102,7 +103,7 @@ def test_cached_records_are_records_to_join_to_mix_and_to_take_parts_of(numbers_
 
 def test_threads_share_one_cache(images, cache):
     records = cached(open_dataset(images, "train"), cache)
-    ids = np.arange(records.num_records)
+    ids = np.arange(records.info.num_records)
     expected = fetch(records.source, ids)
     found = {}
 
@@ -144,7 +145,7 @@ def test_records_that_turn_out_larger_than_their_source_said_fill_what_is_free_a
     images, monkeypatch, caplog, source_reads
 ):
     records = open_dataset(images, "train")
-    monkeypatch.setattr(records, "num_bytes", 2_000)  # as of a compressed file
+    monkeypatch.setattr(records, "info", replace(records.info, num_bytes=2_000))  # as of a compressed file
     monkeypatch.setattr(memory, "free_memory_bytes", lambda: 8_000)
     source = cached(records, "ram")
     ids = np.arange(40)

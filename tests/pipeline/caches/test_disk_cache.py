@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ from pipeline.sources.open_dataset import open_dataset
 
 directory, cache, seed, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 records = cached(open_dataset(directory), cache)
-order = np.random.default_rng(seed).permutation(records.num_records)
+order = np.random.default_rng(seed).permutation(records.info.num_records)
 for found in records.read(weighed(records, order.reshape(-1, 1)), 0):
     print(len(found), flush=True)
     time.sleep(pause)
@@ -44,7 +45,7 @@ def source(images):
 
 
 def files(cache, source) -> tuple[Path, Path]:
-    return cache / source.fingerprint / "records", cache / source.fingerprint / "present"
+    return cache / source.info.fingerprint / "records", cache / source.info.fingerprint / "present"
 
 
 def filled(source, cache, ids=IDS):
@@ -144,7 +145,7 @@ def test_changed_data_never_meet_an_old_cache(source, images, tmp_path, source_r
     validation, copy = open_dataset(images, "validation"), shutil.copytree(images, tmp_path / "copy")
     assert fetch(cached(validation, tmp_path), IDS[:21]) == fetch(validation, IDS[:21])
     names = {path.name for path in tmp_path.iterdir()} - {"copy"}
-    assert names == {source.fingerprint, validation.fingerprint}
+    assert names == {source.info.fingerprint, validation.info.fingerprint}
     source_reads.clear()
     fetch(cached(open_dataset(str(copy)), tmp_path), IDS)  # the same data at another place
     assert source_reads == []
@@ -161,7 +162,7 @@ def test_neighbours_come_in_one_large_read(source, tmp_path, monkeypatch):
     records = cached(source, tmp_path)
     groups = np.array_split(np.random.default_rng(0).permutation(IDS), 5)
     assert list(records.read(weighed(records, groups), 10**6)) == [fetch(source, ids) for ids in groups]
-    inner = (HEADER_BYTES, source.num_bytes - FRAME_BYTES)  # from the first payload to the end of the last one
+    inner = (HEADER_BYTES, source.info.num_bytes - FRAME_BYTES)  # from the first payload to the end of the last one
     assert [place[1:] for place in asked if place[0].endswith("/records")] == [inner]
 
 
@@ -198,7 +199,7 @@ def test_a_directory_that_cannot_be_written_is_named(source, tmp_path):
 
 
 def test_records_whose_checksums_are_not_known_are_for_ram(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "crcs", None)
+    monkeypatch.setattr(source, "info", replace(source.info, crcs=None))
     with pytest.raises(OptionError, match=r"needs lengths and checksums .* in advance, which .*cache='ram'"):
         cached(source, tmp_path)
     assert list(tmp_path.iterdir()) == []

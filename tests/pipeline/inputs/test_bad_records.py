@@ -42,7 +42,7 @@ def test_masked_rows_keep_their_number_and_their_promised_crc_and_hold_pads(pict
         hosts = Hosts(index, count)
         intact = eval_dataset(pictures[0], hosts=hosts, **options)
         source = eval_dataset(pictures[1], hosts=hosts, on_error="mask", **options)
-        promised = open_dataset(pictures[1], "validation").crcs
+        promised = open_dataset(pictures[1], "validation").info.crcs
         batches = taken(source)
         assert_same(batches, list(dataset_of(source).as_numpy_iterator()))
         whole, got = rows(taken(intact)), rows(batches)
@@ -59,7 +59,7 @@ def test_masked_rows_keep_their_number_and_their_promised_crc_and_hold_pads(pict
 def test_the_crcs_of_a_masked_evaluation_add_up_to_what_is_expected(pictures):
     source = eval_dataset(pictures[1], global_batch=5, ops=OPS, on_error="mask")
     got = rows(taken(source))
-    assert int(got["_crc"].sum(dtype=np.uint64)) % 2**32 == source.expected_crc
+    assert int(got["_crc"].sum(dtype=np.uint64)) % 2**32 == source.info.expected_crc
     assert (int(got["_mask"].sum()), int((got["_index"] >= 0).sum())) == (N - len(BAD), N)
 
 

@@ -197,4 +197,7 @@ def test_what_a_mixture_cannot_do_says_what_can(mixed, numbers_of):
 
 def test_sources_may_be_given_as_what_open_dataset_takes(numbers_of):
     given, opened = numbers_of(5, 3), open_dataset(numbers_of(5, 3))
-    assert mixture([given, given], [1, 2]).records.fingerprint == mixture([opened, opened], [1, 2]).records.fingerprint
+    assert (
+        mixture([given, given], [1, 2]).records.info.fingerprint
+        == mixture([opened, opened], [1, 2]).records.info.fingerprint
+    )

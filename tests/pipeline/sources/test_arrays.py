@@ -21,13 +21,15 @@ def payloads(arrays, ids):
 
 def test_a_payload_is_the_bytes_of_its_row_in_the_order_of_the_names():
     records = ArrayRecords({"label": LABELS, "image": IMAGES})
-    assert records.layout == np.dtype([("image", "u1", (2, 3)), ("label", ">i8")])
-    assert (records.num_records, records.num_bytes, records.name) == (5, 5 * 14, "arrays (image, label)")
+    assert records.info.layout == np.dtype([("image", "u1", (2, 3)), ("label", ">i8")])
+    assert (records.info.num_records, records.info.num_bytes, records.info.name) == (5, 5 * 14, "arrays (image, label)")
     assert records.where(3) == "arrays (image, label), row 3"
     ids = np.array([4, 0, 4])
     found = fetch(records, ids)
     assert [record.payload for record in found] == [IMAGES[i].tobytes() + bytes([0] * 7 + [i]) for i in (4, 0, 4)]
-    assert [record.crc for record in found] == [crc32c(record.payload) for record in found] == list(records.crcs[ids])
+    assert (
+        [record.crc for record in found] == [crc32c(record.payload) for record in found] == list(records.info.crcs[ids])
+    )
     assert list(records.read([Group(np.array([], np.int64), 0)])) == [[]]
 
 
@@ -68,7 +70,7 @@ def test_a_changed_row_is_found_when_it_is_delivered_and_no_other_is(tmp_path):
 
 def test_the_fingerprint_is_of_names_dtypes_shapes_and_contents():
     same = [{"a": IMAGES, "b": LABELS}, {"b": LABELS.copy(), "a": np.asfortranarray(IMAGES)}]
-    assert len({ArrayRecords(arrays).fingerprint for arrays in same}) == 1
+    assert len({ArrayRecords(arrays).info.fingerprint for arrays in same}) == 1
     changed = IMAGES.copy()
     changed[4, 1, 2] += 1
     others = [
@@ -80,7 +82,7 @@ def test_the_fingerprint_is_of_names_dtypes_shapes_and_contents():
         {"a": IMAGES[::-1], "b": LABELS},
         {"a": IMAGES[:4], "b": LABELS[:4]},
     ]
-    assert len({ArrayRecords(arrays).fingerprint for arrays in [same[0], *others]}) == 1 + len(others)
+    assert len({ArrayRecords(arrays).info.fingerprint for arrays in [same[0], *others]}) == 1 + len(others)
 
 
 def test_both_recipes_take_arrays_and_parts_of_them():
@@ -89,11 +91,11 @@ def test_both_recipes_take_arrays_and_parts_of_them():
     batches = list(source.batches())
     assert np.concatenate([b["image"] for b in batches])[:5].tobytes() == IMAGES.tobytes()
     assert np.concatenate([b["label"] for b in batches]).tolist() == [0, 1, 2, 3, 4, 0]
-    assert source.expected_crc == sum(int(b["_crc"].sum(dtype=np.uint64)) for b in batches) % 2**32
+    assert source.info.expected_crc == sum(int(b["_crc"].sum(dtype=np.uint64)) for b in batches) % 2**32
     half = next(train_dataset(arrays, "[:40%]", global_batch=2, seed=1).batches())
     assert sorted(half["label"].tolist()) == [0, 1]
     both = open_dataset([arrays, {"image": IMAGES[:1], "label": LABELS[:1]}])
-    assert both.num_records == 6
+    assert both.info.num_records == 6
     with pytest.raises(OptionError, match=r"split='train': arrays \(image, label\) has no splits, .* '\[:90%\]'"):
         open_dataset(arrays, "train")
 

@@ -37,17 +37,17 @@ def parts(draw, numbers_of) -> tuple[list[Part], list[int]]:
 def test_records_of_parts_come_in_any_groups_and_order_with_any_look_ahead(numbers_of, data):
     chosen, expected = data.draw(parts(numbers_of))
     records = concatenated(chosen)
-    assert records.num_records == len(expected)
+    assert records.info.num_records == len(expected)
     ids = st.lists(st.integers(0, len(expected) - 1), max_size=9)
     groups = [np.array(group, np.int64) for group in data.draw(st.lists(ids, max_size=6))]
     reading = records.read(weighed(records, groups), data.draw(st.sampled_from([0, 100, 10**6])))
     assert [numbers(found) for found in reading] == [[expected[i] for i in group] for group in groups]
     assert reading.held_bytes == 0
     everything = fetch(records, np.arange(len(expected)))
-    assert [record.crc for record in everything] == records.crcs.tolist()
+    assert [record.crc for record in everything] == records.info.crcs.tolist()
     # A part's size is its share of the source: as good as records are alike, and rounded down.
     payloads = records.weigh(np.arange(len(expected))) - RECORD_OBJECT_BYTES * len(expected)
-    on_disk = records.num_bytes - FRAME_BYTES * len(expected)
+    on_disk = records.info.num_bytes - FRAME_BYTES * len(expected)
     assert abs(payloads - on_disk) <= 2 * len(expected) + len(chosen)
 
 
@@ -59,27 +59,27 @@ def test_blocks_begin_with_every_part_and_stay_inside_it(numbers_of, data, block
     starts = records.block_starts(block)
     assert starts[0] == 0
     assert np.all(np.diff(starts) > 0)
-    assert np.all(np.diff(np.append(starts, records.num_records)) <= block)
-    assert set(records.source_starts[:-1].tolist()) <= set(starts.tolist())
+    assert np.all(np.diff(np.append(starts, records.info.num_records)) <= block)
+    assert set(records.info.source_starts[:-1].tolist()) <= set(starts.tolist())
 
 
 def test_one_whole_dataset_is_itself_and_a_part_has_another_fingerprint(numbers_of):
     directory = numbers_of(5, 0, 7)
     whole = open_dataset(directory)
     assert open_dataset([whole]) is whole
-    prints = [whole.fingerprint, *(open_dataset(directory, f"train[:{n}]").fingerprint for n in (5, 6))]
-    prints += [open_dataset([directory] * n).fingerprint for n in (2, 3)]
+    prints = [whole.info.fingerprint, *(open_dataset(directory, f"train[:{n}]").info.fingerprint for n in (5, 6))]
+    prints += [open_dataset([directory] * n).info.fingerprint for n in (2, 3)]
     assert len(set(prints)) == 5
     assert open_dataset(directory, "train[:12]") is not whole
-    assert open_dataset(directory, "train[:12]").fingerprint == whole.fingerprint
+    assert open_dataset(directory, "train[:12]").info.fingerprint == whole.info.fingerprint
 
 
 def test_parts_of_splits_are_read_as_they_are_written(numbers_of):
     records = open_dataset([numbers_of(5, 0, 7), numbers_of(2)], "train[-2:]+validation[:50%]")
-    assert numbers(fetch(records, np.arange(records.num_records))) == [10, 11, *range(6), 0, 1, 0]
+    assert numbers(fetch(records, np.arange(records.info.num_records))) == [10, 11, *range(6), 0, 1, 0]
     assert records.where(0).endswith("(record 10 of 'train')")
     assert records.where(3).endswith("(record 1 of 'validation')")
-    assert records.name.count("[") == 3
+    assert records.info.name.count("[") == 3
     again = open_dataset(records, "[6:]")
     assert numbers(fetch(again, np.arange(3))) == [4, 5, 0]
     with pytest.raises(OptionError, match=r"split='train\[:5\]': .* has no splits, or was opened with one"):
@@ -93,7 +93,7 @@ def test_several_datasets_are_evaluated_as_one_and_proven(numbers_of, count):
     batches = [list(source.batches()) for source in hosts]
     rows = [np.concatenate([host[t][key] for t in range(5) for host in batches]) for key in ("number", "_mask", "_crc")]
     assert rows[0][rows[1] > 0].tolist() == [*range(12), 0, *range(23)]
-    assert int(rows[2].sum(dtype=np.uint64)) % 2**32 == hosts[0].expected_crc
+    assert int(rows[2].sum(dtype=np.uint64)) % 2**32 == hosts[0].info.expected_crc
 
 
 def test_a_damaged_record_is_named_by_its_own_dataset(numbers_of, tmp_path, write_dataset):
@@ -114,7 +114,7 @@ def test_of_the_features_those_are_left_that_all_have_alike(numbers_of, tmp_path
     schema = Schema("others", {"number": Feature("int64", optional=True), "half": Feature("float32", (2,))})
     others = write_dataset(tmp_path / "others", {"train": [[{"half": [1, 2]}]]}, schema)
     records = open_dataset([numbers_of(1), others])
-    assert records.layout == Schema("numbers", {"number": Feature("int64", optional=True)})
+    assert records.info.layout == Schema("numbers", {"number": Feature("int64", optional=True)})
     batch = next(train_dataset(records, global_batch=2).batches())
     assert batch["number"].tolist() == [0, 0]
     strangers = write_dataset(tmp_path / "strangers", {"train": [[{"x": 1}]]}, Schema("x", {"x": Feature("int64")}))

@@ -26,7 +26,7 @@ direct = [source for source in SOURCES if source.open.__name__ != "open_mixture"
 
 
 def in_order_only(source: Source, dataset: Dataset) -> bool:
-    return dataset.whole_files is not None and "proof" in source.cannot
+    return dataset.info.whole_files is not None and "proof" in source.cannot
 
 
 @pytest.fixture(params=direct, ids=lambda source: source.name)
@@ -74,7 +74,7 @@ def test_parsed_records_are_those_that_were_written(source, dataset):
 def test_a_pickled_copy_and_two_threads_read_the_same(source, dataset):
     due, read = [source.payload(i) for i in range(N)], list if in_order_only(source, dataset) else by_number
     copy = pickle.loads(pickle.dumps(dataset))
-    assert (copy.fingerprint, copy.name, read(copy)) == (dataset.fingerprint, dataset.name, due)
+    assert (copy.info.fingerprint, copy.info.name, read(copy)) == (dataset.info.fingerprint, dataset.info.name, due)
     found: list[list[bytes]] = []
     threads = [threading.Thread(target=lambda: found.append(read(copy))) for _ in range(2)]
     for thread in threads:

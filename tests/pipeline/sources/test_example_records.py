@@ -23,15 +23,15 @@ def test_they_are_the_records_that_a_conversion_would_write():
     opened = open_dataset(records)
     assert list(opened) == payloads
     assert opened.take([4, 0, 4]) == [payloads[4], payloads[0], payloads[4]]
-    assert records.crcs.tolist() == [crc32c(payload) for payload in payloads]
-    assert records.num_bytes == records.lengths.sum() == sum(map(len, payloads))
+    assert records.info.crcs.tolist() == [crc32c(payload) for payload in payloads]
+    assert records.info.num_bytes == records.info.lengths.sum() == sum(map(len, payloads))
     assert (opened.labels, opened.layout) == (LABELS, SCHEMA)
     assert list(open_dataset(records, "[1:3]")) == payloads[1:3]
 
 
 def test_other_examples_have_another_fingerprint():
-    prints = {ExampleRecords(name, SCHEMA, words).fingerprint for name, words in (("a", WORDS), ("b", WORDS[:4]))}
-    assert len(prints | {ExampleRecords("c", SCHEMA, WORDS).fingerprint}) == 2
+    prints = {ExampleRecords(name, SCHEMA, words).info.fingerprint for name, words in (("a", WORDS), ("b", WORDS[:4]))}
+    assert len(prints | {ExampleRecords("c", SCHEMA, WORDS).info.fingerprint}) == 2
 
 
 def test_no_examples_and_unfitting_examples_are_refused():

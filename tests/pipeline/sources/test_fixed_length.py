@@ -45,7 +45,12 @@ def test_records_are_those_of_tensorflows_own_reader(tmp_path, header, footer):
     assert ours == list(theirs.as_numpy_iterator()) == written
     assert payloads(records, [7, 0, 4, 4]) == [written[7], written[0], written[4], written[4]]
     assert [record.crc for record in fetch(records, np.arange(8))] == [crc32c(record) for record in written]
-    assert (records.num_records, records.num_bytes, records.crcs, records.whole_files) == (8, 40, None, None)
+    assert (records.info.num_records, records.info.num_bytes, records.info.crcs, records.info.whole_files) == (
+        8,
+        40,
+        None,
+        None,
+    )
     assert records.where(6) == f"{tmp_path}/data_2.bin, record 2 at byte {len(header) + 10}"
 
 
@@ -99,7 +104,7 @@ def test_cifar10s_binary_files_are_labels_and_images(tmp_path):
     batches = list(source.batches())
     assert np.concatenate([b["label"] for b in batches]).tolist() == [*range(7), 0]
     assert np.concatenate([b["image"] for b in batches])[:7].tobytes() == rows["image"].tobytes()
-    assert source.expected_crc is None  # nothing says which bytes are due
+    assert source.info.expected_crc is None  # nothing says which bytes are due
     assert train_dataset(records, "[:3]", global_batch=3).num_records == 3
     with pytest.raises(ShardError, match=r"batches\.meta\.txt has 20 bytes, .* exclude files that are not data"):
         open_dataset(tmp_path, format=FixedLength(CIFAR10))
@@ -145,7 +150,7 @@ def test_the_fingerprint_is_of_names_sizes_and_format(tmp_path):
         (tmp_path / name).mkdir()
         write(tmp_path / name, (4, 2) if name < "c" else (2, 4), header=b"xy", footer=b"z" * 8)
     prints = [
-        open_dataset(tmp_path / name, format=format).fingerprint
+        open_dataset(tmp_path / name, format=format).info.fingerprint
         for name, format in [
             ("a", FixedLength(5, 2, 8)),
             ("b", FixedLength(5, 2, 8)),

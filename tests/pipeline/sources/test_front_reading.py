@@ -57,7 +57,7 @@ def opened(tmp_path_factory):
 )
 def test_any_records_come_in_any_order_with_any_sight_and_few_open_files(opened, kind, groups, ahead, cursors):
     records = opened[kind]
-    assert records.num_records == N
+    assert records.info.num_records == N
     wanted = [np.array(group, np.int64) for group in groups]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(front_reading, "MAX_CURSORS", cursors)
@@ -171,7 +171,7 @@ def test_where_the_rest_of_a_file_is_lost_counting_and_reading_say_where(tmp_pat
         shorter = len(damaged) < len(whole)
         error, text = (StorageError, f"{path} ends at byte") if shorter else (ShardError, f"{path}, {message}.*Copy")
         with pytest.raises(error, match=text):
-            fetch(records, np.arange(records.num_records))
+            fetch(records, np.arange(records.info.num_records))
 
 
 def test_a_file_of_another_count_than_was_said_is_an_error(tmp_path):
@@ -181,7 +181,7 @@ def test_a_file_of_another_count_than_was_said_is_an_error(tmp_path):
     for count, message in ((N - 1, "has more records"), (N + 1, f"has {N} records")):
         records = open_tfrecords("these", files, STORAGE, Opaque(), [count], "info.json says")
         with pytest.raises(ShardError, match=rf"{path} {message}; info\.json says {count}\. Copy"):
-            fetch(records, np.arange(records.num_records))
+            fetch(records, np.arange(records.info.num_records))
     assert fetch(open_tfrecords("these", files, STORAGE, Opaque(), [N]), np.arange(N))
 
 

@@ -64,7 +64,7 @@ def test_an_evaluation_has_every_record_once_on_any_hosts(written, count, limit)
     assert rows_of(batches, "_index").tolist() == [*range(due), *[-1] * padding]
     assert rows_of(batches, "_mask").tolist() == [1.0] * due + [0.0] * padding
     assert rows_of(batches, "_crc").tolist() == [*map(crc32c, payloads[:due]), *[0] * padding]
-    assert [source.expected_crc for source in each] == [None] * count  # nothing says beforehand what is due
+    assert [source.info.expected_crc for source in each] == [None] * count  # nothing says beforehand what is due
 
 
 def trained(records, epochs, count, position, steps, **options):

@@ -35,7 +35,7 @@ def again(records):
 )
 def test_origins_lead_to_the_same_records_in_the_same_order(digits, opened):
     records = opened(str(digits[1]))
-    assert again(records) == payloads(records, range(records.num_records))
+    assert again(records) == payloads(records, range(records.info.num_records))
 
 
 def test_arrays_have_an_origin_that_cannot_be_opened():

@@ -59,7 +59,7 @@ class Photographs:
 
     @property
     def labels(self) -> Any:
-        return {"class": self.records.labels}
+        return {"class": self.records.info.labels}
 
 
 @pytest.fixture(scope="session")

@@ -93,7 +93,7 @@ def test_it_says_what_it_was_made_of(photographs, exported):
     described = json.loads(Path(exported.path, "assets.extra/infeed.json").read_text())
     assert described["origin"]["step"] == exported.step == 3
     assert described["origin"]["model"] == "ema"
-    assert described["origin"]["fingerprint"] == photographs.records.fingerprint
+    assert described["origin"]["fingerprint"] == photographs.records.info.fingerprint
     assert described["labels"]["class"]["names"] == ["class 0", "class 1", "class 2", "class 3"]
     assert described["verified"]["difference"] == exported.difference <= 1e-5
     assert Path(exported.path).name.isdecimal()
@@ -168,7 +168,7 @@ def wrong_weight(photographs, monkeypatch):
 
 def wrong_order_of_labels(photographs, monkeypatch):
     named = saved_model._named
-    backwards = replace(photographs.records.labels, names=photographs.records.labels.names[::-1])
+    backwards = replace(photographs.records.info.labels, names=photographs.records.info.labels.names[::-1])
     monkeypatch.setattr(saved_model, "_named", lambda numbers, labels: named(numbers, backwards))
     return photographs.input
 

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import ExitStack
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +91,7 @@ def evaluated(make_input, packing, batch, devices, totals=None):
 
     def input_fn(ctx):
         source = make_input(SPLITS[packing], ctx)
-        source.totals = truth()[0] if totals is None else totals
+        source.info = replace(source.info, totals=truth()[0] if totals is None else totals)
         return source
 
     task = Task(lambda *_: Variables(()), loss_fn, optax.sgd(1), METRICS)

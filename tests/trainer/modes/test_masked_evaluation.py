@@ -1,6 +1,7 @@
 """Bad records that an input masks: not in the metrics, not taken for padding, counted, and part of the proof."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def masking(make_input, vectors):
     def input_fn_of(bad=BAD, on_error="mask", promised=lambda crc: crc):
         def input_fn(ctx):
             source = make_input(vectors, ctx)
-            batches, source.on_error = source.batches, on_error
+            batches, source.info = source.batches, replace(source.info, on_error=on_error)
 
             def masked(position):
                 for batch in batches(position):
@@ -98,7 +99,8 @@ def test_training_goes_on_over_masked_records_and_says_at_its_end_how_many_they_
 ):
     def input_fn(ctx):
         source = make_input(vectors, ctx)
-        batches, source.on_error, source.quarantine = source.batches, "mask", ("a bad record", "and another")
+        batches = source.batches
+        source.info = replace(source.info, on_error="mask", quarantine=("a bad record", "and another"))
 
         def masked(position):
             for batch in batches(position):

@@ -64,7 +64,7 @@ def test_the_metrics_keep_their_bits(fork_server, tmp_path):
 def test_bad_records_that_the_input_masks_are_not_among_them(of_records, vectors, make_input):
     def masking(ctx):
         source = make_input(vectors, ctx)
-        batches, source.on_error = source.batches, "mask"
+        batches, source.info = source.batches, replace(source.info, on_error="mask")
         source.batches = lambda position: (
             batch | {"_mask": batch["_mask"] * ~np.isin(batch["_index"], [0, 17, 99])} for batch in batches(position)
         )

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import shutil
 import time
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +125,7 @@ def test_values_are_numpys_own_and_may_be_written_to(trainer, vector_input):
 def test_masked_bad_records_are_left_out_and_counted(trainer, vectors, make_input, caplog):
     def masking(ctx):
         source = make_input(vectors, ctx)
-        batches, source.on_error = source.batches, "mask"
+        batches, source.info = source.batches, replace(source.info, on_error="mask")
         source.batches = lambda position: (
             batch | {"_mask": batch["_mask"] * ~np.isin(batch["_index"], [0, 17, 99])} for batch in batches(position)
         )

@@ -1,6 +1,5 @@
 """A training that cannot resume where it was says which flags and settings it was saved with."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -8,16 +7,17 @@ import pytest
 from pipeline.errors import FingerprintError
 from trainer.checkpointing.manager import Saved
 from trainer.config import TrainerConfig
+from trainer.inputs import InputInfo
 from trainer.modes.restoring import resumed_position
 
 NO_STATE: Any = None
 
 
-@dataclass
 class OtherOrder:
     """An input whose order is not the one that was saved."""
 
-    fingerprint: str
+    def __init__(self, fingerprint):
+        self.info = InputInfo({}, fingerprint)
 
     def restore(self, state):
         raise FingerprintError("The saved position has streams=64, this input streams=96. Pass streams=64.")

@@ -21,7 +21,7 @@ def finite(vector_input):
         source = vector_input(ctx)
         endless = source.batches
         source.batches = lambda position: itertools.islice(endless(position), max(0, LAST - position))
-        source.endless = False
+        source.info = replace(source.info, endless=False)
         return source
 
     return input_fn

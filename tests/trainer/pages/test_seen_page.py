@@ -34,7 +34,14 @@ def seen(data, tmp_path):
     append(
         str(tmp_path),
         Start(
-            0, "2026-11-23T12:00:00+00:00", source.state(source.start), source.provenance, {}, None, versions, "1 x cpu"
+            0,
+            "2026-11-23T12:00:00+00:00",
+            source.state(source.start),
+            source.info.provenance,
+            {},
+            None,
+            versions,
+            "1 x cpu",
         ),
     )
 

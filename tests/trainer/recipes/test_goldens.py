@@ -103,7 +103,7 @@ def test_the_evaluation_on_tiny_records_is_proven_and_every_record_is_predicted(
         assert (
             sum(row["num_bytes"] for row in rows)
             == result.totals["num_bytes"]
-            == recipe.eval_records.totals["num_bytes"]
+            == recipe.eval_records.info.totals["num_bytes"]
         )
         bits = sum(row["nats"] for row in rows) / math.log(2) / result.totals["num_bytes"]
         assert result.metrics["bits_per_byte"] == pytest.approx(bits)

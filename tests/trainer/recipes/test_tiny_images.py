@@ -30,12 +30,12 @@ def test_they_have_the_shape_and_the_format_that_a_recipe_reads(shape, encoding)
 def test_labels_come_in_turn_from_the_base_and_have_names():
     records = opened("train", (8, 8, 1), 3, label_base=1)
     assert [each["image/class/label"] for each in records.examples()[:4]] == [1, 2, 3, 1]
-    assert (records.labels.base, records.labels.names) == (1, ("class 0", "class 1", "class 2"))
+    assert (records.info.labels.base, records.info.labels.names) == (1, ("class 0", "class 1", "class 2"))
 
 
 def test_equal_splits_are_equal_and_others_have_the_same_classes_but_other_images():
     train, same, test = (opened(split, (8, 8, 1), 10) for split in ("train", "train", "test"))
-    assert train.fingerprint == same.fingerprint != test.fingerprint
+    assert train.info.fingerprint == same.info.fingerprint != test.info.fingerprint
     mean = [pixels_of(split).reshape(13, 10, 8, 8).mean(0) for split in (train, test)]
     assert np.abs(mean[0] - mean[1]).mean() < 8  # the noise has a deviation of 14, and is averaged over 13 images
     assert np.abs(mean[0][0] - mean[0][1]).mean() > 30

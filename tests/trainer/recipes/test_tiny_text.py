@@ -17,7 +17,7 @@ def test_rows_have_complete_documents_and_the_totals_that_they_state(tokenizer):
     positions = np.array([example["positions"] for example in records.examples()])
     counts = np.asarray(next_tokens(rows)[1])
     assert (len(sizes), rows["tokens"].shape) == (130, (130, 64))
-    assert records.totals == {"num_bytes": sizes.sum(), "num_tokens": counts.sum()}
+    assert records.info.totals == {"num_bytes": sizes.sum(), "num_tokens": counts.sum()}
     for row in range(130):
         for segment in range(1, rows["segment_ids"][row].max() + 1):
             place = rows["segment_ids"][row] == segment
@@ -31,5 +31,5 @@ def test_rows_have_complete_documents_and_the_totals_that_they_state(tokenizer):
 
 def test_equal_splits_are_equal_and_others_differ():
     info = TextInfo(ByteTokenizer(), 64, "documents")
-    train, same, test = (tiny_text(split, info).fingerprint for split in ("train", "train", "test"))
+    train, same, test = (tiny_text(split, info).info.fingerprint for split in ("train", "train", "test"))
     assert train == same != test

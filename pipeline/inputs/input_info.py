@@ -1,0 +1,44 @@
+"""What an input states about its batches before any is made. The trainer, and inputs of a user's own, start here.
+
+NumPy only."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["InputInfo"]
+
+
+@dataclass(frozen=True, eq=False)
+class InputInfo:
+    """What is known of an input before its first batch.
+
+    spec: key -> object with .shape (host batch first, unless TrainerConfig.batch_axis names another axis) and .dtype;
+    `_mask` float32 [b], `_index` int32 [b] (-1 on padding) and `_crc` uint32 [b] (0 on padding) are part of it, in
+    training also `_seed` uint32 [b, 2] (different for each record and epoch, 0 on padding), from which Task.augment
+    draws. fingerprint: identifies the data. start: the position of the first batch.
+    num_records: of one epoch, over all hosts. steps_per_epoch: batches of one. expected_crc: the sum of the crcs of the
+    records due in one exact epoch, over all hosts, modulo 2**32. None where these are not known, as for the checksums
+    of training, which drops a tail. global_batch: rows of a batch, over all hosts; None if the input does not know.
+    endless: whether the batches never end. is_program: whether it is a program that every host runs completely, from
+    its beginning, to resume: hosts then compare what they deliver.
+    on_error: "raise", "mask" or "skip"; only with "mask" may an evaluation mask rows of records that are due.
+    quarantine: the bad records that this host has met so far, a sequence that grows. verify_command: the command that
+    lists damaged records; None if there is none. totals: sums over all records due that the dataset states, such as
+    num_bytes of text; an evaluation compares what metrics add up under these names. provenance: how the batches came
+    about, as JSON, from which `python -m trainer.seen` names the records of any step; None if that is not known."""
+
+    spec: Mapping[str, Any]
+    fingerprint: str
+    start: Any = None
+    num_records: int | None = None
+    steps_per_epoch: int | None = None
+    expected_crc: int | None = None
+    global_batch: int | None = None
+    endless: bool = False
+    is_program: bool = False
+    on_error: str = "raise"
+    quarantine: Sequence[Any] = ()
+    verify_command: str | None = None
+    totals: Mapping[str, int] = field(default_factory=dict)
+    provenance: Mapping[str, Any] | None = None
