@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Converter, Source
+from beam_jobs.converter import Converter, Packer, Source
 from beam_jobs.runners import RUNNERS, Preset, find_runner
 from pipeline.errors import InfeedError, OptionError, did_you_mean
 from pipeline.installing import how_to_install
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def make_job(
     args: argparse.Namespace,
-    converter: Converter,
+    converter: Converter | Packer,
     sources: Sequence[Source],
     num_shards: Mapping[str, int],
     scratch: Sequence[str] = (),
