@@ -100,8 +100,8 @@ def run(
     for split, number in num_shards.items():
         if number < 1:
             raise OptionError(f"--num_{split}_shards={number}: must be at least 1.")
-    paths = scratch.paths if scratch else ()
-    job, console = make_job(args, converter, sources, num_shards, paths, expected), Console()
+    fields = {"sources": tuple(sources), "num_shards": num_shards, "scratch": scratch.paths if scratch else ()}
+    job, console = make_job(args, converter, expected=expected, **fields), Console()
     for notice in notices:
         console.print(f"note: {printable(notice)}", markup=False, soft_wrap=True)
     if args.dry_run:
