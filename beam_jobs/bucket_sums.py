@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_jobs.converter import Converter
+from beam_jobs.converter import Converter, Packer
 from beam_jobs.references import References
 from pipeline.shards.key_digest import add_digests, key_digest, sum_of_hashes
 from pipeline.shards.record import FRAME_BYTES
@@ -32,7 +32,7 @@ class BucketSums(NamedTuple):
         )
 
 
-def measure(converter: Converter, refs: References) -> BucketSums:
+def measure(converter: Converter | Packer, refs: References) -> BucketSums:
     """The sums of a batch of rows."""
     return BucketSums(
         int(framed_bytes(converter, refs).sum()),
@@ -43,7 +43,7 @@ def measure(converter: Converter, refs: References) -> BucketSums:
     )
 
 
-def framed_bytes(converter: Converter, refs: References) -> np.ndarray:
+def framed_bytes(converter: Converter | Packer, refs: References) -> np.ndarray:
     """int64: the predicted size of each record in its shard; 0 for rejected rows."""
     return np.where(refs.good, converter.record_bytes(refs) + FRAME_BYTES, 0) if len(refs) else np.zeros(0, int)
 

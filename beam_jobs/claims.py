@@ -10,10 +10,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from beam_jobs.changes import first_change
 from beam_jobs.converter import Packer
 from beam_jobs.merging import check_mergeable
-from beam_jobs.receipts import parse_receipt
+from beam_jobs.receipts import first_change, parse_receipt
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
 from pipeline.shards.manifest import Manifest, find_manifest, read_manifest, update_manifest
@@ -113,7 +112,7 @@ def claim(storage: Storage, plan: SplitPlan) -> None:
 def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
     """Renews the claim of the same plan if no finished shard is affected by changes to the raw data since then.
 
-    With --verify_existing the bytes decide, so the commit renews the claim (see resume). The commit also renews a claim
+    With --verify_existing the bytes decide, so the commit renews the claim (see write). The commit also renews a claim
     without a checksum: until then, some receipts may not record the raw data of their shards."""
     job, mine = plan.job, Claim.of(plan)
     if there.raw_checksum == mine.raw_checksum or job.verify_existing:

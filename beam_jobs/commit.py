@@ -57,12 +57,13 @@ def commit_split(
     fresh = [shard for shard, result in zip(entry.shards, results, strict=True) if not result.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
     warnings = list(empty_folders(split, (job.sources[number] for number in empty)))
-    summary = summarize(plan, entry, proven, fresh, warnings, time.time())
+    summary = summarize(plan, entry, proven, fresh=fresh, warnings=warnings, now=time.time())
     with contextlib.suppress(StorageError):  # only a report; some buckets forbid replacing the first one
         write_summary(storage, job.output_dir, summary)
     _publish_manifest(storage, job, split, entry)
     _sweep(storage, plan)
-    verdict = Verdict(job.run_id, split, True, in_words(summary), len(rejected), tuple(summary["warnings"]))
+    done, warnings = in_words(summary), tuple(summary["warnings"])
+    verdict = Verdict(job.run_id, split, ok=True, message=done, rejected=len(rejected), warnings=warnings)
     verdict.write(storage, job.output_dir)
     return verdict
 

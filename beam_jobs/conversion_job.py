@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from beam_jobs.converter import Converter, Source
+from beam_jobs.converter import Converter, Packer, Source
 
 __all__ = ["ConversionJob", "Waiting"]
 
@@ -25,7 +25,7 @@ class Waiting:
 class ConversionJob:
     """The description of a conversion. Immutable, and pickled to every worker."""
 
-    converter: Converter
+    converter: Converter | Packer
     sources: tuple[Source, ...]
     output_dir: str
     target_shard_bytes: int = 100 * 10**6

@@ -44,6 +44,11 @@ class Source:
     group: _Group = b""
 
     @property
+    def file(self) -> File:
+        """The entire file."""
+        return File(self.uri, self.stat)
+
+    @property
     def name(self) -> str:
         """The name in messages."""
         uri = self.origin or self.uri
@@ -76,8 +81,8 @@ class Converted:
     totals: Mapping[str, int] = field(default_factory=dict)
 
 
-class Converter(Protocol):
-    """Finds the records of a dataset and converts them."""
+class _Dataset(Protocol):
+    """What both kinds of converters state of their records, and do with them."""
 
     @property
     def name(self) -> str:
@@ -109,18 +114,22 @@ class Converter(Protocol):
         a version such as "idx/1" that is raised whenever the same raw data would give other bytes."""
         ...
 
-    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """References to all records of a source, with an error for bad ones. Pure: some runners run it twice.
-
-        Annotations of a record travel as columns of its reference; tables that all records share are fields."""
-        ...
-
     def record_bytes(self, refs: References) -> np.ndarray:
         """int64: the predicted size of each encoded record, for balancing the shards."""
         ...
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """Converts the raw bytes of one record. Raises Reject."""
+        ...
+
+
+class Converter(_Dataset, Protocol):
+    """Finds the records of a dataset and converts them."""
+
+    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
+        """References to all records of a source, with an error for bad ones. Pure: some runners run it twice.
+
+        Annotations of a record travel as columns of its reference; tables that all records share are fields."""
         ...
 
 
@@ -150,10 +159,10 @@ class Pack:
 
 
 @runtime_checkable
-class Packer(Converter, Protocol):
+class Packer(_Dataset, Protocol):
     """A converter of which each record is made of several pieces of raw data, such as rows of packed text.
 
-    Its records are written to temporary files before they are shuffled: see packed_files. `scan` is not used."""
+    Its records are written to temporary files before they are shuffled: see packed_files."""
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Any]:
         """The pieces of a source in groups, each small enough to be in memory. Pure and, unlike `pack`, cheap."""
@@ -171,7 +180,7 @@ class Packer(Converter, Protocol):
 def files_of(source: Source) -> tuple[File, ...]:
     """The raw files of a source."""
     if not source.group:
-        return (File(source.uri, source.stat),)
+        return (source.file,)
     return tuple(File(uri, Stat(*stat)) for uri, *stat in json.loads(zlib.decompress(source.group)))
 
 

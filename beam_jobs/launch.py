@@ -1,25 +1,53 @@
-"""Runs a job and reports the plan (--dry_run), the progress and the verdict."""
+"""Runs a job and reports its progress and verdict, or with --dry_run what it would do.
+
+A dry run scans and assigns in threads, without Beam, and writes nothing."""
 
 import contextlib
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import numpy as np
+
+from beam_jobs.bucket_sums import add_sums, framed_bytes, measure
+from beam_jobs.completeness import check_expected
 from beam_jobs.conversion_job import ConversionJob, Waiting
-from beam_jobs.preview import SplitPreview, preview
+from beam_jobs.converter import Packer, Source
+from beam_jobs.packed_files import scanned
+from beam_jobs.plausible import check_target, empty_shards
 from beam_jobs.progress_bars import progress_bars
+from beam_jobs.references import References
+from beam_jobs.report import empty_folders
 from beam_jobs.runners import find_runner
+from beam_jobs.sample import candidates, convert_sample, lowest
+from beam_jobs.shard_plan import SplitPlan, by_bucket
 from beam_jobs.verdicts import Verdict, buried_messages
-from pipeline.errors import ConversionError, InfeedError, OptionError
+from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.quiet import quiet_stderr
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import in_parallel
 from pipeline.tools import command
 from pipeline.tools.command import Console
 
-__all__ = ["dry_run", "exit_with", "launch"]
+__all__ = ["dry_run", "exit_with", "launch", "preview"]
 
 _TO_ITS_END = Waiting()
+_SCANS_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class SplitPreview:
+    """The predicted result of converting one split."""
+
+    split: str
+    plan_digest: str
+    records: int
+    rejected: tuple[str, ...]  # "key: error", as far as the scan can tell
+    shard_bytes: tuple[int, ...]  # predicted
+    warnings: tuple[str, ...]
 
 
 def dry_run(job: ConversionJob, console: Console) -> bool:
@@ -52,6 +80,48 @@ def _predicted_failures(job: ConversionJob, preview: SplitPreview) -> Iterator[s
         yield f"{preview.split}: at least {rejects} {what}, more than --max_bad_records={job.max_bad_records}"
     if not preview.records:
         yield f"{preview.split}: no records"
+
+
+def preview(job: ConversionJob) -> Iterator[SplitPreview]:
+    """Yields a preview of each split. Raises the scan's errors, and ConversionError if shards are below record size."""
+    for split in job.splits:
+        pieces: dict[int, list[References]] = defaultdict(list)
+        sources, empty = [source for source in job.sources if source.split == split], list[Source]()
+        # A window that is packed takes hundreds of megabytes.
+        at_once = os.cpu_count() or 1 if isinstance(job.converter, Packer) else _SCANS_AT_ONCE
+        for source, batches in zip(sources, in_parallel(lambda s: _scan(job, s), sources, at_once), strict=True):
+            empty += [] if batches else [source]
+            for bucket, refs in batches:
+                pieces[bucket].append(refs)
+        sums = {bucket: add_sums(measure(job.converter, refs) for refs in batch) for bucket, batch in pieces.items()}
+        check_expected(job, split, add_sums(sums.values()).records)
+        offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
+        plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))
+        check_target(plan)
+        yield _of_plan(plan, pieces, tuple(empty_folders(split, empty)))
+
+
+def _scan(job: ConversionJob, source: Source) -> list[tuple[int, References]]:
+    return [piece for refs in scanned(job, source, write=False) for piece in by_bucket(job, source.split, refs)]
+
+
+def _of_plan(plan: SplitPlan, pieces: dict[int, list[References]], warnings: tuple[str, ...]) -> SplitPreview:
+    shard_bytes, shard_records = np.zeros((2, plan.num_shards), np.int64)
+    rejected = []
+    for bucket, batch in sorted(pieces.items()):
+        for shard, refs in plan.assign(bucket, batch):
+            shard_bytes[shard] += framed_bytes(plan.job.converter, refs).sum()
+            shard_records[shard] += refs.good.sum()
+            rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
+    scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
+    return SplitPreview(
+        split=plan.split,
+        plan_digest=plan.digest,
+        records=int(shard_records.sum()),
+        rejected=tuple(sorted(rejected)),
+        shard_bytes=scaled,
+        warnings=(*warnings, *empty_shards(plan, shard_records.tolist())),
+    )
 
 
 def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:

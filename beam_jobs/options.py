@@ -5,11 +5,11 @@ Imports Beam only to run a job, so that --help and --dry_run work without it."""
 import argparse
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.converter import Converter, Source
+from beam_jobs.converter import Converter, Packer
 from beam_jobs.runners import RUNNERS, Preset, find_runner
 from pipeline.errors import InfeedError, OptionError, did_you_mean
 from pipeline.installing import how_to_install
@@ -51,39 +51,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--cancel_on_interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job")
 
 
-def make_job(
-    args: argparse.Namespace,
-    converter: Converter,
-    sources: Sequence[Source],
-    num_shards: Mapping[str, int],
-    scratch: Sequence[str] = (),
-    expected: Mapping[str, int] | None = None,
-) -> ConversionJob:
-    """The job described by the common options. Raises OptionError.
-
-    scratch: temporary files among the sources. expected: the required number of records by split."""
+def make_job(args: argparse.Namespace, converter: Converter | Packer, **fields: Any) -> ConversionJob:
+    """The job described by the common options. fields: of the job, which no option states. Raises OptionError."""
     if args.seed < 0:
         raise OptionError(f"--seed={args.seed}: must be at least 0.")
     if args.max_bad_records < 0:
         raise OptionError(f"--max_bad_records={args.max_bad_records}: must be at least 0.")
-    for split, number in num_shards.items():
-        if number < 1:
-            raise OptionError(f"{number} shards for {split!r}: must be at least 1.")
-    if not sources:
+    if not fields["sources"]:
         raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
     return ConversionJob(
         converter=converter,
-        sources=tuple(sources),
         output_dir=args.gcs_output_path,
         target_shard_bytes=parse_bytes(args.target_shard_bytes),
-        num_shards=num_shards,
         seed=args.seed,
         max_bad_records=args.max_bad_records,
         overwrite=args.overwrite,
         verify_existing=args.verify_existing,
-        scratch=tuple(scratch),
-        expected=expected,
         run_id=uuid.uuid4().hex,
+        **fields,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from beam_jobs.conversion_job import ConversionJob
 from beam_jobs.converter import Pack, Packer, Source, files_of
-from beam_jobs.references import File, Reference, References, concat
+from beam_jobs.references import File, Reference, References, column, concat
 from pipeline.errors import RawDataError
 from pipeline.shards.record import crc32c
 from pipeline.storage.schemes import open_storage
@@ -105,12 +105,12 @@ def _table(source: Source, pack: Pack) -> dict[str, np.ndarray]:
     files = {file: number for number, file in enumerate(files_of(source))}
     crcs = np.array([crc32c(payload) for payload in pack.payloads], np.int64)
     return {
-        "key": np.array([key.encode("utf-8", "surrogateescape") for key in pack.keys], "S"),
+        "key": column(pack.keys),
         "size": np.array([len(payload) for payload in pack.payloads], np.int64),
         **{f"column {name}": values for name, values in {**pack.columns, CRC32C: crcs}.items()},
         "unusable": np.array([[files[each.file], each.offset] for each in pack.unusable], np.int64).reshape(-1, 2),
-        "unusable key": np.array([each.key.encode("utf-8", "surrogateescape") for each in pack.unusable], "S"),
-        "unusable error": np.array([each.error.encode() for each in pack.unusable], "S"),
+        "unusable key": column(each.key for each in pack.unusable),
+        "unusable error": column(each.error for each in pack.unusable),
     }
 
 
@@ -141,10 +141,9 @@ def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> R
     files, size = files_of(source), table["size"]
     columns = {name.removeprefix("column "): values for name, values in table.items() if name.startswith("column ")}
     stamp = _digest(*(file.stat.version for file in files))  # a file that is packed again is no change of the raw data
-    records = References(
-        files=(File(path, Stat(sum(file.stat.bytes for file in files), None, stamp)),),  # of the raw data
+    records = References.in_file(
+        File(path, Stat(sum(file.stat.bytes for file in files), None, stamp)),  # of the raw data
         key=table["key"],
-        file=np.zeros(len(size), np.int32),
         offset=np.cumsum(size) - size,
         size=size,
         error=np.zeros(len(size), "S1"),
@@ -153,7 +152,14 @@ def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> R
     none = dict.fromkeys(columns, 0)
     texts = (table[name].tolist() for name in ("unusable key", "unusable error"))
     unusable = [
-        Reference(key.decode("utf-8", "surrogateescape"), files[file], offset, 0, error.decode(), none)
+        Reference(
+            key=key.decode("utf-8", "surrogateescape"),
+            file=files[file],
+            offset=offset,
+            size=0,
+            error=error.decode(),
+            columns=none,
+        )
         for (file, offset), key, error in zip(table["unusable"].tolist(), *texts, strict=True)
     ]
     return concat([records, References.of(unusable)])

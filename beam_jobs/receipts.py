@@ -4,13 +4,16 @@ A receipt has a checksum; if it is damaged, its shard counts as unfinished."""
 
 import base64
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from beam_jobs.raw_rows import RAW_ROW
-from beam_jobs.references import Reference, escaped
+from beam_jobs.conversion_job import ConversionJob
+from beam_jobs.packed_files import scanned
+from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows
+from beam_jobs.references import Reference, References, escaped
 from beam_jobs.shard_plan import SplitPlan
 from pipeline.errors import ConversionError
 from pipeline.shards.naming import receipt_file
@@ -18,7 +21,7 @@ from pipeline.shards.sealed import sealed_line, unsealed
 from pipeline.shards.typed_json import Count, JsonFile, Number
 from pipeline.storage.storage import Stat, Storage, join
 
-__all__ = ["Receipt", "Rejected", "finished_shard", "finished_shards", "parse_receipt", "read_receipts", "receipts_of"]
+__all__ = ["Receipt", "Rejected", "finished_shards", "first_change", "parse_receipt", "read_receipts", "receipts_of"]
 
 _FILE = JsonFile("a receipt", ConversionError, "Its shard is written again.")
 
@@ -102,7 +105,7 @@ def read_receipts(storage: Storage, plan: SplitPlan) -> Iterator[tuple[Receipt |
 
 
 def receipts_of(storage: Storage, output_dir: str, split: str, num_shards: int) -> Iterator[Receipt | None]:
-    """The receipt of each shard, in order; None where it is missing, damaged or has no checksum (see resume).
+    """The receipt of each shard, in order; None where it is missing, damaged or has no checksum (see write).
 
     Makes one listing and reads ahead of the caller: on gs://, one request after the other would take minutes."""
     listed = storage.list(join(output_dir, "_shards"))
@@ -117,20 +120,44 @@ def receipts_of(storage: Storage, output_dir: str, split: str, num_shards: int) 
 
 
 def finished_shards(storage: Storage, plan: SplitPlan) -> Iterator[Receipt]:
-    """Receipts of finished shards of the same plan and raw files, judged by size (and crc32c on gs://). See resume."""
+    """Receipts of finished shards of the same plan and raw files, judged by size (and crc32c on gs://). See write."""
     for receipt, there in read_receipts(storage, plan):
         is_of_plan = receipt and (receipt.plan, receipt.raw_checksum) == (plan.digest, plan.raw_checksum)
         if receipt and is_of_plan and there and there.agrees_with(receipt.stat):
             yield receipt
 
 
-def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | None:
-    """The receipt of a shard if it is finished, judged by size (and crc32c on gs://); otherwise None."""
-    output_dir = plan.job.output_dir
-    path = join(output_dir, receipt_file(plan.split, shard, plan.num_shards))
-    receipt = parse_receipt(storage.read(path)) if storage.exists(path) else None
-    if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (plan.digest, plan.split, shard):
-        return None
-    path = join(output_dir, plan.shard_file(shard))
-    there = storage.exists(path) and storage.stat(path).agrees_with(receipt.stat)
-    return receipt if there else None
+def first_change(storage: Storage, plan: SplitPlan, old_digest: str, old_num_shards: int, old_seed: int) -> str:
+    """Describes the first change to rows of an old plan's finished shards; "" if they match the current raw data.
+
+    It scans the raw data again, in one process, so it runs only when a claim shows that something changed.
+    If the plan differs, also reports a new file, or how many records are gone."""
+    known, is_complete = _known(storage, plan, old_digest, old_num_shards)
+    if not len(known):
+        return ""
+    new, seen = "", 0
+    sources = (source for source in plan.job.sources if source.split == plan.split)
+    scans = (scanned(plan.job, source) for source in sources)
+    for refs in itertools.chain.from_iterable(scans):
+        rows = raw_rows(old_seed, plan.split, refs)
+        differ, unknown = differing(known, rows)
+        if differ.any():
+            return f"{_file(plan.job, refs, differ)} has changed"
+        if unknown.any():
+            new = new or f"{_file(plan.job, refs, unknown)} is new"
+        seen += int((~unknown).sum())
+    if plan.digest == old_digest or not is_complete:
+        return ""
+    gone = len(known) - seen
+    return new or (f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone" if gone > 0 else "")
+
+
+def _known(storage: Storage, plan: SplitPlan, digest: str, num_shards: int) -> tuple[np.ndarray, bool]:
+    """The rows of all finished shards of the old plan, sorted by rank, and whether every shard is finished."""
+    receipts = receipts_of(storage, plan.job.output_dir, plan.split, num_shards)
+    rows = [receipt.raw_rows() for receipt in receipts if receipt and receipt.plan == digest]
+    return np.sort(np.concatenate([np.zeros(0, RAW_ROW), *rows]), order="rank"), len(rows) == num_shards
+
+
+def _file(job: ConversionJob, refs: References, mask: np.ndarray) -> str:
+    return name_of(job, refs.files[refs.file[np.flatnonzero(mask)[0]]].uri)

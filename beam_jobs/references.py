@@ -5,7 +5,7 @@ A conversion shuffles these instead of the payload: ~100 bytes per record, whate
 import hashlib
 import pickle
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.shards.ranks import ranks
 from pipeline.storage.storage import Stat
 
-__all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "concat", "escaped", "in_order"]
+__all__ = ["MAX_NAME_BYTES", "File", "Reference", "References", "bounded", "column", "concat", "escaped", "in_order"]
 
 MAX_NAME_BYTES = 4096  # a batch's column is as wide as its longest cell, also in every bucket that the row goes to
 _KEPT = MAX_NAME_BYTES // 16  # characters of a name or error that is too long
@@ -41,6 +41,18 @@ class Reference:
     error: str  # why the scan rejects the record; "" if it is good
     columns: Mapping[str, int | bytes]
 
+    def number(self, column: str) -> int:
+        """A column of int64."""
+        value = self.columns[column]
+        assert isinstance(value, int)
+        return value
+
+    def text(self, column: str) -> bytes:
+        """A column of bytes."""
+        value = self.columns[column]
+        assert isinstance(value, bytes)
+        return value
+
 
 @dataclass(frozen=True)
 class References:
@@ -65,14 +77,19 @@ class References:
         number = {file: i for i, file in enumerate(files)}
         names = rows[0].columns if rows else ()
         return References(
-            files,
-            np.array([_encode(row.key) for row in rows], "S"),
-            np.array([number[row.file] for row in rows], np.int32),
-            np.array([row.offset for row in rows], np.int64),
-            np.array([row.size for row in rows], np.int64),
-            np.array([_encode(row.error) for row in rows], "S"),
-            {name: _column([row.columns[name] for row in rows]) for name in names},
+            files=files,
+            key=column(row.key for row in rows),
+            file=np.array([number[row.file] for row in rows], np.int32),
+            offset=np.array([row.offset for row in rows], np.int64),
+            size=np.array([row.size for row in rows], np.int64),
+            error=column(row.error for row in rows),
+            columns={name: column(row.columns[name] for row in rows) for name in names},
         )
+
+    @staticmethod
+    def in_file(file: File, **arrays: Any) -> "References":
+        """A batch of rows of one file. arrays: all others."""
+        return References(files=(file,), file=np.zeros(len(arrays["key"]), np.int32), **arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Compressed: runners keep several pickled copies of each row in memory, which shrink to a seventh."""
@@ -110,7 +127,14 @@ class References:
             key, offset, size, error = (getattr(self, name)[rows].tolist() for name in _ARRAYS)
             for i, file in enumerate(self.file[rows]):
                 own = {name: values[i] for name, values in columns.items()}
-                yield Reference(_decode(key[i]), self.files[file], offset[i], size[i], _decode(error[i]), own)
+                yield Reference(
+                    key=_decode(key[i]),
+                    file=self.files[file],
+                    offset=offset[i],
+                    size=size[i],
+                    error=_decode(error[i]),
+                    columns=own,
+                )
 
     def values(self) -> Iterator[tuple[int | bytes, ...]]:
         """For each row, everything that determines the record's bytes: all columns except its location."""
@@ -173,8 +197,10 @@ def in_order(seed: int, split: str, refs: References) -> References:
     return refs.take(order)
 
 
-def _column(values: list[int | bytes]) -> np.ndarray:
-    return np.array(values, "S" if isinstance(values[0], bytes) else np.int64)
+def column(cells: Iterable[str | bytes | int]) -> np.ndarray:
+    """An array with a cell per row: int64 of numbers, else S."""
+    values = [_encode(cell) if isinstance(cell, str) else cell for cell in cells]
+    return np.array(values, "S" if not values or isinstance(values[0], bytes) else np.int64)
 
 
 def _encode(text: str) -> bytes:

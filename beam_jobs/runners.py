@@ -5,12 +5,13 @@ To add a runner, add a row, and a module if it needs code. Beam is imported only
 
 import contextlib
 import importlib
+import socket
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from beam_jobs import dask_cluster, dataflow, dataflow_job, portable
+from beam_jobs import dask_cluster, dataflow, dataflow_job
 from beam_jobs.conversion_job import ConversionJob, Waiting
 from beam_jobs.loopback import on_loopback
 from pipeline.errors import ConversionError, InfeedError, OptionError, did_you_mean
@@ -19,6 +20,8 @@ from pipeline.tools.command import Console
 
 __all__ = ["RUNNERS", "Preset", "find_runner"]
 
+_CONNECT_SECONDS = 10.0
+_PAGE = "beam_jobs/RUNNERS.md has both commands."
 _REASON_LENGTH = 160  # of each end
 _OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")  # in the text of an error from a job that started
 
@@ -93,6 +96,35 @@ def _local_around(_options: Any) -> Iterator[None]:
         yield
 
 
+def _check_portable(args: Namespace, options: Any) -> None:
+    """Raises OptionError if the job service or its workers are not given, ConversionError if the service is down."""
+    from apache_beam.options.pipeline_options import PortableOptions
+
+    portable = options.view_as(PortableOptions)
+    endpoint = portable.job_endpoint
+    if not endpoint:
+        raise OptionError(
+            f"--runner={args.runner} needs --job_endpoint=host:port, the address of a job service. To start one here: "
+            f"python -m beam_jobs.loopback job_service --port=8099. {_PAGE}"
+        )
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal():
+        raise OptionError(f"--job_endpoint={endpoint}: must be host:port, such as localhost:8099.")
+    if not portable.environment_type:  # Beam's default is its own image, which has none of our packages
+        raise OptionError(
+            f"--runner={args.runner} needs --environment_type: EXTERNAL with --environment_config=host:port, a worker "
+            f"pool in an environment that has infeed; or DOCKER with --environment_config=IMAGE that has it. {_PAGE}"
+        )
+    if portable.environment_type == "EXTERNAL" and not (portable.environment_config or portable.environment_options):
+        raise OptionError(f"--environment_type=EXTERNAL needs --environment_config=host:port, a worker pool. {_PAGE}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as e:
+        raise ConversionError(
+            f"no job service answers at --job_endpoint={endpoint}: {e}. Start it, or correct it."
+        ) from e
+
+
 RUNNERS: Mapping[str, Preset] = {
     "local": Preset(
         "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
@@ -126,7 +158,7 @@ RUNNERS: Mapping[str, Preset] = {
     "portable": Preset(
         "apache_beam.runners.portability.portable_runner.PortableRunner",
         "the job service of --job_endpoint, with --environment_type for its workers",
-        check=portable.check_options,
+        check=_check_portable,
         around=lambda _options: on_loopback(),  # --environment_type=LOOPBACK starts workers here
         run=_start_and_wait,
     ),

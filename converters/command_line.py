@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from beam_jobs.conversion_job import Waiting
-from beam_jobs.converter import Converter, Source
+from beam_jobs.converter import Converter, Packer, Source
 from beam_jobs.launch import dry_run, launch
 from beam_jobs.options import add_options, beam_options, make_job
 from beam_jobs.plausible import check_places
@@ -84,7 +84,7 @@ def scratch_of(args: argparse.Namespace, raw_data: str) -> Iterator[Scratch | No
 def run(
     args: argparse.Namespace,
     rest: Sequence[str],
-    converter: Converter,
+    converter: Converter | Packer,
     sources: Sequence[Source],
     scratch: Scratch | None = None,
     expected: Mapping[str, int] | None = None,
@@ -100,8 +100,8 @@ def run(
     for split, number in num_shards.items():
         if number < 1:
             raise OptionError(f"--num_{split}_shards={number}: must be at least 1.")
-    paths = scratch.paths if scratch else ()
-    job, console = make_job(args, converter, sources, num_shards, paths, expected), Console()
+    fields = {"sources": tuple(sources), "num_shards": num_shards, "scratch": scratch.paths if scratch else ()}
+    job, console = make_job(args, converter, expected=expected, **fields), Console()
     for notice in notices:
         console.print(f"note: {printable(notice)}", markup=False, soft_wrap=True)
     if args.dry_run:

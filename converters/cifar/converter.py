@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Converted, Source
-from beam_jobs.references import File, Reference, References
+from beam_jobs.references import Reference, References
 from converters.images.pixels import pixel_features, pixel_rows, pixel_values
 from converters.raw.class_names import names_digest
 from pipeline.shards.example import encode_example
@@ -85,7 +85,7 @@ class CifarConverter:
         stem = f"{source.split}/{source.tag.removesuffix('.bin')}_"
         numbers = np.arange(first, first + len(labels))
         ranges = (source.offset, self.label_bytes + PIXEL_BYTES)
-        refs = pixel_rows(File(source.uri, source.stat), stem, numbers, ranges, columns, len(self.names))
+        refs = pixel_rows(source.file, stem, numbers, ranges, columns=columns, classes=len(self.names))
         if not self.coarse_names:
             return refs
         unknown = (columns["coarse_label"] >= len(self.coarse_names)) & refs.good
@@ -97,10 +97,10 @@ class CifarConverter:
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         pixels = np.frombuffer(data, np.uint8)[self.label_bytes :].reshape(3, _SIDE, _SIDE).transpose(1, 2, 0)
-        label, coarse = ref.columns["label"], ref.columns.get("coarse_label")
-        assert isinstance(label, int)
+        label = ref.number("label")
         values = pixel_values(pixels, ref.key, label, self.names[label])
-        if isinstance(coarse, int):
+        if self.coarse_names:
+            coarse = ref.number("coarse_label")
             names = {"image/class/coarse_text": self.coarse_names[coarse].encode()}
             values = {**values, "image/class/coarse_label": coarse, **names}
         return Converted(values)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Converted, Source
-from beam_jobs.references import File, Reference, References
+from beam_jobs.references import Reference, References
 from converters.images.pixels import pixel_features, pixel_rows, pixel_values
 from converters.raw.class_names import names_digest
 from pipeline.errors import RawDataError
@@ -116,17 +116,16 @@ class IdxConverter:
                 "width": np.full(len(numbers), header.width),
             }
             ranges = (HEADER_BYTES, header.image_bytes)
-            file = File(source.uri, source.stat)
-            yield pixel_rows(file, f"{source.split}/", numbers, ranges, columns, len(self.names))
+            stem, classes = f"{source.split}/", len(self.names)
+            yield pixel_rows(source.file, stem, numbers, ranges, columns=columns, classes=classes)
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Assumes PNGs as large as their pixels."""
         return _BYTES_AROUND + refs.size
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        height, width, label = (ref.columns[name] for name in ("height", "width", "label"))
-        assert isinstance(label, int)
-        pixels = np.frombuffer(data, np.uint8).reshape(height, width, 1)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        height, width, label = (ref.number(name) for name in ("height", "width", "label"))
+        pixels = np.frombuffer(data, np.uint8).reshape(height, width, 1)
         if self.transpose:
             pixels = pixels.transpose(1, 0, 2)
         return Converted(pixel_values(pixels, ref.key, label, self.names[label]))

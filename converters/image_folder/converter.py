@@ -79,7 +79,8 @@ class ImageFolderConverter:
     def _reference(self, key: str, class_name: str, file: File, member: Member) -> Reference:
         error = member_error(member) if class_name else "a file beside the class folders: it has no class"
         label = _LABEL_BASE + position(self.classes, class_name) if not error else 0
-        return Reference(key, file, member.offset, member.size, error, {"label": label, "class": class_name.encode()})
+        columns = {"label": label, "class": class_name.encode()}
+        return Reference(key=key, file=file, offset=member.offset, size=member.size, error=error, columns=columns)
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Exact for images that stay as they are; for others, uses the original size."""
@@ -88,18 +89,15 @@ class ImageFolderConverter:
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         if "unpacked_bytes" in ref.columns:
-            data = unpacked(data, _number(ref, "unpacked_bytes"), _number(ref, "crc32"))
+            data = unpacked(data, ref.number("unpacked_bytes"), ref.number("crc32"))
         image = self.to_jpeg(data)
-        class_name = ref.columns["class"]
-        assert isinstance(class_name, bytes)
-        return Converted(_features(image, ref.key, class_name, _number(ref, "label")), image.fixups, image.notes)
+        return Converted(_features(image, ref.key, ref.text("class"), ref.number("label")), image.fixups, image.notes)
 
 
 def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:
     """(class or "", file to read, member of the class's folder)."""
     if source.kind != "folder":
-        file = File(source.uri, source.stat)
-        yield from ((class_name, file, member) for class_name, member in class_files(storage, source))
+        yield from ((class_name, source.file, member) for class_name, member in class_files(storage, source))
         return
     for file, member in folder_members(storage, source.uri):
         if not is_hidden(member.name) and (member.kind != "folder" or source.tag):
@@ -110,12 +108,6 @@ def _zipped(row: Reference, member: Member) -> Reference:
     """The row with the span to read, and with the numbers that `unpacked` needs."""
     span, crc32 = (member.span, member.crc32) if isinstance(member, ZipMember) else (0, 0)
     return replace(row, size=span, columns={**row.columns, "unpacked_bytes": member.size, "crc32": crc32})
-
-
-def _number(ref: Reference, column: str) -> int:
-    value = ref.columns[column]
-    assert isinstance(value, int)
-    return value
 
 
 def _features(image: Jpeg, key: str, class_name: bytes, label: int) -> dict[str, bytes | int]:

@@ -80,7 +80,8 @@ class ImagenetConverter:
                 yield self._reference(source, file, member)
         except TarError as e:  # a bad record for the rest of the tar, which is missing
             key = f"{source.split}/{source.tag or source.uri.rsplit('/')[-1]}/"
-            yield self._row(key, File(source.uri, source.stat), source.offset, 0, "", str(e))
+            rest = Member("", source.offset, 0, "file")
+            yield self._row(key, source.file, rest, "", str(e))
 
     def _reference(self, source: Source, file: File, member: Member) -> Reference:
         name = member.name.rsplit("/", 1)[-1]
@@ -89,15 +90,15 @@ class ImagenetConverter:
         synset = source.tag or self._validation_synset(name)
         if not synset:
             error = error or f"no label: {VALIDATION_LABELS} has none for this file name"
-        return self._row(key, file, member.offset, member.size, synset, error)
+        return self._row(key, file, member, synset, error)
 
-    def _row(self, key: str, file: File, offset: int, size: int, synset: str, error: str) -> Reference:
+    def _row(self, key: str, file: File, member: Member, synset: str, error: str) -> Reference:
         label = _LABEL_BASE + position(self.synsets, synset) if not error else 0
         columns: dict[str, int | bytes] = {"label": label, "synset": synset.encode()}
         if self.form.has_boxes:
             name = key.rsplit("/", 1)[-1].removesuffix(".JPEG")
             columns["boxes"] = read_boxes(self.box_tables).get(name, "").encode()
-        return Reference(key, file, offset, size, error, columns)
+        return Reference(key=key, file=file, offset=member.offset, size=member.size, error=error, columns=columns)
 
     def _validation_synset(self, name: str) -> str:
         match = _VALIDATION_NAME.fullmatch(name)
@@ -106,7 +107,7 @@ class ImagenetConverter:
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Exact except for boxes and the few bytes of length fields."""
-        features, _ = self.form.features(Jpeg(b"", 300, 400), "", b"", 300, "")
+        features, _ = self.form.features(Jpeg(b"", 300, 400), "", b"", 300)
         around = len(encode_example(self.schema, features))
         predicted = predicted_bytes(around, refs, None if self.form_name == "tfds" else "synset")
         if self.words and self.form_name != "tfds":
@@ -119,17 +120,14 @@ class ImagenetConverter:
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         image = to_rgb_jpeg(data, self.verify)
-        synset, label, boxes = ref.columns["synset"], ref.columns["label"], ref.columns.get("boxes", b"")
-        assert isinstance(synset, bytes)
-        assert isinstance(label, int)
-        assert isinstance(boxes, bytes)
+        synset, label = ref.text("synset"), ref.number("label")
         words = self.words[label - _LABEL_BASE] if self.words else ""
-        features, fixups = self.form.features(image, ref.key, synset, label, words, boxes.decode())
+        boxes = ref.text("boxes").decode() if self.form.has_boxes else ""
+        features, fixups = self.form.features(image, ref.key, synset, label, words=words, boxes=boxes)
         return Converted(features, (*image.fixups, *fixups))
 
 
 def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
     if source.kind == "folder":
         return folder_members(storage, source.uri)
-    file = File(source.uri, source.stat)
-    return ((file, member) for member in members(storage, source.uri, source.offset, source.bytes))
+    return ((source.file, member) for member in members(storage, source.uri, source.offset, source.bytes))

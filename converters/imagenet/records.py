@@ -39,7 +39,7 @@ class Form:
     has_boxes: bool = False
 
     def features(
-        self, image: Jpeg, key: str, synset: bytes, label: int, words: str, boxes: str = ""
+        self, image: Jpeg, key: str, synset: bytes, label: int, words: str = "", boxes: str = ""
     ) -> tuple[Mapping[str, Value], tuple[str, ...]]:
         """A value for each feature, and fixups besides the image's own. label: from 1. boxes: text, see boxes."""
         features = image_features(image, key, label)

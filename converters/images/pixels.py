@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from PIL import Image
 
-from beam_jobs.references import File, References
+from beam_jobs.references import File, References, column
 from pipeline.shards.schema import Feature
 
 __all__ = ["pixel_features", "pixel_rows", "pixel_values"]
@@ -57,14 +57,13 @@ def pixel_rows(
     columns: "label" and what else a record needs, one value per number."""
     offset, size = ranges
     errors = [f"label {label}; allowed are 0..{classes - 1}" if label >= classes else "" for label in columns["label"]]
-    return References(
-        (file,),
-        np.array([f"{stem}{number:07d}.png".encode() for number in numbers], "S"),
-        np.zeros(len(numbers), np.int32),
-        offset + numbers * size,
-        np.full(len(numbers), size, np.int64),
-        np.array([error.encode() for error in errors], "S"),
-        columns,
+    return References.in_file(
+        file,
+        key=column(f"{stem}{number:07d}.png" for number in numbers),
+        offset=offset + numbers * size,
+        size=np.full(len(numbers), size, np.int64),
+        error=column(errors),
+        columns=columns,
     )
 
 

@@ -53,8 +53,8 @@ class TableConverter:
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table."""
-        file = File(source.uri, source.stat)
-        found = (self._reference(source.split, file, row) for row in table_rows(storage, source.uri, self.delimiter))
+        file, rows = source.file, table_rows(storage, source.uri, self.delimiter)
+        found = (self._reference(source.split, file, row) for row in rows)
         # Choose by the complete key: a shortened one depends on the split.
         chosen = ((line, bounded(row)) for line, row in found if self._is_of(source.split, row))
         while batch := list(itertools.islice(chosen, _ROWS_PER_BATCH)):
@@ -81,7 +81,8 @@ class TableConverter:
             error = str(e)
         columns = {"target": " ".join(map(repr, numbers)).encode(), **self._columns(row, content)}
         error = error and f"line {row.line}: {error}"
-        return row.line, Reference(f"{split}/{place}", file, row.offset, row.size, error, columns)
+        key = f"{split}/{place}"
+        return row.line, Reference(key=key, file=file, offset=row.offset, size=row.size, error=error, columns=columns)
 
     def _target_bytes(self, refs: References) -> np.ndarray:
         """int64: what the target adds to each record, accurate to a few bytes."""
@@ -91,9 +92,7 @@ class TableConverter:
 
     def _target(self, ref: Reference) -> Mapping[str, Value]:
         """A value for each feature of the target."""
-        numbers = ref.columns["target"]
-        assert isinstance(numbers, bytes)
-        return self.target.values(numbers.decode().split())
+        return self.target.values(ref.text("target").decode().split())
 
     def _content(self, row: Row) -> str:
         """The content of a row. Raises ValueError."""

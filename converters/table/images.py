@@ -96,15 +96,14 @@ def _at_image(storage: Storage, line: int, ref: Reference) -> Reference:
 
 def _find(storage: Storage, ref: Reference) -> File | str:
     """The file of the image, or the error."""
-    name = ref.columns["image"]
-    assert isinstance(name, bytes)
+    name = ref.text("image").decode()
     try:
-        uri = _absolute(ref.file.uri, name.decode())
+        uri = _absolute(ref.file.uri, name)
     except ValueError as e:
         return str(e)
     stat = _stat(storage, uri)
     if stat is None:
-        return f"no file {name.decode()!r} can be found"  # not the absolute path: errors are part of plan digests
+        return f"no file {name!r} can be found"  # not the absolute path: errors are part of plan digests
     return member_error(Member(uri, 0, stat.bytes, "file")) or File(uri, stat)
 
 

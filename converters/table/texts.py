@@ -51,10 +51,9 @@ class TextTableConverter(TableConverter):
         return Converted({"text": text, **self._target(ref)})
 
     def _text(self, ref: Reference, data: bytes) -> bytes:
-        at = ref.columns["column_at"]
-        assert isinstance(at, int)
         cells = parse_row(ref.file.uri, data, self.delimiter)
-        return text_cell(cells if isinstance(cells, dict) else {self.column: cells[at]}, self.column).encode()
+        cells = cells if isinstance(cells, dict) else {self.column: cells[ref.number("column_at")]}
+        return text_cell(cells, self.column).encode()
 
     def _columns(self, row: Row, content: str) -> dict[str, int | bytes]:
         """crc32: so that a text changed in place on a disk, which has no checksums, changes the plan."""

@@ -84,9 +84,6 @@ class TextConverter:
     def files(self) -> Mapping[str, bytes]:
         return self.info.files()
 
-    def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        raise NotImplementedError("a Packer is not scanned")
-
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[_Found]]:
         window, size = list[_Found](), 0
         for found in self._documents(storage, source):
@@ -146,7 +143,7 @@ class TextConverter:
         """See Converter. data: the record. Raises RawDataError if it is damaged."""
         if crc32c(data) != ref.columns[CRC32C]:
             raise RawDataError(f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again.")
-        totals = {name: int(ref.columns[name]) for name in _TOTALS}
+        totals = {name: ref.number(name) for name in _TOTALS}
         return Converted(data, notes=(_UNKNOWN,) if totals["num_unknown"] else (), totals=totals)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from beam_jobs.converter import Converted, Reject, Source
-from beam_jobs.references import File, Reference, References
+from beam_jobs.references import Reference, References, column
 from pipeline.errors import RawDataError, SchemaError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.frames import Place, payload_of_frame, walk_frames
@@ -83,14 +83,13 @@ class TfrecordConverter:
 
 def _references(source: Source, batch: Sequence[tuple[int, Place]]) -> References:
     numbers, places = zip(*batch, strict=True)
-    return References(
-        (File(source.uri, source.stat),),
-        np.array([_encoded(record_key(source.split, source.tag, number)) for number in numbers], "S"),
-        np.zeros(len(batch), np.int32),
-        np.array([place.offset for place in places], np.int64),
-        np.array([place.length + FRAME_BYTES for place in places], np.int64),
-        np.array([_encoded(place.problem or _too_large(place)) for place in places], "S"),
-        {"crc": np.array([place.stored_crc for place in places], np.int64)},
+    return References.in_file(
+        source.file,
+        key=column(record_key(source.split, source.tag, number) for number in numbers),
+        offset=np.array([place.offset for place in places], np.int64),
+        size=np.array([place.length + FRAME_BYTES for place in places], np.int64),
+        error=column(place.problem or _too_large(place) for place in places),
+        columns={"crc": np.array([place.stored_crc for place in places], np.int64)},
     )
 
 
@@ -98,7 +97,3 @@ def _too_large(place: Place) -> str:
     if place.length <= _MAX_RECORD_BYTES:
         return ""
     return f"a record of {place.length:,} bytes; allowed are up to {_MAX_RECORD_BYTES:,}"
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

@@ -13,11 +13,10 @@ from beam_jobs.claims import claim
 from beam_jobs.commit import commit_split
 from beam_jobs.completeness import SourceSummary
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.receipts import finished_shard
 from beam_jobs.references import concat
 from beam_jobs.shard_plan import SplitPlan, by_bucket
 from beam_jobs.verdicts import Verdict
-from beam_jobs.write import write_shard
+from beam_jobs.write import finished_shard, write_shard
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
 from pipeline.errors import ConversionError, RawDataError, StorageError

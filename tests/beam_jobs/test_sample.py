@@ -10,9 +10,8 @@ from PIL import Image
 from rich.console import Console
 
 from beam_jobs.conversion_job import ConversionJob
-from beam_jobs.launch import launch
+from beam_jobs.launch import launch, preview
 from beam_jobs.options import beam_options
-from beam_jobs.preview import preview
 from beam_jobs.references import concat
 from beam_jobs.sample import Candidate, Sampled, candidates, convert_sample, lowest
 from converters.image_folder.converter import ImageFolderConverter
