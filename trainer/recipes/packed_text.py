@@ -62,7 +62,7 @@ class PackedText(DataRecipe):
 
     @abstractmethod
     def model(self, rngs: Any, vocabulary_size: int) -> Any:
-        """An nnx.Module with the methods of LanguageModel of trainer.models.sampling."""
+        """An nnx.Module with the methods of LanguageModel of trainer.recipes.text_task."""
 
     @abstractmethod
     def tiny_tokenizer(self) -> "Tokenizer":
