@@ -17,8 +17,7 @@ from trainer.checkpointing.listing import checkpoints_directory
 from trainer.command.names import name_of
 from trainer.history.segments import Command
 from trainer.inputs import InputContext
-from trainer.pages.collected import Collected
-from trainer.pages.evaluation import About, evaluation_page
+from trainer.pages.evaluation import About, Collected, evaluation_page
 from trainer.pages.look import LookedAt, look_page
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords, Look
