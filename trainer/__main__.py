@@ -97,7 +97,7 @@ def _run(name: str, options: Sequence[str], interrupts: Interrupts | None) -> No
     from trainer.command.flags import parsed
     from trainer.command.loading import recipe_class
 
-    recipe, devices, distributed = parsed(recipe_class(name, RECIPES), options, f"{program('trainer')} {name}")
+    recipe, devices, distributed = parsed(recipe_class(name), options, f"{program('trainer')} {name}")
     alone = distributed.coordinator_address is None
     if alone:  # one of several hosts may fail alone, and has to tell the others
         _check(recipe)

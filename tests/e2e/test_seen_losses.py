@@ -75,7 +75,7 @@ def mislabelled(tmp_path_factory):
 
 
 def recipe_of(name, options):
-    return parsed(recipe_class(name, {}), options, "program")[0]
+    return parsed(recipe_class(name), options, "program")[0]
 
 
 def lines_of(capsys, *arguments):

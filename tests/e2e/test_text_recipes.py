@@ -18,7 +18,8 @@ from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import TextInfo, open_hugging_face
 from trainer.command.running import run
 from trainer.config import TrainerConfig
-from trainer.recipes import byte_lm, char_lm, digits
+from trainer.recipes import digits
+from trainer.recipes.language_models import ByteLm, CharLm
 
 WORDS = ["a", "shard", "of", "records", "reads", "the", "größte", "batch", "once"]
 LENGTH = 32
@@ -49,7 +50,7 @@ def trained(texts, tmp_path_factory):
     """A narrow byte_lm that was trained for three steps, and evaluated."""
     sizes = {"global_batch_size": 8, "eval_batch_size": 12, "max_steps": 3}
     settings = TrainerConfig(workdir=str(tmp_path_factory.mktemp("byte_lm")), **sizes)
-    config = byte_lm.Config(data_dir=texts("bytes"), layers=1, width=8, heads=2, trainer=settings)
+    config = ByteLm(data_dir=texts("bytes"), layers=1, width=8, heads=2, trainer=settings)
     config.check()
     run(config)
     return config
@@ -123,7 +124,7 @@ def test_prompts_that_do_not_fit_are_refused(trained, texts):
     ):
         with pytest.raises(OptionError, match=text):
             replace(sampling, **fields).check()
-    characters = char_lm.Config(
+    characters = CharLm(
         data_dir=texts("characters"),
         mode="sample",
         prompt="größte",
@@ -156,7 +157,7 @@ def test_a_sample_is_the_text_between_the_start_and_the_first_end_after_the_prom
 
 
 def test_unknown_tokens_are_a_warning(trained, texts, caplog):
-    config = char_lm.Config(data_dir=texts("characters"), trainer=replace(trained.trainer, workdir="unused"))
+    config = CharLm(data_dir=texts("characters"), trainer=replace(trained.trainer, workdir="unused"))
     config.check()
     assert "tokens are unknown to the tokenizer, but all of their bytes count: bits_per_byte is too low" in caplog.text
 

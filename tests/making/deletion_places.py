@@ -192,6 +192,6 @@ PLACES: Mapping[str, Proof] = {
     "trainer/ownership/record.py:OwnerFiles.create": IN_OUR_FORMAT,
     "trainer/ownership/record.py:OwnerFiles.remove": IN_OUR_FORMAT,
     "trainer/ownership/record.py:OwnerFiles.rewrite": IN_OUR_FORMAT,
-    "trainer/recipes/trained_classes.py:keep_classes": RUN,
+    "trainer/recipes/image_data.py:keep_classes": RUN,
     "trainer/ownership/claim.py:check_writable": PRIVATE,
 }

@@ -15,9 +15,9 @@ from trainer import report
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.history.segments import End, read_history
-from trainer.pages.run import run_page
 from trainer.pages.run_files import names_of, read_run
 from trainer.pages.run_tables import differing, results
+from trainer.report import run_page
 from trainer.trainer import Trainer
 
 

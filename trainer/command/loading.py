@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from pipeline.errors import OptionError, did_you_mean
 from pipeline.tools.program import program
 from pipeline.user_frames import keeps_all_frames
 from trainer.cluster.distributed import Devices, Distributed
+from trainer.command.names import RECIPES, place_of
 from trainer.config import TrainerConfig
 from trainer.pages.config import Pages
 from trainer.recipe import DataRecipe, Recipe
@@ -27,17 +28,17 @@ DECORATOR = "Put @dataclass(frozen=True, kw_only=True) above the class."
 HOW = "A recipe is a dataclass that subclasses Recipe or DataRecipe of trainer.recipe; trainer/RECIPES.md has examples."
 
 
-def recipe_class(name: str, recipes: Mapping[str, str]) -> type[Recipe]:
-    """The class that `name` names: a key of `recipes`, "module:Class", or "module" for its Config.
+def recipe_class(name: str) -> type[Recipe]:
+    """The class that `name` names: a recipe of infeed, "module:Class", or "module" for its Config.
 
     Raises OptionError, which states what is missing; ModuleNotFoundError for a library that training needs."""
-    module_name, _, class_name = recipes.get(name, name).partition(":")
+    module_name, _, class_name = place_of(name).partition(":")
     class_name = class_name or "Config"
     _check_name(module_name, class_name)
     with _importing(module_name):
         module = importlib.import_module(module_name) if _exists(module_name) else None
     if module is None:
-        known = f"there is no recipe {name!r}.{did_you_mean(name, recipes)} Nor is there a module of that name"
+        known = f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)} Nor is there a module of that name"
         raise OptionError(
             f"{f'there is no module {module_name!r}' if ':' in name else known}. For a recipe of your own, change to "
             f"the directory with {module_name.replace('.', '/')}.py, or add that directory to PYTHONPATH."

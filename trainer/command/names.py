@@ -1,11 +1,37 @@
 """The recipes of infeed by name. Imports nothing: the help of the command lists them."""
 
-__all__ = ["RECIPES", "is_ours"]
+__all__ = ["RECIPES", "is_ours", "name_of", "place_of"]
 
-NAMES = ("digits", "mnist", "fashion_mnist", "cifar10", "images", "imagenet_resnet50", "char_lm", "byte_lm")
-RECIPES = {name: f"trainer.recipes.{name}:Config" for name in NAMES}
+RECIPES = {
+    "digits": "trainer.recipes.digits:Config",
+    "mnist": "trainer.recipes.small_images:Mnist",
+    "fashion_mnist": "trainer.recipes.small_images:FashionMnist",
+    "cifar10": "trainer.recipes.small_images:Cifar10",
+    "images": "trainer.recipes.images:Config",
+    "imagenet_resnet50": "trainer.recipes.imagenet_resnet50:Config",
+    "char_lm": "trainer.recipes.language_models:CharLm",
+    "byte_lm": "trainer.recipes.language_models:ByteLm",
+}
+
+
+OLD_PLACES = {
+    f"trainer.recipes.{name}{config}": RECIPES[name]
+    for name in ("mnist", "fashion_mnist", "cifar10", "char_lm", "byte_lm")
+    for config in ("", ":Config")
+}
+
+
+def place_of(recipe: str) -> str:
+    """MODULE:CLASS of a recipe of infeed, also where histories of older versions name its module; others as given."""
+    return RECIPES.get(recipe) or OLD_PLACES.get(recipe, recipe)
 
 
 def is_ours(recipe: str) -> bool:
     """Whether a recipe, as the command line names it, is one of infeed's. Any other name may be anyone's code."""
-    return recipe in RECIPES or recipe in RECIPES.values()
+    return place_of(recipe) in RECIPES.values()
+
+
+def name_of(kind: type) -> str:
+    """The name of a recipe, such as mnist; of a user's own, that of its module."""
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name in RECIPES if RECIPES[name] == place), kind.__module__.rpartition(".")[2])

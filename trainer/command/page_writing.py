@@ -14,10 +14,10 @@ from pipeline.storage.storage import join
 from pipeline.tools.command import Console, say
 from pipeline.tools.program import program
 from trainer.checkpointing.listing import checkpoints_directory
+from trainer.command.names import name_of
 from trainer.history.segments import Command
 from trainer.inputs import InputContext
-from trainer.pages.collected import Collected
-from trainer.pages.evaluation import About, evaluation_page
+from trainer.pages.evaluation import About, Collected, evaluation_page
 from trainer.pages.look import LookedAt, look_page
 from trainer.recipe import DataRecipe, Recipe
 from trainer.results import EvalResult, EvaluatedRecords, Look
@@ -81,7 +81,7 @@ class Report:
         if isinstance(recipe, DataRecipe) and records:
             facts |= {"data": recipe.data_name, "split": recipe.eval_split}
         return About(
-            recipe=_name_of(recipe),
+            recipe=name_of(type(recipe)),
             facts=facts,
             class_names=recipe.class_names().get("class"),
             label_names=records.info.labels if records else None,
@@ -117,16 +117,11 @@ def _looked_at(recipe: Recipe, command: Command | None, look: Look, input_fn: _P
     repeats = recipe.trainer.overfit_batches is not None
     given = {"text_of": recipe.record_text, "repeats": repeats, "made_by": _command_text(command)}
     if not isinstance(recipe, DataRecipe):
-        return LookedAt(_name_of(recipe), **given)
+        return LookedAt(name_of(type(recipe)), **given)
     records, stored = recipe.train_records, list[ShownRecord]()
     if look.numbers is not None and input_fn.reads(records):
         stored = show_records(records, look.numbers, recipe.record_text)
-    return LookedAt(_name_of(recipe), stored, records.info.labels, **given)
-
-
-def _name_of(recipe: Recipe) -> str:
-    """The name of a recipe in the titles of pages, such as mnist."""
-    return type(recipe).__module__.rpartition(".")[2]
+    return LookedAt(name_of(type(recipe)), stored, records.info.labels, **given)
 
 
 def _command_text(command: Command | None) -> str:

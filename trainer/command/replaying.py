@@ -19,7 +19,7 @@ from pipeline.tools.program import program
 from trainer.checkpointing.contents import changes, versions
 from trainer.command.flags import parsed
 from trainer.command.loading import recipe_class
-from trainer.command.names import RECIPES, is_ours
+from trainer.command.names import is_ours
 from trainer.history.seen_batches import SeenBatch, seen_batches, segment_of_all
 from trainer.history.segments import Command, History, Start
 from trainer.recipe import DataRecipe, Recipe
@@ -94,7 +94,7 @@ def _recipe(workdir: str, start: Start, data_dir: str | None, run_recipe: bool) 
     _enter(command)
     # tyro writes a file if its first option is --tyro-write-completion, so the first one is ours.
     options = ["--mode=train", *command.options]
-    kind = recipe_class(command.recipe, RECIPES)
+    kind = recipe_class(command.recipe)
     recipe, devices, _ = parsed(kind, options, f"{program('trainer')} {command.recipe}")
     devices.choose()
     devices.check()

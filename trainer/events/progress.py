@@ -1,19 +1,26 @@
 """Shows progress to a person: one live line on a terminal or in a notebook, otherwise a plain log line at intervals."""
 
 import dataclasses
+import logging
+import secrets
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TextIO
+from typing import TextIO, cast
+
+from rich.file_proxy import FileProxy
+from rich.progress import Progress, TextColumn
+from rich.table import Column
 
 from pipeline.logs import logger
-from trainer.events.live_line import open_live_line, share_of
+from pipeline.tools.command import Console
 
 __all__ = ["ProgressLine", "RecordsLine", "Speed", "StepSize"]
 
 log = logger("trainer")
+NOTEBOOK_SECONDS = 0.5  # between updates of a notebook's line: each is a message to the browser
 LIVE_SECONDS, LOG_SECONDS = 0.25, 30.0  # between two updates of a RecordsLine
 
 
@@ -77,7 +84,7 @@ class ProgressLine:
         self._clock = clock
         self._step, self._since, self._wait_seconds = start, clock(), 0.0
         out = sys.stderr if stream is None else stream
-        self._live = open_live_line("step", "the first steps", start, end, out, clock)
+        self._live = _live_line("step", "the first steps", start, end=end, out=out, clock=clock)
 
     def update(self, step: int, loss: float, wait_seconds: float) -> Speed | None:
         """Returns the speed whenever log_every was passed. wait_seconds: waited for the input since the run started."""
@@ -96,7 +103,7 @@ class ProgressLine:
         if self._live is not None:
             self._live.show(step, text)
         else:
-            log.info("step %s: %s", share_of(step, self._end), text)
+            log.info("step %s: %s", _share_of(step, self._end), text)
         return speed
 
     def skip(self, seconds: float) -> None:
@@ -128,7 +135,7 @@ class RecordsLine:
         self._began = self._told = clock()
         out = sys.stderr if stream is None else stream
         self._shown = shown
-        self._live = open_live_line(done, "the first records", 0, total, out, clock) if shown else None
+        self._live = _live_line(done, "the first records", end=total, out=out, clock=clock) if shown else None
 
     def __enter__(self) -> "RecordsLine":
         return self
@@ -151,7 +158,7 @@ class RecordsLine:
             self._live.show(self._records, self._text(now))
         else:
             text = self._text(now)
-            log.info("%s %s%s", self._done, share_of(self._records, self._total), f": {text}" if text else "")
+            log.info("%s %s%s", self._done, _share_of(self._records, self._total), f": {text}" if text else "")
 
     def _text(self, now: float) -> str | None:
         """None if there is no rate yet."""
@@ -162,3 +169,73 @@ class RecordsLine:
         if self._total is not None:
             left = f", {timedelta(seconds=round(max(0, self._total - self._records) / rate))} left"
         return f"{rate:,.0f} records/s{left}"
+
+
+def _share_of(step: int, end: int | None) -> str:
+    """Such as "7/40"; "7" if the end is not known."""
+    return str(step) if end is None else f"{step}/{end}"
+
+
+def _live_line(
+    what: str, text: str, start: int = 0, *, end: int | None, out: TextIO, clock: Callable[[], float]
+) -> "_NotebookLine | _TerminalLine | None":
+    """The line "`what` start/end: `text`" of a terminal or a notebook; None if there is neither."""
+    if Console().is_jupyter:
+        return _NotebookLine(what, text, start, end, clock)
+    return _TerminalLine(what, text, start, end, out) if Console(file=out).is_terminal else None
+
+
+class _NotebookLine:
+    """A line in the output of the notebook's cell, replaced in place: a saved notebook has only the last one.
+
+    rich's own live display needs ipywidgets, and shows nothing without it."""
+
+    def __init__(self, what: str, text: str, start: int, end: int | None, clock: Callable[[], float]) -> None:
+        self._what, self._end, self._clock, self._id = what, end, clock, f"infeed-{secrets.token_hex(8)}"
+        self._step, self._text, self._shown = start, text, clock()
+        self._display(update=False)
+
+    def show(self, step: int, text: str | None = None) -> None:
+        """text: None to keep the one before."""
+        self._step, self._text = step, text or self._text
+        if self._clock() - self._shown >= NOTEBOOK_SECONDS:
+            self._shown = self._clock()
+            self._display()
+
+    def close(self) -> None:
+        """Leaves the last state where it is."""
+        self._display()
+
+    def _display(self, update: bool = True) -> None:
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+        share = "" if self._end is None else f" ({self._step / self._end:.0%})"
+        line = f"{self._what} {_share_of(self._step, self._end)}{share}: {self._text}"
+        display({"text/plain": line}, raw=True, display_id=self._id, update=update)
+
+
+class _TerminalLine:
+    """A line that is rewritten in place; log lines appear above it."""
+
+    def __init__(self, what: str, text: str, start: int, end: int | None, out: TextIO) -> None:
+        share = "" if end is None else "/{task.total} ({task.percentage:.0f}%)"
+        line = f"{what} {{task.completed}}{share}: {{task.description}}"
+        column = TextColumn(line, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+        console = Console(file=out)
+        self._progress = Progress(column, console=console, refresh_per_second=4)
+        self._task = self._progress.add_task(text, completed=start, total=end)
+        self._progress.start()
+        handlers = [each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
+        self._out, self._handlers = out, [each for each in handlers if each.stream is out]
+        for handler in self._handlers:
+            handler.setStream(cast(TextIO, FileProxy(console, out)))
+
+    def show(self, step: int, text: str | None = None) -> None:
+        """text: None to keep the one before."""
+        self._progress.update(self._task, completed=step, description=text, refresh=text is not None)
+
+    def close(self) -> None:
+        """Leaves the last state where it is."""
+        for handler in self._handlers:
+            handler.setStream(self._out)
+        self._progress.stop()

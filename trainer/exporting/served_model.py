@@ -28,16 +28,7 @@ NONE: Places = frozenset()
 
 # Calls whose operands and results are those of the function that they call, one by one. Any other operation, loops
 # included, is taken to compute all results from all operands.
-CALLS = (
-    "jit",
-    "pjit",
-    "closed_call",
-    "checkpoint",
-    "remat2",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-)
+CALLS = ("jit", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call")
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""A small convolutional network for grey or color thumbnails, used by the recipes."""
+"""Small convolutional networks for grey or color thumbnails, used by the recipes."""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = ["SmallCnn"]
+__all__ = ["PoolingCnn", "SmallCnn"]
+
+DROPOUT = 0.4  # share of the dense layer's outputs in PoolingCnn
 
 
 class SmallCnn(nnx.Module):
@@ -34,3 +36,45 @@ class SmallCnn(nnx.Module):
         for conv in self.convs:
             x = nnx.relu(conv(x))
         return self.head(x.reshape(x.shape[0], -1))
+
+
+class PoolingCnn(nnx.Module):
+    """The network of most MNIST tutorials: 3x3 convolutions of these widths, each with ReLU and 2x2 max pooling; then a
+    dense layer with ReLU, dropout and the layer of classes.
+
+    Has 421,642 parameters for 28x28 grey images, 10 classes and the default widths. Odd sides lose their last row or
+    column when pooled."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_shape: tuple[int, int, int],
+        rngs: nnx.Rngs,
+        widths: tuple[int, ...] = (32, 64),
+        hidden: int = 128,
+    ) -> None:
+        height, width, channels = image_shape
+        self.convs = nnx.List()
+        for features in widths:
+            self.convs.append(nnx.Conv(channels, features, (3, 3), rngs=rngs))
+            height, width, channels = height // 2, width // 2, features
+        self.hidden = nnx.Linear(height * width * channels, hidden, rngs=rngs)
+        self.dropout = nnx.Dropout(DROPOUT, rngs=rngs)
+        self.head = nnx.Linear(hidden, num_classes, rngs=rngs)
+
+    def __call__(self, images: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's."""
+        del mask  # no row affects another
+        x = images.astype(jnp.float32) / 127.5 - 1.0
+        for conv in self.convs:
+            x = _pooled(nnx.relu(conv(x)))
+        x = self.dropout(nnx.relu(self.hidden(x.reshape(x.shape[0], -1))))
+        return self.head(x)
+
+
+def _pooled(x: jax.Array) -> jax.Array:
+    """The maximum of each 2x2 square. On CPU, a step takes half the time of one with XLA's reduce-window."""
+    b, height, width, channels = x.shape
+    even = x[:, : height // 2 * 2, : width // 2 * 2]
+    squares = (b, height // 2, 2, width // 2, 2, channels)
+    return even.reshape(squares).max((2, 4))

@@ -1,19 +1,48 @@
-"""Finds the features of images and labels in the description of a dataset, so that users need not give them."""
+"""The features, classes and file names of a dataset of labelled images, found in its description, so that users need
+not give them; and the classes of a training, in <workdir>/classes.json: other data may have others."""
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from pipeline.errors import OptionError, did_you_mean
-from pipeline.logs import logger
-from pipeline.shards.schema import Labels, Schema
-from pipeline.sources.records import Records
-from trainer.recipes.file_names import file_name_key
-from trainer.recipes.trained_classes import TrainedClasses
+import numpy as np
 
-__all__ = ["Choices", "ImageData", "find_image_data", "image_data"]
+from pipeline.errors import CheckpointError, OptionError, did_you_mean
+from pipeline.logs import logger
+from pipeline.shards.example_decoding import decode_features
+from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.typed_json import Count, JsonFile
+from pipeline.sources.keys import FILE_NAME_KEYS
+from pipeline.sources.records import Proven, Record, Records, fetch
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import join
+from trainer.workdir import CLASSES
+
+__all__ = [
+    "Choices",
+    "FileNames",
+    "ImageData",
+    "TrainedClasses",
+    "file_name_key",
+    "find_image_data",
+    "image_data",
+    "keep_classes",
+    "trained_classes",
+]
 
 log = logger("trainer")
+
+BLOCK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class TrainedClasses:
+    """Labels base..base + num_classes - 1; names[i] is the name of label base + i, names is empty if they have none."""
+
+    base: Count
+    num_classes: Count
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -99,7 +128,16 @@ def image_data(
         raise OptionError(f"{choices.data_dir} has {there} for {label!r}. Give --num-classes.")
     channels = 1 if schema.features[image].channels == 1 else 3
     names, file_name = labels.names, file_name_key(schema)
-    return ImageData(image, channels, label, labels.base, num_classes, names, file_name, trained)
+    return ImageData(
+        image=image,
+        channels=channels,
+        label=label,
+        base=labels.base,
+        num_classes=num_classes,
+        names=names,
+        file_name=file_name,
+        trained=trained,
+    )
 
 
 def _image_key(choices: Choices, schema: Schema) -> str:
@@ -154,3 +192,46 @@ def _at(names: tuple[str, ...], place: int) -> str | None:
 
 def _some(names: tuple[str, ...]) -> str:
     return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
+
+
+def file_name_key(schema: Schema) -> str | None:
+    """The feature that holds the name of an image's file; None if there is none."""
+    features = schema.features
+    return next((key for key in FILE_NAME_KEYS if key in features and features[key].dtype == "bytes"), None)
+
+
+class FileNames:
+    """The file names of these records, for numbers that ascend: reads the records once more, in large blocks."""
+
+    def __init__(self, records: Records, key: str) -> None:
+        self._records, self._key = records, key.encode()
+        mean = records.info.num_bytes // records.info.num_records + 1
+        self._block_records = max(1, min(BLOCK_BYTES // mean, 1024))
+        self._start, self._block = 0, list[Record]()
+
+    def __getitem__(self, number: int) -> str | None:
+        """The file name of a record; None if the record has none or is damaged."""
+        if not 0 <= number - self._start < len(self._block):
+            end = min(number + self._block_records, self._records.info.num_records)
+            self._start, self._block = number, fetch(self._records, np.arange(number, end))
+        record = self._block[number - self._start]
+        if not isinstance(record, Proven):
+            return None
+        names = decode_features(record.payload, [self._key]).get(self._key.decode(), ())
+        return names[0].decode(errors="surrogateescape") if len(names) == 1 else None
+
+
+def keep_classes(workdir: str, classes: TrainedClasses) -> None:
+    """Writes the file. Raises StorageError."""
+    path = join(workdir, CLASSES)
+    with open_storage(workdir).publish(path) as sink:
+        sink.write(json.dumps(asdict(classes), indent=1).encode() + b"\n")
+
+
+def trained_classes(workdir: str) -> TrainedClasses | None:
+    """The classes of the training in this work directory; None if not known. CheckpointError for a damaged file."""
+    storage, path = open_storage(workdir), join(workdir, CLASSES)
+    if not storage.exists(path):
+        return None
+    file = JsonFile(path, CheckpointError, "Remove it: then the classes of the data count.")
+    return file.read(storage.read(path), TrainedClasses)

@@ -1,4 +1,4 @@
-"""Images with one label each: a CNN or a ResNet on any such dataset. Flags and inputs; images_task has the model.
+"""Images with one label each: a CNN or a ResNet on any such dataset.
 
     infeed convert images --raw_data_dir=photos --validation_fraction=0.2 --output=shards/photos
     infeed train images --data-dir shards/photos --workdir runs/photos
@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, batch_options, settings
-from trainer.recipes.bn_span import fitting_span
-from trainer.recipes.file_names import FileNames
-from trainer.recipes.image_data import Choices, ImageData, find_image_data
+from trainer.recipes.image_data import Choices, FileNames, ImageData, find_image_data, keep_classes, trained_classes
+from trainer.recipes.labelled_images import IMAGE, fitting_span
 from trainer.recipes.tiny_images import tiny_images
-from trainer.recipes.trained_classes import keep_classes, trained_classes
 
 if TYPE_CHECKING:
     from pipeline.shards.schema import Labels
     from pipeline.sources.records import Records
     from trainer.inputs import InputContext
-    from trainer.task import Task
+    from trainer.models.cnn import SmallCnn
+    from trainer.models.resnet import ResNet
+    from trainer.task import Augment, Batch, Task
 
 __all__ = ["Config"]
-
-IMAGE = "image"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +128,62 @@ class Config(DataRecipe):
         return tiny_images(split, (80, 96, 3), self.num_classes or 10, encoding="jpeg")
 
     def task(self) -> "Task":
-        """See images_task."""
-        from trainer.recipes.images_task import images_task
+        """See classifier_task."""
+        from trainer.optimizers.build import make_optimizer
+        from trainer.recipes.classifier_task import classifier_task
 
-        return images_task(self, self.image_data)
+        data = self.image_data
+        return classifier_task(
+            self.network,
+            image=IMAGE,
+            label=data.label,
+            label_base=data.base,
+            class_base=data.classes.base,
+            optimizer=make_optimizer(self.optimizer, self.run),
+            precision=self.trainer.precision,
+            top5=data.num_classes > 5,
+            augment=self._on_device(),
+        )
+
+    def network(self, rngs: Any) -> "SmallCnn | ResNet":
+        """The model that --model names."""
+        from trainer.models.cnn import SmallCnn
+        from trainer.models.resnet import RESNETS, ResNet
+
+        classes, channels = self.image_data.num_classes, self.image_data.channels
+        if self.model == "cnn":
+            return SmallCnn(classes, (self.size, self.size, channels), rngs, self.widths)
+        return ResNet(RESNETS[self.model], classes, rngs, channels=channels, bn_span=self.bn_span)
+
+    def _on_device(self) -> "Augment | None":
+        from trainer.augment import color_jitter, cutmix, mixup, one_hot, random_erasing
+        from trainer.recipes.classifier_task import SOFT_LABELS
+
+        data = self.image_data
+
+        def augment(batch: "Batch") -> "Batch":
+            if x := self.color_jitter:
+                saturation = x if data.channels == 3 else 0.0
+                batch = color_jitter(batch, IMAGE, brightness=x, contrast=x, saturation=saturation)
+            if self.random_erasing:
+                batch = random_erasing(batch, IMAGE, probability=self.random_erasing)
+            if self.mixup or self.cutmix or self.label_smoothing:
+                batch = one_hot(
+                    batch,
+                    data.label,
+                    data.num_classes,
+                    base=data.base,
+                    smoothing=self.label_smoothing,
+                    into=SOFT_LABELS,
+                )
+            if self.mixup:
+                batch = mixup(batch, IMAGE, SOFT_LABELS, alpha=self.mixup)
+            if self.cutmix:
+                batch = cutmix(batch, IMAGE, SOFT_LABELS, alpha=self.cutmix)
+            return batch
+
+        changes = (self.color_jitter, self.random_erasing, self.mixup, self.cutmix, self.label_smoothing)
+        return augment if any(changes) else None
 
     def train_input(self, ctx: "InputContext") -> Any:
         """Augmented images: image uint8 [b, size, size, channels], and the label int32 [b]."""

@@ -2,25 +2,25 @@
 
 JAX and TensorFlow are imported where they are used, so that --help and the checks need neither."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.errors import OptionError
+from trainer.config import TrainerConfig, check_positive_int
 from trainer.recipe import DataRecipe, OptimizerConfig, batch_options
 from trainer.recipes.tiny_images import Encoding, tiny_images
 
 if TYPE_CHECKING:
-    import jax
-
     from pipeline.decoding.op import Op
     from pipeline.shards.schema import Labels
     from pipeline.sources.records import Records
     from trainer.inputs import InputContext
-    from trainer.task import Batch, Task
+    from trainer.task import Task
 
-__all__ = ["ENCODED", "IMAGE", "LABEL", "LabelledImages"]
+__all__ = ["IMAGE", "LabelledImages", "fitting_span"]
 
 ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
 IMAGE = "image"
@@ -55,14 +55,14 @@ class LabelledImages(DataRecipe):
         """As DataRecipe.check. Raises OptionError if the records lack the features that this recipe reads, or if their
         classes are others."""
         super().check()
-        features = getattr(self.eval_records.layout, "features", {})
+        features = getattr(self.eval_records.info.layout, "features", {})
         for key in (ENCODED, LABEL):
             if key not in features:
                 raise OptionError(
                     f"{self.data_name} has no feature {key!r}, which this recipe reads. Its features are: "
                     f"{', '.join(sorted(features)) or 'unknown'}. {OTHER_IMAGES}"
                 )
-        labels = self.eval_records.labels
+        labels = self.eval_records.info.labels
         if labels and labels.key == LABEL and (labels.base, labels.count) != (self.label_base, self.num_classes):
             raise OptionError(
                 f"{self.data_name} has {labels.count} classes, numbered from {labels.base}; this recipe is for "
@@ -71,7 +71,7 @@ class LabelledImages(DataRecipe):
 
     def class_names(self) -> "Mapping[str, Labels]":
         """Of the predicted class, if they are stored with the data."""
-        labels = self.eval_records.labels
+        labels = self.eval_records.info.labels
         return {"class": labels} if labels and labels.key == LABEL else {}
 
     def tiny_records(self, split: str) -> "Records":
@@ -103,28 +103,29 @@ class LabelledImages(DataRecipe):
         """Cross entropy and accuracy of the model.
 
         Predicts class and label, both as the data number them, and the probability of the class."""
-        import jax
-        import jax.numpy as jnp
-        import optax
-
-        from trainer.inputs import MASK
-        from trainer.metrics.classes import Accuracy
-        from trainer.nnx_task import nnx_task
         from trainer.optimizers.build import make_optimizer
+        from trainer.recipes.classifier_task import classifier_task
 
-        def labels(outputs: Any, batch: "Batch") -> "jax.Array":
-            del outputs
-            return batch[LABEL] - self.label_base
+        return classifier_task(
+            self.model,
+            image=IMAGE,
+            label=LABEL,
+            label_base=self.label_base,
+            class_base=self.label_base,
+            optimizer=make_optimizer(self.optimizer, self.run),
+            precision=self.trainer.precision,
+        )
 
-        def loss(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
-            logits = model(batch[IMAGE], batch[MASK])
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
 
-        def predict(model: Any, batch: "Batch") -> dict[str, "jax.Array"]:
-            probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
-            best = jnp.argmax(probabilities, axis=-1) + self.label_base
-            return {"class": best, "label": batch[LABEL], "probability": probabilities.max(axis=-1)}
-
-        optimizer = make_optimizer(self.optimizer, self.run)
-        metrics = {"accuracy": Accuracy(labels)}
-        return nnx_task(self.model, loss, optimizer, metrics, predict, precision=self.trainer.precision)
+def fitting_span(bn_span: int, trainer: TrainerConfig, tiny: bool) -> int:
+    """The rows over which batch norms take their statistics: bn_span; with --tiny, whose batches are small, what
+    divides them. OptionError unless it divides a batch."""
+    check_positive_int("bn_span", bn_span)
+    rows = trainer.global_batch_size // trainer.accumulate
+    divisor = math.gcd(rows, bn_span)
+    if divisor != bn_span and not tiny:
+        raise OptionError(
+            f"bn_span={bn_span} does not divide the {rows} rows of a batch (global_batch_size / accumulate). Give "
+            f"--bn-span a divisor, such as {divisor}."
+        )
+    return divisor

@@ -62,7 +62,7 @@ class PackedText(DataRecipe):
 
     @abstractmethod
     def model(self, rngs: Any, vocabulary_size: int) -> Any:
-        """An nnx.Module with the methods of LanguageModel of trainer.models.sampling."""
+        """An nnx.Module with the methods of LanguageModel of trainer.recipes.text_task."""
 
     @abstractmethod
     def tiny_tokenizer(self) -> "Tokenizer":
@@ -82,7 +82,7 @@ class PackedText(DataRecipe):
         or that the tokenizer cannot represent."""
         super().check()
         row = [self.text_info.sequence_length]
-        features = getattr(self.eval_records.layout, "features", {})
+        features = getattr(self.eval_records.info.layout, "features", {})
         for key, shape in zip(KEYS, (row, row, row, []), strict=True):
             if key not in features or [*features[key].shape] != shape:
                 raise OptionError(

@@ -9,7 +9,6 @@ from PIL import Image
 from pipeline.describing.reading import commands, python, recipe_of
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
-from trainer.__main__ import RECIPES
 from trainer.command.flags import parsed
 from trainer.command.loading import recipe_class
 
@@ -37,7 +36,7 @@ def manifest(splits, schema=PHOTOS, labels=NAMES):
 def test_the_command_that_trains_is_parsed_and_names_splits_that_exist(splits, train, evaluated):
     name, *options = shlex.split(commands(manifest(splits), 28).splitlines()[1].partition("trainer ")[2])
     assert name == "images"
-    recipe = parsed(recipe_class(name, RECIPES), options, "trainer images")[0]
+    recipe = parsed(recipe_class(name), options, "trainer images")[0]
     assert (recipe.data_dir, recipe.train_split, recipe.eval_split) == ("my data", train, evaluated)
     assert recipe.size == 28
 

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from trainer.__main__ import main
+from trainer.command.loading import recipe_class
+from trainer.command.names import is_ours, name_of
 
 BASE = """
 from dataclasses import dataclass
@@ -117,3 +119,11 @@ def test_what_is_wrong_with_a_recipe_is_one_error(refused, code, name, text):
 def test_a_library_that_training_needs_is_named_with_the_command_that_installs_it(refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "optax", None)
     assert "Install what training needs: pip install 'jax>=" in refused("import optax", "mine")
+
+
+def test_recipes_are_found_where_histories_of_older_versions_name_them():
+    for old, name in {"trainer.recipes.mnist:Config": "mnist", "trainer.recipes.byte_lm": "byte_lm"}.items():
+        assert recipe_class(old) is recipe_class(name)
+        assert name_of(recipe_class(old)) == name
+        assert is_ours(old)
+    assert not is_ours("mnist:Config")

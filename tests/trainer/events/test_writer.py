@@ -8,8 +8,7 @@ from PIL import Image
 from tensorboard.util.tensor_util import make_ndarray
 
 from pipeline.errors import OptionError
-from trainer.events.event_protos import image_summary
-from trainer.events.writer import EventWriter
+from trainer.events.writer import EventWriter, image_summary
 
 
 def written(events_in, directory, write):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from trainer.models.pooling_cnn import PoolingCnn
+from trainer.models.cnn import PoolingCnn
 
 
 def leaves(module):

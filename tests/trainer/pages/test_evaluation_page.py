@@ -12,8 +12,7 @@ from pipeline.pages.page import Matrix, Note, Pictures, Table
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
 from trainer.pages.classes import find_classes
-from trainer.pages.collected import Collected, worst
-from trainer.pages.evaluation import About, evaluation_page
+from trainer.pages.evaluation import About, Collected, evaluation_page, worst
 from trainer.results import EvalResult, EvaluatedRecords
 
 RECORDS, CLASSES = 500, 4

@@ -11,11 +11,11 @@ from run_directories import KILLED_AND_PREEMPTED, NOON, at, start
 
 from trainer.events.metrics_lines import Column
 from trainer.history.segments import End, History
-from trainer.pages.run import run_page
 from trainer.pages.run_charts import charts
 from trainer.pages.run_files import attempts_of, read_run
 from trainer.pages.run_tables import bad_records, differing
 from trainer.pages.run_times import Clock
+from trainer.report import run_page
 
 
 def chart(page, title):

@@ -9,9 +9,9 @@ from run_directories import KILLED_AND_PREEMPTED, at, start
 
 from trainer.events.metrics_lines import Column
 from trainer.history.segments import End, History
-from trainer.pages.run import run_page
 from trainer.pages.run_files import attempts_of, read_run
 from trainer.pages.run_tables import differing, processes, results
+from trainer.report import run_page
 
 EVALUATED = {"accuracy": 0.75, "step": 300, "records": 10, "num_records": 10, "masked": 0, "proven": True, "crc": 7}
 TRAINED = {"step": 300, "examples_per_second": 64.5, "goodput": 0.5, "productive_seconds": 90.0, "wall_seconds": 180.0}

@@ -2,14 +2,14 @@
 
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.open_dataset import open_dataset
-from trainer.recipes import file_names
-from trainer.recipes.file_names import FileNames, file_name_key
+from trainer.recipes import image_data
+from trainer.recipes.image_data import FileNames, file_name_key
 
 
 def test_names_are_those_of_the_records_across_blocks_and_from_any_number(digits, monkeypatch):
     records = open_dataset(str(digits[1]), "validation")
     expected = [example["image/filename"].decode() for example in records.examples(["image/filename"])]
-    monkeypatch.setattr(file_names, "BLOCK_BYTES", 40 * 1024)  # some 30 records
+    monkeypatch.setattr(image_data, "BLOCK_BYTES", 40 * 1024)  # some 30 records
     names = FileNames(records, "image/filename")
     assert [names[number] for number in range(len(records))] == expected
     assert [names[number] for number in (367, 0, 31, 29)] == [expected[number] for number in (367, 0, 31, 29)]

@@ -65,7 +65,7 @@ def trained(tmp_path_factory):
 
     def run(name):
         if name not in runs:
-            kind = recipe_class(name, RECIPES)
+            kind = recipe_class(name)
             defaults = kind.__dataclass_fields__["trainer"].default
             sizes = {"global_batch_size": BATCH, "eval_batch_size": 100, "max_steps": STEPS}
             settings = replace(defaults, workdir=str(tmp_path_factory.mktemp(name)), **sizes)

@@ -7,9 +7,8 @@ import pytest
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
 from trainer.config import TrainerConfig
-from trainer.recipes.image_data import Choices, image_data
+from trainer.recipes.image_data import Choices, TrainedClasses, image_data, keep_classes, trained_classes
 from trainer.recipes.images import Config
-from trainer.recipes.trained_classes import TrainedClasses, keep_classes, trained_classes
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
 NAMES = Labels("label", 1, ("cat", "dog"))

@@ -1,0 +1,54 @@
+"""The task of a classifier of images: loss, metrics and predictions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from trainer.config import PrecisionName
+from trainer.inputs import MASK
+from trainer.metrics.classes import Accuracy, TopK
+from trainer.nnx_task import nnx_task
+from trainer.task import Augment, Batch, Task
+
+__all__ = ["SOFT_LABELS", "classifier_task"]
+
+SOFT_LABELS = "labels"
+
+
+def classifier_task(
+    make_model: Callable[[Any], Any],
+    *,
+    image: str,
+    label: str,
+    label_base: int,
+    class_base: int,
+    optimizer: optax.GradientTransformation,
+    precision: PrecisionName,
+    top5: bool = False,
+    augment: Augment | None = None,
+) -> Task:
+    """Cross entropy and accuracy of a model that is called with (images, mask), on the features `image` and `label`.
+
+    Labels are numbered from label_base. In training, SOFT_LABELS, shares of the classes, take their place if `augment`
+    makes them. Predicts the class, numbered from class_base, its probability, and the label, as the data number it."""
+
+    def labels(outputs: Any, batch: Batch) -> jax.Array:
+        del outputs
+        return batch[label] - label_base
+
+    def loss(model: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        logits = model(batch[image], batch[MASK])
+        if SOFT_LABELS in batch:
+            return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels(logits, batch)), logits
+
+    def predict(model: Any, batch: Batch) -> dict[str, jax.Array]:
+        probabilities = jax.nn.softmax(model(batch[image], batch[MASK]))
+        best = jnp.argmax(probabilities, axis=-1) + class_base
+        return {"class": best, "label": batch[label], "probability": probabilities.max(axis=-1)}
+
+    metrics = {"accuracy": Accuracy(labels)} | ({"top5_accuracy": TopK(5, labels)} if top5 else {})
+    return nnx_task(make_model, loss, optimizer, metrics, predict, augment=augment, precision=precision)
