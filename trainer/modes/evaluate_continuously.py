@@ -60,7 +60,8 @@ def _results(setup: Setup, input_fn: InputFn, name: str | None, waits: Waits) ->
         try:
             with open_session(setup) as session:
                 start = restore(session, "eval", input_fn, step, None)
-                evaluation = Evaluation.of(evaluation, session, start.opened, start.state, step)
+                begin = evaluation.again if evaluation else Evaluation
+                evaluation = begin(session, start.opened, start.state, step)
                 result = evaluation.epoch()
                 ends = end is not None and step >= end
                 finished = FinishedEvaluation(session, evaluation.state, result, final=ends)

@@ -57,18 +57,15 @@ class Evaluation:
         one_step = eval_step(setup.task, with_rows=rows, axes=setup.placement.axes)
         self._program = setup.program(one_step, carry, opened, k)
 
-    @classmethod
-    def of(
-        cls, previous: "Evaluation | None", session: Session, opened: Opened, state: TrainState, step: int
-    ) -> "Evaluation":
-        """Of this state: `previous`, with its program, if the input has the same shapes, or a new one."""
-        if previous is None or (opened.struct, opened.source.info.steps_per_epoch) != previous._shapes:
-            return cls(session, opened, state, step)
-        previous._session, previous.state, previous._step = session, state, step
-        if opened is not previous._given:
-            previous._given = previous._opened = opened
-            previous._exhausted = False
-        return previous
+    def again(self, session: Session, opened: Opened, state: TrainState, step: int) -> "Evaluation":
+        """The evaluation of another state: this one, with its program, if the input has the same shapes, or a new one."""
+        if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
+            return Evaluation(session, opened, state, step)
+        self._session, self.state, self._step = session, state, step
+        if opened is not self._given:
+            self._given = self._opened = opened
+            self._exhausted = False
+        return self
 
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
         """Runs over the input once per model, with PADDINGS[padding] in rows that do not count.

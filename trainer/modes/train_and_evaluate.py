@@ -28,8 +28,8 @@ class PeriodicEvaluations:
         whether the training has ended."""
         first = next(iter(self.opened))
         for name, opened in self.opened.items():
-            evaluation = Evaluation.of(self._evaluations.get(name), self._session, opened, state, step)
-            self._evaluations[name] = evaluation
+            begin = self._evaluations[name].again if name in self._evaluations else Evaluation
+            evaluation = self._evaluations[name] = begin(self._session, opened, state, step)
             result = replace(evaluation.epoch(), name=name)
             finished = FinishedEvaluation(self._session, evaluation.state, result, final=final)
             self.results.append(result)
