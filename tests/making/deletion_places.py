@@ -189,9 +189,9 @@ PLACES: Mapping[str, Proof] = {
     "trainer/history/segments.py:append": RUN,
     "trainer/modes/session.py:_shut_out": RUN,
     "trainer/modes/preflight.py:_mark": PRIVATE,
-    "trainer/ownership/record.py:OwnerFiles.create": IN_OUR_FORMAT,
-    "trainer/ownership/record.py:OwnerFiles.remove": IN_OUR_FORMAT,
-    "trainer/ownership/record.py:OwnerFiles.rewrite": IN_OUR_FORMAT,
+    "trainer/ownership/owner_files.py:OwnerFiles.create": IN_OUR_FORMAT,
+    "trainer/ownership/owner_files.py:OwnerFiles.remove": IN_OUR_FORMAT,
+    "trainer/ownership/owner_files.py:OwnerFiles.rewrite": IN_OUR_FORMAT,
     "trainer/recipes/trained_classes.py:keep_classes": RUN,
     "trainer/workdir.py:check_writable": PRIVATE,
 }

@@ -18,8 +18,8 @@ from trainer.cluster.exchange import CommonEnd, Exchange
 from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.config import TrainerConfig
 from trainer.exits import ending
-from trainer.ownership.process import Process
-from trainer.ownership.taking import Ownership
+from trainer.ownership.owner_files import OwnerProcess
+from trainer.ownership.ownership import Ownership
 from trainer.setup import Opened, Setup
 from trainer.state import TrainState
 from trainer.workdir import claim
@@ -130,7 +130,7 @@ def open_session(config: TrainerConfig, saves: bool = False) -> Iterator[Session
         preemption.check()  # a request after the end of the loop; nothing is lost
 
 
-def _shut_out(workdir: str, lost: Process) -> None:
+def _shut_out(workdir: str, lost: OwnerProcess) -> None:
     """Hides what a suspended owner is about to publish: it may wake up between its fence and its write. A checkpoint
     loses its temporary directory, an open event file its name."""
     remove_unfinished(workdir)

@@ -27,7 +27,7 @@ from trainer.exits import Preempted
 from trainer.modes import evaluating
 from trainer.modes.evaluating import Waits
 from trainer.modes.session import Session
-from trainer.ownership.taking import Ownership
+from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
 
 STEPS = 4

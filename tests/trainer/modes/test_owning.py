@@ -12,8 +12,8 @@ from trainer.cluster.host_watchdog import HostWatchdog
 from trainer.cluster.store import LocalStore
 from trainer.modes.session import Session
 from trainer.ownership.lease import Times
-from trainer.ownership.process import this_process
-from trainer.ownership.taking import Ownership, take
+from trainer.ownership.owner_files import this_process
+from trainer.ownership.ownership import Ownership, take
 from trainer.trainer import Trainer
 
 
@@ -59,7 +59,7 @@ def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkey
     (checkpoints / "10/contents").mkdir()
     (checkpoints / "20.orbax-checkpoint-tmp/state").mkdir(parents=True)
     train.mkdir()
-    monkeypatch.setattr("trainer.ownership.taking.TIMES", Times(silence=0.05, poll=0.01))
+    monkeypatch.setattr("trainer.ownership.ownership.TIMES", Times(silence=0.05, poll=0.01))
     with (train / f"events.out.tfevents.1.{far.host}.{far.pid}.x.0").open("wb", buffering=0) as events:
         events.write(b"before")
         assert outcomes(1) == [None]

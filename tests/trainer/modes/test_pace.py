@@ -14,7 +14,7 @@ from trainer.loop.dispatch_plan import MEASURED_STEPS, Marks, timed_plan
 from trainer.modes.between_dispatches import BetweenDispatches, StopRequest
 from trainer.modes.pace import Pace
 from trainer.modes.session import Session
-from trainer.ownership.taking import Ownership
+from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
 
 
