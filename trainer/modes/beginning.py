@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from pipeline.errors import FingerprintError
-from trainer.checkpointing.saved import Saved
+from trainer.checkpointing.arrays import Saved
 from trainer.inputs import Input
 from trainer.modes.session import Session
 from trainer.setup import Opened, Setup

@@ -11,7 +11,6 @@ import numpy as np
 from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
 from trainer.config import PARAMS, Model
-from trainer.ema import model_of, with_model
 from trainer.inputs import InputFn
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import run
@@ -21,7 +20,7 @@ from trainer.modes.epoch_totals import EpochTotals, OnCounted, OnRecords
 from trainer.modes.session import Session
 from trainer.results import EvalResult
 from trainer.setup import Opened, Setup
-from trainer.state import TrainState
+from trainer.state import TrainState, model_of, with_model
 from trainer.step_functions import EvalState, eval_step, no_tallies
 from trainer.task import Variables
 

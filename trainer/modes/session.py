@@ -10,9 +10,9 @@ from typing import Any
 from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
-from trainer.checkpointing.elsewhere import find_elsewhere
-from trainer.checkpointing.fenced import check_directory, remove_unfinished
+from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.checkpointing.orbax_paths import check_directory, remove_unfinished
 from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.exchange import CommonEnd, Exchange
 from trainer.cluster.host_watchdog import HostWatchdog

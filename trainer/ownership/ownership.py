@@ -153,11 +153,9 @@ class _Contender:
     def _tell(self, record: Record | None, silent: float) -> None:
         if not self.told and silent > PATIENCE * self.times.renew:
             self.told = True
-            text = (
-                "workdir=%s belongs to %s, which has been silent for %g s. If it is silent for %g s in total, this run "
-            )
-            silences = round(silent, 1), self.times.silence
-            log.warning(text + "takes over", self.workdir, _named(record), *silences)
+            owner, seconds, limit = _named(record), round(silent, 1), self.times.silence
+            text = "workdir=%s belongs to %s, which has been silent for %g s. If it is silent for %g s in total, this "
+            log.warning(f"{text}run takes over", self.workdir, owner, seconds, limit)
 
     def _refusal(self, record: Record | None) -> OwnerError:
         if record is None:
