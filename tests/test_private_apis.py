@@ -137,7 +137,7 @@ PRIVATE = [
     Private(
         "orbax-checkpoint",
         ("orbax.checkpoint._src.serialization", "_BASE_TS_CONTEXT", "_DEFAULT_OCDBT_TS_CONTEXT"),
-        "trainer/checkpointing/bucket_path.py",
+        "trainer/checkpointing/orbax_paths.py",
         contexts_of_orbax,
     ),
     Private("google-cloud-storage", ("_http",), "pipeline/storage/gcs_calls.py", session_of_a_client),

@@ -1,14 +1,27 @@
-"""The spec of a host batch, and the checks of specs and batches. Arrays have names such as "dense/kernel"."""
+"""The spec of a host batch, the checks of specs and batches, and which axis of an array is the batch.
 
-from collections.abc import Mapping
+Arrays have names such as "dense/kernel". Everything that cuts, places, masks or checks the arrays of an input asks
+BatchAxes. Losses, outputs, predictions and keys that begin with _ always have rows first."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, OptionError, did_you_mean
 
-__all__ = ["NARROW", "batch_struct", "check_batch", "check_is_mapping", "named_leaves", "path_name"]
+__all__ = [
+    "NARROW",
+    "ROWS_FIRST",
+    "BatchAxes",
+    "batch_struct",
+    "check_batch",
+    "check_is_mapping",
+    "named_leaves",
+    "path_name",
+]
 
 NARROW = {np.dtype(np.int64): np.int32, np.dtype(np.uint64): np.uint32, np.dtype(np.float64): np.float32}
 
@@ -79,3 +92,41 @@ def _alike(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> bool:
     return tree == wanted_tree and all(
         have.shape == want.shape and have.dtype == want.dtype for have, want in zip(leaves, wanted, strict=True)
     )
+
+
+@dataclass(frozen=True)
+class BatchAxes:
+    """by_name: TrainerConfig.batch_axis. The batch is the first axis of all other arrays."""
+
+    by_name: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def of(self, path: Any) -> int:
+        """The axis of the array at this path in a batch."""
+        return self.by_name.get(path_name(path), 0)
+
+    def map(self, function: Callable[[Any, int], Any], batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The batch with `function(array, axis)` in place of each array."""
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: function(leaf, self.of(path)), dict(batch))
+
+    def check_names(self, struct: Mapping[str, Any]) -> None:
+        """Raises OptionError unless the spec has all arrays that are named."""
+        known = [name for name in named_leaves(dict(struct)) if not name.startswith("_")]
+        for name in self.by_name:
+            if name not in known:
+                raise OptionError(f"batch_axis names {name!r}, which the batch lacks.{did_you_mean(str(name), known)}")
+
+    def check_rows(self, struct: Mapping[str, Any], host_batch: int) -> None:
+        """Raises InputError, which names the key, unless every array of the spec has `host_batch` rows."""
+        leaves = named_leaves(dict(struct))
+        for name in sorted(leaves, key=lambda name: name.startswith("_")):  # the user's first
+            leaf, axis = leaves[name], self.by_name.get(name, 0)
+            if leaf.shape[axis : axis + 1] != (host_batch,):
+                along = f" along axis {axis} (batch_axis)" if axis else ""
+                raise InputError(
+                    f"the input's {name} is {leaf.dtype} {list(leaf.shape)}; expected {host_batch} rows{along}, this "
+                    "host's part of the global batch. Give infeed's datasets hosts=ctx.hosts; make other batches of "
+                    "InputContext.per_host_batch_size rows."
+                )
+
+
+ROWS_FIRST = BatchAxes()  # as all inputs of pipeline.datasets have them

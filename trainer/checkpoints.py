@@ -23,8 +23,13 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from pipeline.tools.command import Console, Parser, exit_with, say
 from trainer.checkpointing.contents import read_contents
-from trainer.checkpointing.elsewhere import find_elsewhere
-from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps, required_step
+from trainer.checkpointing.listing import (
+    checkpoint_bytes,
+    checkpoints_directory,
+    find_elsewhere,
+    finished_steps,
+    required_step,
+)
 from trainer.checkpointing.numbers import read_array
 from trainer.checkpointing.retention import Evaluations, Metrics, best_step
 

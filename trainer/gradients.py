@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pipeline.errors import InputError
-from trainer.batch_axes import ROWS_FIRST, BatchAxes
+from trainer.batch_spec import ROWS_FIRST, BatchAxes
 from trainer.inputs import MASK
 from trainer.metrics.masking import masked_mean, masked_sum
 from trainer.metrics.tally import check_metrics, per_record

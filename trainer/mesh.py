@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
-from trainer.batch_axes import ROWS_FIRST, BatchAxes
+from trainer.batch_spec import ROWS_FIRST, BatchAxes
 
 __all__ = ["Placement"]
 

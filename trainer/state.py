@@ -1,4 +1,5 @@
-"""The state that a training run carries from step to step and saves in checkpoints."""
+"""The state that a training run carries from step to step and saves in checkpoints, and the two models in it: the one
+that trains, and the one with the exponential moving average (EMA) of its parameters."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,11 +10,12 @@ import optax
 
 from pipeline.errors import InputError
 from trainer.batch_spec import path_name
+from trainer.config import Model
 from trainer.interrupts import interruptible
 from trainer.mesh import Placement
 from trainer.task import Task, Variables, kind_of
 
-__all__ = ["TrainState", "abstract_state", "init_state"]
+__all__ = ["TrainState", "abstract_state", "averaged", "init_state", "model_of", "with_model"]
 
 
 class TrainState(NamedTuple):
@@ -103,3 +105,29 @@ def _is_masked(node: Any) -> bool:
 
 def _placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def averaged(average: Any, params: Any, step: jax.Array, decay: float) -> Any:
+    """The average after a step: decay x average + (1 - decay) x params, for each array, in float32 or wider.
+
+    step: finished steps before this one, n. The decay is at most (1 + n) / (10 + n), so that the average forgets the
+    initial parameters quickly."""
+    done = step.astype(jnp.float32)
+    kept = jnp.minimum(decay, (1 + done) / (10 + done))
+    return jax.tree.map(lambda old, new: kept * old + (1 - kept) * new.astype(old.dtype), average, params)
+
+
+def model_of(state: TrainState, model: Model) -> Variables:
+    """The model that trains, or the one with the averaged parameters, in the dtypes of the former."""
+    if model == "params":
+        return state.variables
+    average = jax.tree.map(lambda old, new: old.astype(new.dtype), state.ema, state.variables.params)
+    return Variables(average, state.variables.extra)
+
+
+def with_model(state: TrainState, model: Model, variables: Variables) -> TrainState:
+    """The state with the arrays of such a model replaced by equal ones, as its own may have been donated."""
+    if model == "params":
+        return state._replace(variables=variables)
+    average = jax.tree.map(lambda old, new: new if new.dtype == old.dtype else old, state.ema, variables.params)
+    return state._replace(ema=average, variables=state.variables._replace(extra=variables.extra))

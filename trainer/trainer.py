@@ -9,8 +9,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
-from trainer.batch_axes import BatchAxes
-from trainer.batch_spec import named_leaves
+from trainer.batch_spec import BatchAxes, named_leaves
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import WhichStep
 from trainer.config import Model, TrainerConfig, check_positive_int

@@ -3,8 +3,7 @@
 import jax
 import numpy as np
 
-from trainer.batch_axes import BatchAxes
-from trainer.batch_spec import batch_struct
+from trainer.batch_spec import BatchAxes, batch_struct
 from trainer.mesh import Placement
 
 ROWS = 16

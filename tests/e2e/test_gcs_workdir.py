@@ -159,8 +159,8 @@ def test_a_command_that_is_asked_to_end_saves_to_the_bucket_and_ends_with_75(buc
 def test_a_bucket_that_takes_no_arrays_ends_the_run_with_one_line(bucket, gcs_server, start_command):
     gcs_server.fail("^P.*name=model/checkpoints/20/state/ocdbt.process_0/", Status(503), times=None)
     short_waits = (
-        "import runpy; from trainer.checkpointing import bucket_path;"
-        "bucket_path.TENSORSTORE_RETRIES |= {'initial_delay': '50ms', 'max_delay': '200ms'};"
+        "import runpy; from trainer.checkpointing import orbax_paths;"
+        "orbax_paths.TENSORSTORE_RETRIES |= {'initial_delay': '50ms', 'max_delay': '200ms'};"
         "runpy.run_module('line_worker', run_name='__main__')"
     )
     printed = start_command(f"{bucket}/model", program=("-c", short_waits)).end(code=2)

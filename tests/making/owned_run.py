@@ -28,7 +28,7 @@ from trainer.checkpointing.contents import read_contents
 from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 from trainer.config import TrainerConfig
 from trainer.exits import end
-from trainer.ownership import process, taking
+from trainer.ownership import owner_files, ownership
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 
@@ -97,14 +97,14 @@ def points_of(data):
 def main(workdir, out, options):
     """The exit code of a command."""
     if "machine" in options:
-        os.environ[process.MACHINE] = options["machine"]
+        os.environ[owner_files.MACHINE] = options["machine"]
     if options.get("no_locks"):
         fcntl.flock = refuse
     if "days" in options:
         true_time = time.time
         time.time = lambda: true_time() + 86400 * options["days"]
     if "proof" in options:
-        taking.TIMES = replace(taking.TIMES, proof=options["proof"])
+        ownership.TIMES = replace(ownership.TIMES, proof=options["proof"])
     callback = Slow(out, options.get("pause", 0.0), options.get("wait_at", STEPS + 1))
     training = trainer(workdir, [callback])
     open_storage(workdir)  # imports the bucket's client, which takes seconds on a busy machine

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from pipeline.errors import InputError, OptionError
-from trainer.batch_axes import BatchAxes
+from trainer.batch_spec import BatchAxes
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.exporter import Exporter

@@ -9,8 +9,7 @@ import optax
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
-from trainer.ema import averaged, model_of, with_model
-from trainer.state import TrainState
+from trainer.state import TrainState, averaged, model_of, with_model
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 

@@ -1,9 +1,10 @@
-"""The list of arrays in a checkpoint, and two checks against it: same model, and undamaged.
+"""What a checkpoint contains, the list of its arrays, and two checks against it: same model, and undamaged.
 
 Neither Orbax nor its array store has checksums: a flipped bit in a stored array changes values without an error.
 Computed from the devices' arrays, ours also cover the transfers to storage and back."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,15 +15,38 @@ from jax.experimental import multihost_utils
 from pipeline.errors import CheckpointError
 from pipeline.logs import logger
 from trainer.batch_spec import named_leaves
+from trainer.checkpointing.contents import changes, versions
 from trainer.checkpointing.numbers import part_crc
+from trainer.state import TrainState
 
-__all__ = ["array_sums", "check_model", "check_numbers", "cut_of", "list_arrays", "mesh_of"]
+__all__ = ["Saved", "array_sums", "check_model", "check_numbers", "cut_of", "list_arrays", "mesh_of"]
 
 log = logger("trainer")
 
 EMA = "ema/"  # in the names of averaged parameters
 
 Listed = Mapping[str, Mapping[str, Any]]  # name -> dtype, shape, partition, cut, sum
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint as it was saved. `CheckpointManager` fills in versions and mesh.
+
+    productive_seconds: see Goodput. run: that saved it, as segments.jsonl names it. None: unknown."""
+
+    step: int
+    state: TrainState
+    input_state: dict[str, Any]
+    config: dict[str, Any]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    mesh: Mapping[str, Any] = field(default_factory=dict)
+    productive_seconds: float | None = None
+    run: str | None = None
+
+    def changes(self, config: Mapping[str, Any]) -> list[str]:
+        """A text for each setting, version and device count that differs from when this was saved."""
+        now = ((self.config, config), (self.versions, versions()), (self.mesh, mesh_of(self.state)))
+        return [text for then, this in now for text in changes(then, this)]
 
 
 def list_arrays(state: Any) -> dict[str, dict[str, Any]]:

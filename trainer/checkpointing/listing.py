@@ -1,4 +1,4 @@
-"""Lists the checkpoints of a work directory by the names in it.
+"""Lists the checkpoints of a work directory by the names in it, and finds one by its path.
 
 For the trainer, processes that follow a run, and tools. Needs no jax, devices or other hosts; writes nothing."""
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import open_storage
@@ -14,10 +15,12 @@ from trainer.workdir import CHECKPOINTS
 
 __all__ = [
     "METADATA",
+    "Elsewhere",
     "check_checkpoint",
     "check_files",
     "checkpoint_bytes",
     "checkpoints_directory",
+    "find_elsewhere",
     "finished_steps",
     "kinds",
     "required_step",
@@ -103,3 +106,30 @@ def checkpoint_bytes(storage: Storage, directory: str) -> int:
     files, directories = storage.entries(directory)
     below = in_parallel(lambda name: checkpoint_bytes(storage, join(directory, name)), directories)
     return sum(stat.bytes for stat in files.values()) + sum(below)
+
+
+class Elsewhere(NamedTuple):
+    """A checkpoint of the training in `workdir`."""
+
+    workdir: str
+    step: int
+
+
+def find_elsewhere(checkpoint_path: str, step: int | None = None) -> Elsewhere:
+    """The newest checkpoint in a work directory, that of `step`, or the one at <workdir>/checkpoints/<step>.
+
+    Raises CheckpointError if there is none."""
+    path = str(checkpoint_path).rstrip("/")
+    directory, _, name = path.rpartition("/")
+    workdir = directory.rpartition("/")[0] or "."
+    if name.isdecimal() and checkpoints_directory(workdir) in (directory, f"./{directory}"):
+        if step not in (None, int(name)):
+            raise CheckpointError(f"checkpoint_path={path!r} is not of step {step}. Give one of the two.")
+        return Elsewhere(workdir, required_step(directory, finished_steps(workdir), int(name)))
+    steps = finished_steps(path)
+    if not steps:
+        raise CheckpointError(
+            f"checkpoint_path={path!r} has no checkpoint. Give the work directory of a training, or a checkpoint in "
+            "it: <workdir>/checkpoints/<step>."
+        )
+    return Elsewhere(path, required_step(checkpoints_directory(path), steps, step))

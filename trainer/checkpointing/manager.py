@@ -15,14 +15,12 @@ from pipeline.errors import CheckpointError, InfeedError, OptionError, OwnerErro
 from pipeline.logs import logger
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from trainer.checkpointing.arrays import check_model, check_numbers, list_arrays, mesh_of
-from trainer.checkpointing.bucket_path import orbax_path
+from trainer.checkpointing.arrays import Saved, check_model, check_numbers, list_arrays, mesh_of
 from trainer.checkpointing.contents import CONTENTS, check_tree, read_contents, sealed, versions
 from trainer.checkpointing.failures import as_checkpoint_error
-from trainer.checkpointing.fenced import fenced_path, remove_unfinished
 from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps, required_step
+from trainer.checkpointing.orbax_paths import fenced_path, orbax_path, remove_unfinished
 from trainer.checkpointing.retention import Evaluations, Keep, best_step
-from trainer.checkpointing.saved import Saved
 from trainer.config import TrainerConfig
 from trainer.exits import abandon_threads
 from trainer.state import TrainState
@@ -60,9 +58,10 @@ class CheckpointManager:
         if self._manager is None:
             if jax.process_index() == 0:
                 remove_unfinished(self._workdir)
-            keep = (self._config.keep_max, self._config.keep_every_steps, self.best)
             options = ocp.CheckpointManagerOptions(
-                preservation_policy=Keep(*keep, held=lambda step: Path(self.directory, str(step)).is_symlink()),
+                preservation_policy=Keep(
+                    self._config.keep_max, self._config.keep_every_steps, self.best, self._is_link
+                ),
                 enable_async_checkpointing=True,
                 create=True,
                 cleanup_tmp_directories=False,  # in a bucket, Orbax would remove every directory but a checkpoint
@@ -72,6 +71,9 @@ class CheckpointManager:
             with self._explaining("open", self.directory):
                 self._manager = ocp.CheckpointManager(self._path, options=options)
         return self._manager
+
+    def _is_link(self, step: int) -> bool:
+        return Path(self.directory, str(step)).is_symlink()
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
@@ -101,20 +103,26 @@ class CheckpointManager:
             log.warning(
                 "a run has already gone back to restore_step=%d, so this one resumes from step %d. To start at step %d "
                 "again, remove these from %s: %s",
-                *(wanted, newer[-1], wanted, self.directory, newer),
+                wanted,
+                newer[-1],
+                wanted,
+                self.directory,
+                newer,
             )
             return newer[-1]
         self.require(wanted)
-        if links := [path for step in newer if (path := Path(self.directory, str(step))).is_symlink()]:
+        if links := [step for step in newer if self._is_link(step)]:
+            link = Path(self.directory, str(links[0]))
             raise CheckpointError(
-                f"restore_step={wanted} removes the checkpoints after it, but {links[0]} is a link. Remove it."
+                f"restore_step={wanted} removes the checkpoints after it, but {link} is a link. Remove it."
             )
         if newer:
             self._superseded = newer
             log.warning(
                 "going back to step %d. When this run first saves, it removes the checkpoints after it: %s. To keep "
                 "them, stop the run before that, or copy them",
-                *(wanted, newer),
+                wanted,
+                newer,
             )
         return wanted
 
@@ -203,8 +211,9 @@ class CheckpointManager:
             state = self._read_state(step, like)
         with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
-        known = {name: page.get(name) for name in ("productive_seconds", "run")}  # checkpoints of 0.1 have neither
-        return Saved(step, state, page["input"], page["config"], page["versions"], page["mesh"], **known)
+        known = {name: page[name] for name in ("config", "versions", "mesh")}
+        known |= {name: page.get(name) for name in ("productive_seconds", "run")}  # checkpoints of 0.1 have neither
+        return Saved(step, state, page["input"], **known)
 
     def _read_state(self, step: int, like: TrainState) -> TrainState:
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:

@@ -59,14 +59,10 @@ def _convolution(equation: Any) -> float:
     (left, right), params = (var.aval.shape for var in equation.invars), equation.params
     of_left, of_right, of_out = params["dimension_numbers"]
     out = equation.outvars[0].aval.shape
-    taps = math.prod(
-        _taps(left[a], right[b], out[c], *window)
-        for a, b, c, *window in zip(
-            *(of_left[2:], of_right[2:], of_out[2:], params["window_strides"], params["padding"]),
-            *(params["lhs_dilation"], params["rhs_dilation"]),
-            strict=True,
-        )
-    )
+    axes = zip(of_left[2:], of_right[2:], of_out[2:], strict=True)
+    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
+    windows = zip(*(params[name] for name in names), strict=True)
+    taps = math.prod(_taps(left[a], right[b], out[c], *window) for (a, b, c), window in zip(axes, windows, strict=True))
     return 2 * out[of_out[0]] * out[of_out[1]] * right[of_right[1]] * taps
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trainer.batch_axes import ROWS_FIRST, BatchAxes
+from trainer.batch_spec import ROWS_FIRST, BatchAxes
 from trainer.inputs import CRC, INDEX, MASK
 from trainer.task import Batch
 

@@ -11,7 +11,6 @@ import numpy as np
 from pipeline.errors import InputError
 from pipeline.logs import logger
 from trainer.config import PARAMS, Model
-from trainer.ema import model_of, with_model
 from trainer.exact_epoch import EpochTotals, OnCounted, OnRecords
 from trainer.loop.dispatch_plan import Steps
 from trainer.loop.dispatching import run
@@ -19,7 +18,7 @@ from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
 from trainer.modes.session import Session
 from trainer.results import EvalResult
 from trainer.setup import Opened, Setup
-from trainer.state import TrainState
+from trainer.state import TrainState, model_of, with_model
 from trainer.step_functions import EvalState, eval_step, no_tallies
 from trainer.task import Variables
 
@@ -58,7 +57,7 @@ class Evaluation:
         self._program = setup.program(one_step, carry, opened, k)
 
     def again(self, session: Session, opened: Opened, state: TrainState, step: int) -> "Evaluation":
-        """The evaluation of another state: this one, with its program, if the input has the same shapes, or a new one."""
+        """The evaluation of another state: this one, with its program, if the input has its shapes, or a new one."""
         if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
             return Evaluation(session, opened, state, step)
         self._session, self.state, self._step = session, state, step

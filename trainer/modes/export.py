@@ -14,9 +14,8 @@ from jax.experimental import multihost_utils
 from pipeline.errors import ExportError, InfeedError, OptionError, did_you_mean
 from pipeline.shards.schema import Labels
 from trainer.batch_spec import named_leaves
-from trainer.checkpointing.elsewhere import find_elsewhere
+from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import WhichStep
-from trainer.ema import model_of, with_model
 from trainer.exporting.description import Origin
 from trainer.exporting.examples import Examples
 from trainer.exporting.making import Making
@@ -31,7 +30,7 @@ from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session
 from trainer.results import ExportResult
 from trainer.setup import Opened, Setup
-from trainer.state import TrainState
+from trainer.state import TrainState, model_of, with_model
 from trainer.step_functions import predict_step
 from trainer.task import Variables
 

@@ -11,7 +11,6 @@ import numpy as np
 from pipeline.errors import HostError, OptionError
 from pipeline.logs import logger
 from trainer.checkpointing.manager import WhichStep
-from trainer.ema import model_of
 from trainer.exact_epoch import ExactEpoch
 from trainer.inputs import MASK, InputFn
 from trainer.loop.dispatch_plan import Steps
@@ -19,6 +18,7 @@ from trainer.loop.feed import Chunk, Feeder
 from trainer.modes.restoring import restore
 from trainer.modes.session import Session, open_session
 from trainer.setup import Opened, Setup
+from trainer.state import model_of
 from trainer.step_functions import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
 from trainer.user_code import ShortErrors

@@ -10,9 +10,9 @@ from typing import Any
 from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
-from trainer.checkpointing.elsewhere import find_elsewhere
-from trainer.checkpointing.fenced import check_directory, remove_unfinished
+from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.checkpointing.orbax_paths import check_directory, remove_unfinished
 from trainer.cluster.decisions import Preemption, SharedDecisions
 from trainer.cluster.exchange import Exchange
 from trainer.cluster.host_watchdog import HostWatchdog
@@ -22,8 +22,8 @@ from trainer.loop.dispatch_plan import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.program import Program
 from trainer.ownership.claim import claim
-from trainer.ownership.process import Process
-from trainer.ownership.taking import Ownership
+from trainer.ownership.owner_files import OwnerProcess
+from trainer.ownership.ownership import Ownership
 from trainer.setup import Opened, Setup
 from trainer.workdir import CHECKPOINTS, TRAIN, is_event_file
 
@@ -154,7 +154,7 @@ def open_session(setup: Setup, saves: bool = False) -> Iterator[Session]:
         preemption.check()  # a request after the end of the loop; nothing is lost
 
 
-def _shut_out(workdir: str, lost: Process) -> None:
+def _shut_out(workdir: str, lost: OwnerProcess) -> None:
     """Hides what a suspended owner is about to publish: it may wake up between its fence and its write. A checkpoint
     loses its temporary directory, an open event file its name."""
     remove_unfinished(workdir)

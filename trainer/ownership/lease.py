@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.errors import OwnerError, StorageError
 from pipeline.logs import logger
-from trainer.ownership.record import Found, OwnerFiles, Record
+from trainer.ownership.owner_files import OwnerFile, OwnerFiles, Record
 
 __all__ = ["HELD", "TIMES", "Lease", "Times", "elapsed"]
 
@@ -42,27 +42,25 @@ def elapsed() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
+@dataclass(eq=False)
 class Lease:
     """The record `number` of the work directory, which belongs to this process until `release`."""
 
-    def __init__(
-        self,
-        workdir: str,
-        files: OwnerFiles,
-        number: int,
-        record: Record,
-        times: Times = TIMES,
-        clock: Callable[[], float] = elapsed,
-    ) -> None:
-        self._workdir, self._files, self._number, self._times, self._clock = workdir, files, number, times, clock
-        self._record, self._proven_at, self._ended = record, -math.inf, ""
+    workdir: str
+    files: OwnerFiles
+    number: int
+    record: Record
+    times: Times
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._proven_at, self._ended, self._pid = -math.inf, "", os.getpid()
         self._lock, self._stop = threading.RLock(), threading.Event()
-        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._renew_until_stopped, name="trainer-owner", daemon=True)
 
     def start(self) -> None:
         """Starts to renew the record, whose token is in HELD."""
-        self._files.hold(self._number)
+        self.files.hold(self.number)
         self._thread.start()
 
     def fence(self) -> None:
@@ -72,15 +70,15 @@ class Lease:
         with self._lock:
             if self._ended:
                 raise OwnerError(self._ended)
-            if self._clock() - self._proven_at < self._times.proof:
+            if self.clock() - self._proven_at < self.times.proof:
                 return
-            asked_at = self._clock()
+            asked_at = self.clock()
             if newest := self._newer():
                 self._ended = self._lost_to(newest)
                 raise OwnerError(self._ended)
             self._proven_at = asked_at
 
-    def _newer(self) -> Found | None:
+    def _newer(self) -> OwnerFile | None:
         """Rewrites this record and returns the newer one, if there is one."""
         failed = None
         try:
@@ -88,28 +86,28 @@ class Lease:
         except StorageError as error:  # also if the file is gone, as it is long after a takeover
             failed = error
         try:
-            newest = self._files.newest()
+            newest = self.files.newest()
         except StorageError as error:
             newest, failed = None, error
-        if newest and newest.number != self._number:
+        if newest and newest.number != self.number:
             return newest
         if failed:
             raise OwnerError(
-                f"cannot determine whether workdir={self._workdir} still belongs to this run: {failed} It writes "
+                f"cannot determine whether workdir={self.workdir} still belongs to this run: {failed} It writes "
                 "nothing more; the same command resumes from the newest checkpoint."
             ) from failed
         return None
 
-    def _lost_to(self, newest: Found) -> str:
-        if newest.number < self._number:
+    def _lost_to(self, newest: OwnerFile) -> str:
+        if newest.number < self.number:
             return (
-                f"workdir={self._workdir}: its _owner directory was removed, so another run may own it. This run ends."
+                f"workdir={self.workdir}: its _owner directory was removed, so another run may own it. This run ends."
             )
         by = newest.record
         who = f"host {by.process.host}, process {by.process.pid}" if by else "another run"
         return (
-            f"workdir={self._workdir} was taken over by {who}, while this process was suspended or could not reach it "
-            f"for {self._times.silence:g} s. This run has written nothing since then, and ends."
+            f"workdir={self.workdir} was taken over by {who}, while this process was suspended or could not reach it "
+            f"for {self.times.silence:g} s. This run has written nothing since then, and ends."
         )
 
     def release(self) -> None:
@@ -118,23 +116,23 @@ class Lease:
             return
         self._stop.set()
         with self._lock:
-            lost, self._ended = self._ended, self._ended or f"workdir={self._workdir} was released at the call's end."
-            HELD.discard(self._record.token)
+            lost, self._ended = self._ended, self._ended or f"workdir={self.workdir} was released at the call's end."
+            HELD.discard(self.record.token)
             try:
-                self._files.rewrite(self._number, replace(self._record, released=True))
+                self.files.rewrite(self.number, replace(self.record, released=True))
             except StorageError as error:
                 if not lost:
-                    log.warning("workdir=%s is not marked as free: %s", self._workdir, error)
-            self._files.let_go(self._number)
+                    log.warning("workdir=%s is not marked as free: %s", self.workdir, error)
+            self.files.let_go(self.number)
         self._thread.join(LEAVE_SECONDS)
 
     def _renew_until_stopped(self) -> None:
-        while not self._stop.wait(self._times.renew):
+        while not self._stop.wait(self.times.renew):
             with self._lock:
                 if not self._ended:
                     with contextlib.suppress(StorageError):  # the fence reports it, once there is something to publish
                         self._beat()
 
     def _beat(self) -> None:
-        self._record = replace(self._record, beat=self._record.beat + 1)
-        self._files.rewrite(self._number, self._record)
+        self.record = replace(self.record, beat=self.record.beat + 1)
+        self.files.rewrite(self.number, self.record)

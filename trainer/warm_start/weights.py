@@ -11,10 +11,10 @@ from pipeline.errors import CheckpointError
 from pipeline.installing import how_to_install
 from pipeline.storage.schemes import open_storage
 from trainer.batch_spec import named_leaves
-from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.contents import check_tree, read_contents
 from trainer.checkpointing.failures import reason
 from trainer.checkpointing.numbers import read_array
+from trainer.checkpointing.orbax_paths import orbax_path
 from trainer.warm_start.finding import find_checkpoint
 from trainer.warm_start.matching import Array, model_names
 

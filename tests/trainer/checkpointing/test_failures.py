@@ -19,7 +19,7 @@ import json, os, sys, time
 import jax.numpy as jnp
 from pipeline.storage import gcs_calls
 from pipeline.errors import InfeedError
-from trainer.checkpointing import bucket_path
+from trainer.checkpointing import orbax_paths
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.config import TrainerConfig
 from trainer.exits import end
@@ -27,7 +27,7 @@ from trainer.state import TrainState
 from trainer.task import Variables
 
 gcs_calls.RETRY_SECONDS, gcs_calls.WAIT_SECONDS = 1.0, (0.05, 0.2)
-bucket_path.TENSORSTORE_RETRIES = {"max_retries": 2, "initial_delay": "50ms", "max_delay": "200ms"}
+orbax_paths.TENSORSTORE_RETRIES = {"max_retries": 2, "initial_delay": "50ms", "max_delay": "200ms"}
 os.environ["TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS"] = "1"
 state = TrainState(jnp.int32(20), Variables({"w": jnp.arange(100.0)}), (), jnp.zeros(2, jnp.uint32))
 told, *workdirs = sys.argv[1:]

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import pytest
 
 from pipeline.errors import OwnerError
-from trainer.checkpointing.fenced import remove_unfinished
 from trainer.checkpointing.manager import CheckpointManager, Saved
+from trainer.checkpointing.orbax_paths import remove_unfinished
 from trainer.config import TrainerConfig
 from trainer.state import TrainState
 from trainer.task import Variables

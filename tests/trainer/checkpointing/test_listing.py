@@ -8,8 +8,8 @@ from fake_gcs.server import Status
 
 from pipeline.errors import StorageError
 from pipeline.storage.schemes import open_storage
-from trainer.checkpointing.bucket_path import orbax_path
 from trainer.checkpointing.listing import checkpoint_bytes, checkpoints_directory, finished_steps
+from trainer.checkpointing.orbax_paths import orbax_path
 
 
 @pytest.mark.parametrize("place", ["a disk", "a bucket"])

@@ -28,7 +28,7 @@ from trainer.exits import Preempted
 from trainer.modes import evaluate_continuously as evaluating
 from trainer.modes.evaluate_continuously import Waits
 from trainer.modes.session import Session
-from trainer.ownership.taking import Ownership
+from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
 
 STEPS = 4

@@ -14,8 +14,8 @@ from trainer.cluster.store import LocalStore
 from trainer.events.writer import EventWriter
 from trainer.modes.session import Session
 from trainer.ownership.lease import Times
-from trainer.ownership.process import this_process
-from trainer.ownership.taking import Ownership, take
+from trainer.ownership.owner_files import this_process
+from trainer.ownership.ownership import Ownership, take
 from trainer.trainer import Trainer
 
 
@@ -67,7 +67,7 @@ def test_what_a_lost_owner_was_writing_is_taken_from_it(outcomes, config, monkey
     (checkpoints / "10/state").mkdir(parents=True)
     (checkpoints / "10/contents").mkdir()
     (checkpoints / "20.orbax-checkpoint-tmp/state").mkdir(parents=True)
-    monkeypatch.setattr("trainer.ownership.taking.TIMES", Times(silence=0.05, poll=0.01))
+    monkeypatch.setattr("trainer.ownership.ownership.TIMES", Times(silence=0.05, poll=0.01))
     events = EventWriter(str(train))  # of this process, which has the host name and the pid of the lost one
     events.flush()
     before = next(train.iterdir()).read_bytes()

@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import NanError, OwnerError
 from trainer.callbacks import Callback
 from trainer.history.segments import Command, End, Start, read_history
-from trainer.ownership.taking import Ownership
+from trainer.ownership.ownership import Ownership
 from trainer.trainer import Trainer
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from trainer.ownership.lease import Times
-from trainer.ownership.process import this_process
-from trainer.ownership.taking import take
+from trainer.ownership.owner_files import this_process
+from trainer.ownership.ownership import take
 
 
 @pytest.fixture(params=["disk", "disk without locks", "bucket"])

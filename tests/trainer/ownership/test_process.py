@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import OwnerError
-from trainer.ownership.process import is_suspended, lives, this_process
-from trainer.ownership.record import OwnerFiles, Record
+from trainer.ownership.owner_files import OwnerFiles, Record, is_suspended, lives, this_process
 
 CONTAINER = """
 import os, sys
 from dataclasses import replace
 from trainer.ownership.lease import Times
-from trainer.ownership.process import this_process
-from trainer.ownership.taking import take
+from trainer.ownership.owner_files import this_process
+from trainer.ownership.ownership import take
 
 here = replace(this_process(), machine=f"container {this_process().machine.split()[-1]}", namespace="pid:[1]")
 take(sys.argv[1], Times(renew=1e9), here=here)

@@ -7,8 +7,7 @@ import pytest
 
 from pipeline.errors import OwnerError
 from pipeline.storage.schemes import open_storage
-from trainer.ownership.process import this_process
-from trainer.ownership.record import OwnerFiles
+from trainer.ownership.owner_files import OwnerFiles, this_process
 
 SUSPENDED = 1e9  # seconds between two beats
 

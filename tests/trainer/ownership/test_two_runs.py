@@ -113,7 +113,7 @@ def test_a_suspended_owner_on_another_machine_publishes_nothing_when_it_wakes_up
     wait_until(out.with_name(f"{out.name}.waiting").exists, first)
     first.send_signal(signal.SIGSTOP)
     wait_until(lambda: is_stopped(first), first)
-    monkeypatch.setattr("trainer.ownership.taking.TIMES", Times(0.1, 0.0, 1.0, 0.02))
+    monkeypatch.setattr("trainer.ownership.ownership.TIMES", Times(0.1, 0.0, 1.0, 0.02))
     if where == "disk without locks":
         monkeypatch.setattr("fcntl.flock", owned_run.refuse)
     result = owned_run.trainer(workdir).train(owned_run.batches, max_steps=owned_run.STEPS)

@@ -12,14 +12,12 @@ from pipeline.errors import OwnerError, StorageError
 from pipeline.logs import logger
 from pipeline.storage.os_errors import explained
 from trainer.ownership.lease import HELD, TIMES, Lease, Times, elapsed
-from trainer.ownership.process import Process, is_suspended, lives, this_process
-from trainer.ownership.record import Found, OwnerFiles, Record
+from trainer.ownership.owner_files import OwnerFile, OwnerFiles, OwnerProcess, Record, is_suspended, lives, this_process
 
 __all__ = ["Ownership", "Taken", "take"]
 
 log = logger("trainer")
 
-NO_FILE = Found(0, b"")
 PATIENCE = 2.5  # beats, within which a living owner has renewed its record
 
 
@@ -27,7 +25,7 @@ class Taken(NamedTuple):
     """The lease, and the process that did not release the directory; None if it was free."""
 
     lease: Lease
-    lost: Process | None
+    lost: OwnerProcess | None
 
 
 class Ownership(AbstractContextManager):
@@ -39,7 +37,7 @@ class Ownership(AbstractContextManager):
         self._workdir = str(workdir)
         self._taken: Taken | None = None
 
-    def take(self, pause: Callable[[float], object] = time.sleep) -> Process | None:
+    def take(self, pause: Callable[[float], object] = time.sleep) -> OwnerProcess | None:
         """Takes the directory; returns the process that lost it, if any. Raises what the function `take` raises."""
         self._taken = take(self._workdir, pause=pause)
         return self._taken.lost
@@ -59,27 +57,28 @@ def take(
     times: Times | None = None,
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = elapsed,
-    here: Process | None = None,
+    here: OwnerProcess | None = None,
 ) -> Taken:
     """Makes this process (`here`) the directory's owner. Until then it only reads.
 
     Raises OwnerError, naming the owner, if that is alive: within a beat or two. It takes over from an owner on another
     machine that has been silent, by this clock, for `times.silence`. pause: called between two looks, and may raise.
     StorageError if the directory cannot be written to."""
-    return _Contender(workdir, OwnerFiles(workdir), times or TIMES, pause, clock, here or this_process()).take()
+    contender = _Contender(workdir, times or TIMES, pause, clock, here or this_process())
+    return contender.take()
 
 
 @dataclass
 class _Contender:
     workdir: str
-    files: OwnerFiles
     times: Times
     pause: Callable[[float], object]
     clock: Callable[[], float]
-    here: Process
-    seen: Found = NO_FILE
-    since: float = 0.0
-    told: bool = False
+    here: OwnerProcess
+
+    def __post_init__(self) -> None:
+        self.files = OwnerFiles(self.workdir)
+        self.seen, self.since, self.told = OwnerFile(0, b""), 0.0, False
 
     def take(self) -> Taken:
         while True:
@@ -90,7 +89,7 @@ class _Contender:
             else:
                 self.pause(self.times.poll)
 
-    def _may_claim(self, found: Found) -> bool:
+    def _may_claim(self, found: OwnerFile) -> bool:
         """Raises OwnerError if the owner is alive."""
         record, now = found.record, self.clock()
         if not found.number or (record and record.released):
@@ -115,7 +114,7 @@ class _Contender:
             return self.files.is_held(number) or None
         return alive
 
-    def _claim(self, found: Found) -> Taken | None:
+    def _claim(self, found: OwnerFile) -> Taken | None:
         """None if another process was faster, or if the owner renews its record at the last moment."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
         record, number = Record(secrets.token_hex(8), self.here, started), found.number + 1
@@ -131,11 +130,11 @@ class _Contender:
         lost = found.record
         if found.number and not (lost and lost.released):
             log.warning("workdir=%s: taken over from %s, which is gone", self.workdir, _named(lost))
-        lease = Lease(self.workdir, self.files, number, record, self.times, self.clock)
+        lease = Lease(self.workdir, self.files, number, record, times=self.times, clock=self.clock)
         lease.start()
         return Taken(lease, lost.process if lost and not lost.released else None)
 
-    def _create(self, number: int, record: Record, found: Found) -> bool:
+    def _create(self, number: int, record: Record, found: OwnerFile) -> bool:
         """Writes the record, and removes it again unless it is the newest and the last owner is still silent."""
         try:
             if not self.files.create(number, record):
@@ -154,11 +153,9 @@ class _Contender:
     def _tell(self, record: Record | None, silent: float) -> None:
         if not self.told and silent > PATIENCE * self.times.renew:
             self.told = True
-            log.warning(
-                "workdir=%s belongs to %s, which has been silent for %g s. If it is silent for %g s in total, this run "
-                "takes over",
-                *(self.workdir, _named(record), round(silent, 1), self.times.silence),
-            )
+            owner, seconds, limit = _named(record), round(silent, 1), self.times.silence
+            text = "workdir=%s belongs to %s, which has been silent for %g s. If it is silent for %g s in total, this "
+            log.warning(f"{text}run takes over", self.workdir, owner, seconds, limit)
 
     def _refusal(self, record: Record | None) -> OwnerError:
         if record is None:

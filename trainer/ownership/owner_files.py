@@ -1,4 +1,5 @@
 """The files <workdir>/_owner/000001.json, ...: one per run that has owned the directory. The highest number counts.
+Each names a process, of which another process of the same machine can find out whether it is alive.
 
 A new file is created only if it is absent, which decides between two runs on every file system and in every bucket.
 After that only its owner writes to it, so a late write of an old owner changes nothing. This needs no locks."""
@@ -7,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,10 +18,14 @@ from pipeline.errors import OwnerError, StorageError
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from trainer.ownership.process import Process
 from trainer.workdir import OWNERS
 
-__all__ = ["Found", "OwnerFiles", "Record"]
+__all__ = ["OwnerFile", "OwnerFiles", "OwnerProcess", "Record", "is_suspended", "lives", "this_process"]
+
+# Environment variable that names this machine, for clones of a virtual machine with equal boot ids and host names.
+MACHINE = "INFEED_MACHINE"
+PROC = Path("/proc")
+STATE, STARTED = 0, 19  # fields of /proc/<pid>/stat after the program's name
 
 NAME = re.compile(r"(\d{6,})\.json")
 KEPT = 8  # older files are deleted; a number that a slow contender may still try to create must exist
@@ -27,11 +33,77 @@ LINE_BYTES = 1024  # a file is rewritten in place, so every content has the same
 
 
 @dataclass(frozen=True)
+class OwnerProcess:
+    """A process since the start of its machine. machine: host name and kernel; "" if unknown. namespace: of pids; each
+    container has its own. started: in ticks since the machine started; a later process with this pid has another."""
+
+    host: str
+    machine: str
+    namespace: str
+    pid: int
+    started: int
+
+    def shares_kernel(self, other: "OwnerProcess") -> bool:
+        """Whether both are on one machine, perhaps in containers that do not see each other's processes."""
+        kernel = self.machine.rpartition(" ")[2]
+        return bool(kernel) and kernel == other.machine.rpartition(" ")[2]
+
+
+def this_process() -> OwnerProcess:
+    """The calling process."""
+    host = platform.node()
+    try:
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        namespace = str((PROC / "self/ns/pid").readlink())
+        started = int(_stat(os.getpid())[STARTED])
+    except OSError:  # without /proc no other process can check whether this one is alive
+        return OwnerProcess(host, "", "", os.getpid(), 0)
+    kernel = f"{boot}-{os.environ[MACHINE]}" if MACHINE in os.environ else boot
+    return OwnerProcess(host, f"{host} {kernel}", namespace, os.getpid(), started)
+
+
+def lives(process: OwnerProcess, here: OwnerProcess) -> bool | None:
+    """Whether it is alive, perhaps suspended; None if `here` cannot see it: on another machine, in a container."""
+    if not here.machine or (process.machine, process.namespace) != (here.machine, here.namespace):
+        return None
+    try:
+        stat = _stat(process.pid)
+        # A zombie has ended once only one thread is left: the others may still be writing.
+        ended = stat[STATE] in "ZX" and len(list((PROC / str(process.pid) / "task").iterdir())) <= 1
+    except OSError:
+        return _is_hidden(process.pid)
+    return not ended and int(stat[STARTED]) == process.started
+
+
+def is_suspended(process: OwnerProcess) -> bool:
+    """Whether a living process was stopped, as by SIGSTOP."""
+    try:
+        return _stat(process.pid)[STATE] in "Tt"
+    except OSError:
+        return False
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether it is another user's, in a /proc that shows users only their own processes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return False  # it is ours and has just ended
+
+
+def _stat(pid: int) -> list[str]:
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+
+@dataclass(frozen=True)
 class Record:
     """The content of an owner's file. since: for people, by its own clock. beat: grows while the owner is alive."""
 
     token: str
-    process: Process
+    process: OwnerProcess
     since: str
     beat: int = 0
     released: bool = False
@@ -54,7 +126,7 @@ def _drop_inherited() -> None:
 os.register_at_fork(after_in_child=_drop_inherited)
 
 
-class Found(NamedTuple):
+class OwnerFile(NamedTuple):
     """A file: its number and content; 0 and b"" if there is none."""
 
     number: int
@@ -80,10 +152,10 @@ class OwnerFiles:
         names = map(NAME.fullmatch, self._storage.list(self._directory))
         return sorted(int(name[1]) for name in names if name)
 
-    def newest(self) -> Found:
+    def newest(self) -> OwnerFile:
         """The file with the highest number."""
         number = max(self.numbers(), default=0)
-        return Found(number, self.read(number) if number else b"")
+        return OwnerFile(number, self.read(number) if number else b"")
 
     def read(self, number: int) -> bytes:
         """Its content; b"" if it is gone."""

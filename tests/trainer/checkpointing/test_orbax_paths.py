@@ -10,8 +10,8 @@ from fake_gcs.server import Status
 
 from pipeline.errors import StorageError
 from pipeline.storage import gcs_calls
-from trainer.checkpointing import bucket_path
-from trainer.checkpointing.bucket_path import BucketPath, orbax_path
+from trainer.checkpointing import orbax_paths
+from trainer.checkpointing.orbax_paths import BucketPath, orbax_path
 
 
 @pytest.fixture
@@ -87,4 +87,4 @@ def test_the_bound_on_tensorstores_retries_reaches_every_context_that_orbax_make
     orbax_path(f"{bucket}/run")
     for use_ocdbt in (True, False):
         spec = ocp.type_handlers.get_ts_context(use_ocdbt=use_ocdbt).spec.to_json()
-        assert spec["gcs_request_retries"] == bucket_path.TENSORSTORE_RETRIES, "Orbax makes its contexts elsewhere"
+        assert spec["gcs_request_retries"] == orbax_paths.TENSORSTORE_RETRIES, "Orbax makes its contexts elsewhere"

@@ -1,23 +1,34 @@
-"""Lets Orbax use a bucket: an etils path over our own storage, and bounds on the waits of Orbax's array store.
+"""The paths that Orbax writes to: fenced, so that only the owner of the work directory publishes, and in buckets.
 
 Orbax accesses gs:// in two ways: arrays through tensorstore, everything else through etils.epath. The latter would use
 TensorFlow (1.8 GB) if installed and gcsfs otherwise, each with its own waits, retries and errors. It gets paths of this
-class instead, so that these requests behave like all our others."""
+class instead, so that these requests behave like all our others. The waits of its array store are bounded."""
 
 # ruff: noqa: D102 (the methods are those of epath.Path)
 
 import contextlib
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
+from typing import Any
 
 from etils import epath
 
+from pipeline.errors import CheckpointError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
-from trainer.checkpointing.listing import METADATA
+from trainer.checkpointing.listing import METADATA, checkpoints_directory, kinds
 
-__all__ = ["TENSORSTORE_RETRIES", "BucketPath", "bound_stalls", "orbax_path"]
+__all__ = [
+    "TENSORSTORE_RETRIES",
+    "BucketPath",
+    "bound_stalls",
+    "check_directory",
+    "fenced_path",
+    "orbax_path",
+    "remove_unfinished",
+]
 
 # After 1, 2, 4, ... 32, 32 s: about two minutes, as for our own requests. Tensorstore's default, 32, is 15 minutes.
 TENSORSTORE_RETRIES = {"max_retries": 7}
@@ -51,6 +62,39 @@ def _bound_waits() -> None:
 
         for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
             context["gcs_request_retries"] = TENSORSTORE_RETRIES
+
+
+def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:
+    """Orbax's temporary path for this directory; calls the fence just before publishing, in the writing thread."""
+    from orbax.checkpoint.path import atomicity  # loads jax, which tools do without
+
+    kind: Any = atomicity.CommitFileTemporaryPath if is_remote(workdir) else atomicity.AtomicRenameTemporaryPath
+
+    class Fenced(kind):
+        async def finalize(self) -> None:
+            fence()
+            await super().finalize()
+
+    return Fenced
+
+
+def check_directory(workdir: str) -> None:
+    """Raises CheckpointError for a directory that has a number for its name but is no checkpoint: Orbax would take it
+    for one, and remove it."""
+    if others := [name for name, kind in kinds(workdir).items() if kind == "other" and name.isdecimal()]:
+        path = join(checkpoints_directory(workdir), others[0])
+        raise CheckpointError(f"{path} has the name of a checkpoint, but is none. Move it, or give another workdir.")
+
+
+def remove_unfinished(workdir: str) -> None:
+    """Removes unfinished checkpoints. A process that still writes one finds nothing to publish."""
+    for path in (
+        join(checkpoints_directory(workdir), name) for name, kind in kinds(workdir).items() if kind == "unfinished"
+    ):
+        if is_remote(workdir):
+            orbax_path(path).rmtree()
+        else:  # fails while the directory is written to; the fence stops that writer
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @epath.register_path_cls
