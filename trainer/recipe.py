@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
-from trainer.exporting.config import Export
 from trainer.optimizers.config import OptimizerConfig, Run
-from trainer.pages.config import Pages
-from trainer.settings import settings
+from trainer.settings import Export, Pages, settings
 from trainer.warm_start.config import WarmStart
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from trainer.cluster.devices import Devices
 from trainer.cluster.distributed import Distributed
 from trainer.command.names import RECIPES, place_of
 from trainer.config import TrainerConfig
-from trainer.pages.config import Pages
 from trainer.recipe import DataRecipe, Recipe
+from trainer.settings import Pages
 from trainer.user_code import described, source_lines
 
 __all__ = ["needed_by_training", "recipe_class"]

@@ -63,7 +63,7 @@ class Evaluated:
         **options: Any,
     ) -> ExportResult | None:
         """See Export."""
-        from trainer.exporting.description import Origin  # loads TensorFlow, as what follows
+        from trainer.exporting.making import Origin  # loads TensorFlow, as what follows
         from trainer.modes.exporting import export
 
         setup, session, result = self._setup, self._session, self._result
